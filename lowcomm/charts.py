@@ -1,0 +1,352 @@
+"""Charts as SVG text, and figures as people read them. Pure functions, no library, no script.
+
+Colours and type come from classes that the page styles, so one chart serves light, dark and
+paper. All text goes through Markup.format, which escapes it. Must NOT know events or peers.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+FONT_PX = 12
+CHAR_PX = 7.2
+"""Advance of an average bold character at that size: to reserve room, text is never cut."""
+LABEL_PX = 15
+"""Two labels closer than this overlap."""
+EARLY_PX = 60
+"""A line that ends this far before the right edge has its label at its own end."""
+ROW_PX = 30
+SPAN_MIN_PX = 0.8
+"""A reduction of milliseconds in a run of minutes must still be seen."""
+SPANS_MAX = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line. `css` is its class; `points` are (x, y) by x, finite. Unnamed: a hover title only."""
+
+    label: str
+    css: str
+    points: Sequence[tuple[float, float]]
+    named: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A phase of a row, seconds from the start of the run."""
+
+    begin_s: float
+    end_s: float
+    css: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at one moment, in row `row`; its label stands before or after it."""
+
+    at_s: float
+    row: int
+    css: str
+    label: str
+    before: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    label: str
+    css: str
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two amounts of one thing, to be compared by their ratio."""
+
+    label: str
+    css: str
+    actual: float
+    other: float
+
+
+def line_chart(
+    series: Sequence[Series], *, width: int, height: int, x_label: str, y_label: str
+) -> Markup:
+    """Lines with their labels at the right end. "" when nothing can be drawn."""
+    points = [point for line in series for point in line.points]
+    if len(points) < 2:
+        return Markup("")
+    left, top, bottom = 44.0, 26.0, height - 40.0
+    named = [line for line in series if line.named and line.points]
+    right = width - 14.0 - _room(width, [line.label for line in named])
+    x_max = max(x for x, _ in points) or 1.0
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    y_ticks = nice_ticks(low, high if high > low else low + 1.0, count=5)
+    low, high = min(low, y_ticks[0]), max(high, y_ticks[-1])
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + (right - left) * x / x_max, bottom - (bottom - top) * (y - low) / (high - low)
+
+    parts: list[Markup] = []
+    for tick in y_ticks:
+        y = place(0, tick)[1]
+        parts.append(_line("grid", left, y, right, y))
+        parts.append(_text("tick end", left - 7, y + 4, f"{tick:g}"))
+    for tick in nice_ticks(0, x_max, count=max(2, width // 130)):
+        x = place(tick, low)[0]
+        parts.append(_line("grid", x, bottom, x, bottom + 4))
+        parts.append(_text("tick mid", x, bottom + 18, count_text(tick)))
+    parts.append(_text("tick", 4, 12, y_label))
+    parts.append(_text("tick end", right, height - 5, x_label))
+    for line in series:
+        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in line.points)
+        parts.append(
+            Markup('<polyline class="line {}" points="{}"><title>{}</title></polyline>').format(
+                line.css, path, line.label
+            )
+        )
+    ends = [(line, *place(*line.points[-1])) for line in named]
+    for line, x, y in ends:
+        if x < right - EARLY_PX:  # The peer went: its name stands where its line ends.
+            parts.append(_text(f"name {line.css}", x + 5, y - 5, _short(width, line.label)))
+    ends = [end for end in ends if end[1] >= right - EARLY_PX]
+    levels = spread([y for _, _, y in ends], gap=LABEL_PX, low=top, high=bottom)
+    for (line, _, _), y in zip(ends, levels, strict=True):
+        parts.append(_text(f"name {line.css}", right + 8, y + 4, _short(width, line.label)))
+    return _svg(width, height, f"{y_label} against {x_label}", parts)
+
+
+def gantt(
+    rows: Sequence[Row],
+    *,
+    width: int,
+    end_s: float,
+    ticks: Sequence[tuple[float, str]],
+    marks: Sequence[Mark],
+) -> Markup:
+    """Rows of phases over time. `ticks` (second, label) stand above, `marks` inside the rows."""
+    if not rows or end_s <= 0:
+        return Markup("")
+    left = 12.0 + _room(width, [row.label for row in rows])
+    right, top = width - 12.0, 42.0
+    bottom = top + ROW_PX * len(rows)
+
+    def place(t: float) -> float:
+        return left + (right - left) * min(max(t / end_s, 0.0), 1.0)
+
+    parts = [_text("tick", 0, 12, "round committed")]
+    label_px = CHAR_PX * (1.5 + max((len(label) for _, label in ticks), default=0))
+    stride, free = nice_stride(len(ticks), limit=(right - left) / label_px), 0.0
+    for number, (at_s, label) in enumerate(ticks):
+        x = place(at_s)
+        parts.append(_line("commit", x, top - 8, x, bottom))
+        if number % stride == 0 and x >= free:
+            parts.append(_text("tick mid", x, top - 13, label))
+            free = x + label_px
+    for number, row in enumerate(rows):
+        y = top + ROW_PX * number
+        parts.append(_text(f"name {row.css}", 0, y + 19, _short(width, row.label)))
+        parts += _spans(coalesce(row.spans), place, y)
+    for tick in nice_ticks(0, end_s, count=max(2, width // 130)):
+        parts.append(_line("grid", place(tick), bottom + 2, place(tick), bottom + 6))
+        parts.append(_text("tick mid", place(tick), bottom + 20, seconds_text(tick)))
+    for mark in marks:
+        x, y = place(mark.at_s), top + ROW_PX * mark.row
+        wide = 8 + CHAR_PX * len(mark.label)
+        before = x - wide > left if mark.before else x + wide > right
+        parts.append(_line(f"mark {mark.css}", x, y + 1, x, y + ROW_PX - 3))
+        css = f"note {mark.css}" + (" end" if before else "")
+        parts.append(_text(css, x + (-6 if before else 6), y + 19, mark.label))
+    return _svg(width, bottom + 26, "what each peer did over time", parts)
+
+
+def ratio_chart(pairs: Sequence[Pair], *, width: int, actual: str, other: str) -> Markup:
+    """On a logarithmic axis of bytes: one dot for `actual`, one for `other`, and the factor."""
+    drawn = [pair for pair in pairs if pair.actual > 0 and pair.other > 0]
+    if not drawn:
+        return Markup("")
+    left = 12.0 + _room(width, [pair.label for pair in drawn])
+    right, top = width - 16.0, 30.0
+    amounts = [amount for pair in drawn for amount in (pair.actual, pair.other)]
+    low, high = math.floor(math.log10(min(amounts))), math.ceil(math.log10(max(amounts)))
+    high = max(high, low + 1)
+    bottom = top + ROW_PX * len(drawn)
+
+    def place(amount: float) -> float:
+        return left + (right - left) * (math.log10(amount) - low) / (high - low)
+
+    parts: list[Markup] = []
+    for power in range(low, high + 1):
+        x = place(10.0**power)
+        parts.append(_line("grid", x, top - 4, x, bottom))
+        anchor = "end" if power == high else "mid"
+        parts.append(_text(f"tick {anchor}", x, bottom + 18, decimal_bytes_text(10**power)))
+    for number, pair in enumerate(drawn):
+        y = top + ROW_PX * (number + 0.5)
+        near, far = sorted((place(pair.actual), place(pair.other)))
+        parts.append(_text(f"name {pair.css}", 0, y + 4, _short(width, pair.label)))
+        parts.append(_line("span", near, y, far, y))
+        parts.append(_dot("other", place(pair.other), y, f"{other}: {bytes_text(pair.other)}"))
+        parts.append(_dot(pair.css, place(pair.actual), y, f"{actual}: {bytes_text(pair.actual)}"))
+        factor = factor_text(pair.other / pair.actual)
+        parts.append(_text("factor mid", (near + far) / 2, y - 5, factor))
+    parts.append(_dot("c0", 8, 10, actual) + _text("tick", 18, 14, actual))
+    x = 34 + CHAR_PX * len(actual)
+    parts.append(_dot("other", x, 10, other) + _text("tick", x + 10, 14, other))
+    return _svg(width, bottom + 26, f"{actual} against {other}", parts)
+
+
+def nice_ticks(low: float, high: float, *, count: int) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten) in [low, high], about `count` of them."""
+    rough = (high - low) / max(count, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 10) for number in range(first, last + 1)] or [low]
+
+
+def nice_stride(count: int, *, limit: float) -> int:
+    """The smallest of 1, 2, 5, 10, 20, ... that takes at most about `limit` of `count` things."""
+    stride, factors = 1, (2.0, 2.5, 2.0)
+    for number in range(3 * len(str(count))):
+        if count <= stride * max(limit, 1.0):
+            break
+        stride = int(stride * factors[number % 3])
+    return stride
+
+
+def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Move labels apart to at least `gap`, as near to the wanted places as a simple pass gets.
+
+    They stay at or below `low` and grow past `high` only if they do not fit between them.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    placed = [0.0] * len(wanted)
+    floor = low
+    for index in order:
+        placed[index] = max(wanted[index], floor)
+        floor = placed[index] + gap
+    ceiling = max(high, low + gap * (len(wanted) - 1))
+    for index in reversed(order):
+        placed[index] = min(placed[index], ceiling)
+        ceiling = placed[index] - gap
+    return placed
+
+
+def thin(points: Sequence[tuple[float, float]], *, limit: int) -> list[tuple[float, float]]:
+    """At most `limit` points: the means of equally many neighbours. Short input stays as it is."""
+    size = -(-len(points) // limit) if points else 1
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [
+        (sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group))
+        for group in groups
+    ]
+
+
+def coalesce(spans: Sequence[Span]) -> list[Span]:
+    """At most SPANS_MAX spans: of more, as many equal slots, each what it mostly was."""
+    if len(spans) <= SPANS_MAX:
+        return list(spans)
+    begin = spans[0].begin_s
+    slot_s = (spans[-1].end_s - begin) / SPANS_MAX or 1.0
+    shares: list[dict[str, float]] = [{} for _ in range(SPANS_MAX)]
+    for span in spans:
+        first, last = ((t - begin) / slot_s for t in (span.begin_s, span.end_s))
+        for slot in range(int(first), min(int(last) + 1, SPANS_MAX)):
+            share = min(last, slot + 1.0) - max(first, float(slot))
+            shares[slot][span.css] = shares[slot].get(span.css, 0.0) + share
+    kept: list[Span] = []
+    for slot, share in enumerate(shares):
+        begin_s, css = begin + slot * slot_s, max(share, key=share.__getitem__, default="")
+        if kept and css in (kept[-1].css, ""):
+            kept[-1] = replace(kept[-1], end_s=begin_s + slot_s)
+        else:
+            kept.append(Span(begin_s, begin_s + slot_s, css, f"mostly {css}"))
+    return kept
+
+
+def bytes_text(amount: float) -> str:
+    """ "6.6 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def decimal_bytes_text(amount: float) -> str:
+    """ "100 MB": for an axis of powers of ten."""
+    return count_text(amount, units=(" B", " kB", " MB", " GB", " TB"))
+
+
+def count_text(number: float, *, units: Sequence[str] = ("", " k", " M", " G", " T")) -> str:
+    """ "12.3 k": three digits are enough to compare."""
+    for unit in units[:-1]:
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}{units[-1]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """ "0.21 s", "42 s", "3:05", "1:02:03"."""
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def factor_text(factor: float) -> str:
+    """ "19.4 x less": how much less was sent than the other amount."""
+    if factor >= 1:
+        return f"{factor:.3g} x less"
+    return f"{1 / factor:.3g} x more"
+
+
+def _spans(spans: Sequence[Span], place: Callable[[float], float], y: float) -> list[Markup]:
+    parts: list[Markup] = []
+    for span in spans:
+        x = place(span.begin_s)
+        wide = max(place(span.end_s) - x, SPAN_MIN_PX)
+        parts.append(
+            Markup(
+                '<rect class="phase {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{}">'
+                "<title>{}</title></rect>"
+            ).format(span.css, x, y + 4, wide, ROW_PX - 9, span.title)
+        )
+    return parts
+
+
+def _short(width: float, label: str) -> str:
+    """A label never takes more than a fifth of a chart: names are as long as people like."""
+    longest = int(width / 5 / CHAR_PX)
+    return label if len(label) <= longest else label[: longest - 2] + ".."
+
+
+def _room(width: float, labels: Sequence[str]) -> float:
+    return CHAR_PX * max((len(_short(width, label)) for label in labels), default=0)
+
+
+def _svg(width: float, height: float, title: str, parts: Iterable[Markup]) -> Markup:
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        f"{width:.0f}", f"{height:.0f}", title, Markup("").join(parts)
+    )
+
+
+def _line(css: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
+    return Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(
+        css, x1, y1, x2, y2
+    )
+
+
+def _text(css: str, x: float, y: float, text: str) -> Markup:
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(css, x, y, text)
+
+
+def _dot(css: str, x: float, y: float, title: str) -> Markup:
+    return Markup(
+        '<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="5.5"><title>{}</title></circle>'
+    ).format(css, x, y, title)

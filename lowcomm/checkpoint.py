@@ -1,0 +1,381 @@
+"""Checkpoints: a cut of the run on disk, whole or not at all (I6).
+
+    <directory>/round-000012/model.safetensors     outer parameters, named and shaped as in the
+                                                   model: exporting is copying
+                             momentum.safetensors  outer momentum under the same names
+                             cut.json              what they mean; their sizes and digests; its own
+
+A checkpoint is filled in a hidden directory beside (`cut.json` last), synced, then renamed, so that
+a crash at any moment leaves the one before. One process and thread writes to a directory. Must NOT
+import torch, unpickle anything, or choose which cut a run goes on from.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import xxhash
+
+from lowcomm.config import validate
+from lowcomm.outer import F32, state_digest
+from protocols.errors import ConfigError, LowcommError
+
+SCHEMA = 1
+MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
+
+_NAME = re.compile(r"round-(\d{6,})(\.old)?")
+_WRITING = ".writing-"
+
+LayoutEntry = tuple[str, tuple[int, ...], int]
+"""A parameter's name, its shape, and its offset in the fragment (elements)."""
+Layout = Sequence[Sequence[LayoutEntry]]
+"""For each fragment its parameters, densely packed."""
+
+
+class CheckpointError(LowcommError):
+    """A checkpoint that cannot be written or must not be trusted: which, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentCut:
+    """Where one fragment is."""
+
+    version: int
+    """Its last committed round."""
+    inner_step: int
+    """Committed global inner steps."""
+    tokens: int
+    """Committed tokens."""
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCut:
+    """What is this peer's own: another one loads the checkpoint without it."""
+
+    peer: str
+    incarnation: int
+    data_slot: int
+    rank_state: str
+    """Name of the directory that holds the snapshot of the ranks, or ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The run at one index of its log."""
+
+    log_index: int
+    lineage: str
+    run_digest: str
+    fragments: tuple[FragmentCut, ...]
+    own: PeerCut
+    members: tuple[str, ...]
+    """Peer ids."""
+
+    def __post_init__(self) -> None:
+        assert self.fragments, "a cut has at least fragment 0"
+
+    @property
+    def round(self) -> int:
+        """The round that names the checkpoint: that of fragment 0, the anchor."""
+        return self.fragments[0].version
+
+
+class FragmentArrays(NamedTuple):
+    """The outer state of one fragment: fp32, one-dimensional, as many elements as its layout."""
+
+    outer: F32
+    momentum: F32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seal:
+    size_bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """The content of `cut.json`, but for the digest over all of this."""
+
+    schema: int
+    cut: Cut
+    layout: tuple[tuple[LayoutEntry, ...], ...]
+    model: _Seal
+    momentum: _Seal
+
+
+def write_checkpoint(
+    directory: Path, cut: Cut, layout: Layout, outer: Sequence[F32], momentum: Sequence[F32]
+) -> Path:
+    """Write `<directory>/round-<cut.round>`, durably, and return its path.
+
+    `outer` and `momentum` hold one array for each fragment, as in FragmentArrays; they must not
+    change meanwhile. An older checkpoint of the same round is replaced. Raises CheckpointError
+    when the disk refuses, when the layout does not fit the arrays, or when their digest is not the
+    cut's; what was there before is then still there.
+    """
+    assert len(cut.fragments) == len(layout) == len(outer) == len(momentum)
+    final = directory / f"round-{cut.round:06d}"
+    temporary = directory / (_WRITING + final.name)
+    try:
+        _make_empty(temporary)
+        record = _Record(
+            schema=SCHEMA,
+            cut=cut,
+            layout=tuple(tuple(entries) for entries in layout),
+            model=_write_arrays(temporary / MODEL, layout, outer),
+            momentum=_write_arrays(temporary / MOMENTUM, layout, momentum),
+        )
+        _check_states(cut, map(FragmentArrays, outer, momentum))
+        body = asdict(record)
+        (temporary / CUT).write_bytes(_canonical({**body, "digest": _digest(body)}))
+        _sync(temporary / CUT)
+        _sync(temporary)
+        _publish(temporary, final)
+    except (OSError, CheckpointError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)  # A full disk is not helped by half a file.
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"cannot write {final}: {why}") from error
+    return final
+
+
+def newest_checkpoint(directory: Path) -> tuple[Path | None, list[str]]:
+    """Find the complete checkpoint of the highest round, every byte of it verified.
+
+    Also returns one line about each newer one that was passed over, and about each unfinished one.
+    Raises CheckpointError when the directory itself cannot be read.
+    """
+    reasons = [f"{path.name}: its write did not finish" for path in _unfinished(directory)]
+    for path in _candidates(directory):
+        try:
+            _inspect(path, digests=True)
+        except CheckpointError as error:
+            reasons.append(f"{path.name}: {error}")
+        else:
+            return path, reasons
+    return None, reasons
+
+
+def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]]:
+    """Load a checkpoint into fresh arrays, one pair for each fragment.
+
+    Raises CheckpointError unless the files' digests and each fragment's state digest are right.
+    """
+    try:
+        record = _inspect(path, digests=True)
+        outer = _read_arrays(path / MODEL, record.layout)
+        momentum = _read_arrays(path / MOMENTUM, record.layout)
+        arrays = tuple(map(FragmentArrays, outer, momentum))
+        _check_states(record.cut, arrays)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return record.cut, record.layout, arrays
+
+
+def prune(directory: Path, keep: int) -> list[str]:
+    """Delete all but the `keep` newest complete checkpoints; return the names deleted.
+
+    The newest complete one is verified byte by byte and always kept, and so is anything newer; of
+    older ones only the sizes are looked at. Deletes nothing when no checkpoint is complete, else
+    also what unfinished writes left. Raises CheckpointError when the disk refuses.
+    """
+    assert keep >= 1, "the newest complete checkpoint is never deleted"
+    newest, _ = newest_checkpoint(directory)
+    if newest is None:
+        return []
+    candidates = _candidates(directory)
+    kept, doomed = 1, _unfinished(directory)
+    for path in candidates[candidates.index(newest) + 1 :]:
+        if kept < keep and _complete(path, digests=False):
+            kept += 1
+        else:
+            doomed.append(path)
+    for path in doomed:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise CheckpointError(f"cannot delete {path}: {error.strerror}") from error
+    return [path.name for path in doomed]
+
+
+def _candidates(directory: Path) -> list[Path]:
+    """All that is named like a checkpoint, newest first; `.old` was replaced by its namesake."""
+    named = [(path, _NAME.fullmatch(path.name)) for path in _listed(directory)]
+    found = [(int(match[1]), match[2] is None, path) for path, match in named if match]
+    return [path for *_, path in sorted(found, reverse=True)]
+
+
+def _unfinished(directory: Path) -> list[Path]:
+    return [path for path in _listed(directory) if path.name.startswith(_WRITING)]
+
+
+def _listed(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"cannot read {directory}: {error.strerror}") from error
+
+
+def _complete(path: Path, *, digests: bool) -> bool:
+    try:
+        _inspect(path, digests=digests)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _inspect(path: Path, *, digests: bool) -> _Record:
+    """Read `cut.json` and compare the files to it: their sizes and, if asked, every byte."""
+    try:
+        record = _decode((path / CUT).read_bytes())
+        _check_file(path / MODEL, record.model, digests=digests)
+        _check_file(path / MOMENTUM, record.momentum, digests=digests)
+    except OSError as error:
+        name = Path(str(error.filename)).name
+        raise CheckpointError(f"{name}: {error.strerror}") from error
+    return record
+
+
+def _check_file(path: Path, seal: _Seal, *, digests: bool) -> None:
+    size_bytes = path.stat().st_size
+    if size_bytes != seal.size_bytes:
+        raise CheckpointError(f"{path.name} has {size_bytes} bytes, expected {seal.size_bytes}")
+    if digests and _file_digest(path) != seal.xxh3_128:
+        raise CheckpointError(f"{path.name} is corrupt: its digest is not the one in {CUT}")
+
+
+def _decode(text: bytes) -> _Record:
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{CUT} is corrupt: not JSON") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{CUT} is corrupt: not a JSON object")
+    body = cast(dict[str, Any], raw)
+    if body.pop("digest", None) != _digest(body):
+        raise CheckpointError(f"{CUT} is corrupt: its digest is not its own")
+    if body.get("schema") != SCHEMA:
+        raise CheckpointError(f"{CUT} has schema {body.get('schema')}; this version reads {SCHEMA}")
+    try:
+        return cast(_Record, validate(_Record, body, where=CUT))
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _canonical(record: object) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(body: object) -> str:
+    return xxhash.xxh3_128_hexdigest(_canonical(body))
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+def _write_arrays(path: Path, layout: Layout, arrays: Sequence[F32]) -> _Seal:
+    from safetensors import SafetensorError, numpy
+
+    tensors: dict[str, F32] = {}
+    for entries, array in zip(layout, arrays, strict=True):
+        for name, shape, place in _places(entries, array.size):
+            if name in tensors:
+                raise CheckpointError(f"two parameters are named {name}")
+            tensors[name] = array[place].reshape(shape)
+    try:
+        # Hugging Face loaders refuse a file that does not say which framework's layout it has.
+        numpy.save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # Its own type also for a full disk.
+        raise CheckpointError(f"{path.name}: {error}") from error
+    _sync(path)
+    return _Seal(size_bytes=path.stat().st_size, xxh3_128=_file_digest(path))
+
+
+def _read_arrays(path: Path, layout: Layout) -> list[F32]:
+    from safetensors import SafetensorError, safe_open
+
+    arrays: list[F32] = []
+    try:
+        with cast(Any, safe_open)(path, framework="numpy") as file:  # Ships no annotations.
+            for entries in layout:
+                array = np.empty(sum(prod(shape) for _, shape, _ in entries), np.float32)
+                for name, _, place in _places(entries, array.size):
+                    array[place] = file.get_tensor(name).reshape(-1)
+                arrays.append(array)
+    except (OSError, SafetensorError, ValueError) as error:  # ValueError: another size.
+        raise CheckpointError(f"{path.name}: {error}") from error
+    return arrays
+
+
+def _places(
+    entries: Sequence[LayoutEntry], elements: int
+) -> list[tuple[str, tuple[int, ...], slice]]:
+    """Name, shape and place of each parameter, once it is sure that they fill the fragment."""
+    places: list[tuple[str, tuple[int, ...], slice]] = []
+    end = 0
+    for name, shape, offset in entries:
+        if offset != end:
+            raise CheckpointError(f"{name} begins at element {offset}, expected {end}")
+        end += prod(shape)
+        places.append((name, shape, slice(offset, end)))
+    if end != elements:
+        raise CheckpointError(f"the layout has {end} elements, the fragment {elements}")
+    return places
+
+
+def _check_states(cut: Cut, arrays: Iterable[FragmentArrays]) -> None:
+    for fragment, (place, state) in enumerate(zip(cut.fragments, arrays, strict=True)):
+        digest = state_digest(state.outer, state.momentum)
+        if digest != place.state_digest:
+            raise CheckpointError(
+                f"the state of fragment {fragment} has digest {digest}, "
+                f"the cut says {place.state_digest}"
+            )
+
+
+def _make_empty(temporary: Path) -> None:
+    if not temporary.parent.exists():
+        temporary.parent.mkdir(parents=True)
+        _sync(temporary.parent.parent)
+    if temporary.exists():  # From a write that a crash cut short.
+        shutil.rmtree(temporary)
+    temporary.mkdir()
+
+
+def _publish(temporary: Path, final: Path) -> None:
+    """Rename into place. A directory cannot replace a full one in one step, so a complete
+    namesake is first moved aside, where `newest_checkpoint` still finds it.
+    """
+    old = final.with_name(final.name + ".old")
+    if final.exists() and _complete(final, digests=True):
+        if old.exists():
+            shutil.rmtree(old)
+        final.rename(old)
+    elif final.exists():
+        shutil.rmtree(final)
+    temporary.rename(final)
+    _sync(final.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def _sync(path: Path) -> None:
+    """Returns when the file's content, or the directory's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

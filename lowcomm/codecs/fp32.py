@@ -1,0 +1,34 @@
+"""The codec that changes nothing: little-endian fp32, 4 bytes a value.
+
+Must NOT touch the values: NaN payloads and signed zeros arrive as they were sent.
+"""
+
+
+import numpy as np
+
+from lowcomm.codecs.base import CodecError, Payload, WritablePayload
+from lowcomm.outer import F32
+
+_WIRE = np.dtype("<f4")
+
+
+class Fp32:
+    """See `lowcomm.codecs.base.Codec`."""
+
+    name = "fp32"
+    grain = 1
+
+    def encoded_bytes(self, elements: int) -> int:
+        return elements * _WIRE.itemsize
+
+    def encode(self, values_P: F32, out: WritablePayload) -> None:
+        assert len(out) == self.encoded_bytes(values_P.size), "out has another size"
+        np.copyto(np.frombuffer(out, _WIRE), values_P)
+
+    def decode(self, payload: Payload, out_P: F32) -> None:
+        if len(payload) != self.encoded_bytes(out_P.size):
+            raise CodecError(
+                f"fp32: {len(payload)} bytes for {out_P.size} values, "
+                f"expected {self.encoded_bytes(out_P.size)}"
+            )
+        np.copyto(out_P, np.frombuffer(payload, _WIRE))

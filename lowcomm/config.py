@@ -1,0 +1,321 @@
+"""The two kinds of configuration, loaded and checked in one place.
+
+`[run]` is agreed by all peers (its digest is in the log), `[node]` is each node's own. Must NOT
+import torch: the daemon reads it, and so does every command.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import xxhash
+
+from protocols.config import ProtocolConfig
+from protocols.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A small Llama: RMSNorm, RoPE, SwiGLU, no biases."""
+
+    vocab_size: int = 256
+    """256 for bytes."""
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 4
+    """Fewer than `heads` is grouped-query attention."""
+    intermediate_size: int = 344
+    context: int = 256
+    """Longest sequence, tokens."""
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    tied_embeddings: bool = False
+    embedding_std: float = 0.3
+    """Standard deviation of the initial embeddings; the other matrices use 1 / sqrt(fan_in)."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "context"):
+            _positive(f"run.model.{name}", getattr(self, name))
+        _positive("run.model.intermediate_size", self.intermediate_size)
+        if self.hidden_size % (2 * self.heads):
+            raise ConfigError(
+                f"run.model.hidden_size ({self.hidden_size}) must be a multiple of twice the "
+                f"heads ({self.heads}): RoPE rotates pairs"
+            )
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                f"run.model.heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """The inner optimizer (AdamW) and its schedule, by committed global inner steps."""
+
+    lr: float = 3e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    eps: float = 1e-8
+    grad_clip: float = 1.0
+    """Clip the gradient's L2 norm to this; 0 switches it off."""
+    warmup_steps: int = 30
+    lr_final: float = 0.1
+    """The cosine ends at this fraction of `lr`, at the last outer step."""
+
+    def __post_init__(self) -> None:
+        _positive("run.optimizer.lr", self.lr)
+        if not 0 <= self.lr_final <= 1:
+            raise ConfigError(f"run.optimizer.lr_final must be in [0, 1], got {self.lr_final}")
+        for name in ("weight_decay", "grad_clip", "warmup_steps"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"run.optimizer.{name} must not be negative")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"run.optimizer.betas must be in [0, 1), got {self.betas}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodConfig:
+    """What is exchanged between nodes, and when. `name` picks from lowcomm.methods."""
+
+    name: Literal["diloco"] = "diloco"
+    inner_steps: int = 20
+    """Inner steps between two outer steps (H)."""
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.5
+    """Nesterov momentum of the outer SGD. In short runs 0.5 does better than DiLoCo's 0.9."""
+    contribution_codec: Literal["fp32"] = "fp32"
+    result_codec: Literal["fp32"] = "fp32"
+
+    def __post_init__(self) -> None:
+        _positive("run.method.inner_steps", self.inner_steps)
+        _positive("run.method.outer_lr", self.outer_lr)
+        if not 0 <= self.outer_momentum < 1:
+            raise ConfigError(
+                f"run.method.outer_momentum must be in [0, 1), got {self.outer_momentum}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """Which windows of the corpus an inner step sees."""
+
+    source: Literal["stdlib", "files"] = "stdlib"
+    """`stdlib`: the Python standard library's own sources. `files`: the folder `[node] corpus`."""
+    window: int = 256
+    """Tokens a sample predicts."""
+    batch: int = 16
+    """Samples of one inner step of one node; its ranks share them equally."""
+    held_out_below: int = 8
+    """A file whose SHA-256 starts with a byte below this is held out (8: 3 %)."""
+    eval_windows: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("window", "batch", "eval_windows"):
+            _positive(f"run.data.{name}", getattr(self, name))
+        if not 0 <= self.held_out_below <= 256:
+            raise ConfigError(
+                f"run.data.held_out_below must be in [0, 256], got {self.held_out_below}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Agreed by all peers. Two peers whose digests differ never train together."""
+
+    name: str = "run"
+    seed: int = 0
+    peers_min: int = 1
+    """Rounds begin when this many members are in."""
+    outer_steps: int = 100
+    """The run is finished after this many commits of fragment 0."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
+
+    def __post_init__(self) -> None:
+        _positive("run.peers_min", self.peers_min)
+        _positive("run.outer_steps", self.outer_steps)
+        if self.data.window > self.model.context:
+            raise ConfigError(
+                f"run.data.window ({self.data.window}) is longer than run.model.context "
+                f"({self.model.context})"
+            )
+
+    @property
+    def total_inner_steps(self) -> int:
+        return self.outer_steps * self.method.inner_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One node's own business: nobody else has to agree."""
+
+    name: str = ""
+    """A short name for people; empty takes the host's name. The peer id is made from it."""
+    ranks: int = 1
+    device: Literal["cpu", "cuda"] = "cpu"
+    listen: str = "127.0.0.1:0"
+    """Port 0 takes a free one."""
+    advertise: str = ""
+    """What others dial; empty is the address we listen on."""
+    port_range: tuple[int, int] = (20000, 29999)
+    """MASTER_PORT of the node's own process group is taken from here."""
+    directory: str = ""
+    """Checkpoints, logs and the peer's identity; empty is runs/<run name>/<node name>."""
+    corpus: str = ""
+    """A folder of text files, when `[run.data] source` is "files"."""
+    checkpoint_every_rounds: int = 10
+    memory_max_bytes: int = 0
+    """Refuse to start when the daemon would need more; 0 is half of what the machine has free."""
+    hang_timeout_s: float = 60.0
+    """Ranks whose step counter stands still this long while they train are restarted."""
+    rank_restarts_max: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "checkpoint_every_rounds", "hang_timeout_s"):
+            _positive(f"node.{name}", getattr(self, name))
+        low, high = self.port_range
+        if not 1024 <= low <= high <= 65535:
+            raise ConfigError(
+                f"node.port_range must be two ports within 1024-65535, low first, got {low}, {high}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileConfig:
+    """What a configuration file may hold. A joiner's may leave `[run]` out."""
+
+    run: RunConfig | None = None
+    node: NodeConfig = field(default_factory=NodeConfig)
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
+    """Read a TOML file and `--set table.key=value` overrides (values as in TOML).
+
+    Raises ConfigError with one line: where, what, and what would be right.
+    """
+    raw: dict[str, Any] = {}
+    if path is not None:
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from error
+    for override in overrides:
+        _apply_override(raw, override)
+    return cast(FileConfig, validate(FileConfig, raw, where=str(path) if path else "--set"))
+
+
+def validate(cls: type, raw: object, *, where: str) -> object:
+    """Turn plain data into the dataclass `cls`: no unknown keys, no coercion.
+
+    Raises ConfigError naming `where`, the key, what it is and what it should be.
+    """
+    from pydantic import TypeAdapter
+    from pydantic_core import SchemaValidator, ValidationError
+
+    schema = TypeAdapter(cls).core_schema
+    try:
+        return SchemaValidator(cast(Any, _strict(schema))).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "unexpected_keyword_argument":
+            known = ", ".join(_known_keys(cls, first["loc"]))
+            raise ConfigError(f"{where}: unknown key {key}; known here: {known}") from None
+        raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+
+
+def run_to_json(run: RunConfig) -> str:
+    """The agreed configuration as typed with defaults filled in, in one canonical text."""
+    return json.dumps(asdict(run), sort_keys=True, separators=(",", ":"))
+
+
+def run_from_json(text: str) -> RunConfig:
+    """The inverse of `run_to_json`; raises ConfigError for anything else."""
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"the agreed [run] is not JSON: {error}") from error
+    return cast(RunConfig, validate(RunConfig, raw, where="the agreed [run]"))
+
+
+def run_digest(run_json: str) -> str:
+    """32 hex digits (xxh3-128) of the agreed configuration."""
+    return xxhash.xxh3_128_hexdigest(run_json.encode())
+
+
+def first_difference(mine: Mapping[str, Any], agreed: Mapping[str, Any], at: str = "run") -> str:
+    """Name the first key that differs, or "" when both are equal."""
+    for key in sorted(set(mine) | set(agreed)):
+        left, right = mine.get(key), agreed.get(key)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            below = first_difference(
+                cast(Mapping[str, Any], left), cast(Mapping[str, Any], right), f"{at}.{key}"
+            )
+            if below:
+                return below
+        elif left != right:
+            return f"{at}.{key} is {left!r} here and {right!r} in the run"
+    return ""
+
+
+def _strict(schema: Any) -> Any:
+    """Make every leaf of a pydantic core schema strict and every dataclass closed.
+
+    Strict mode as a whole would refuse a table where a dataclass is expected; lax mode takes "30"
+    and true for 30. The dataclasses themselves stay free of pydantic.
+    """
+    if isinstance(schema, list):
+        return [_strict(item) for item in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _strict(value) for key, value in cast(dict[str, Any], schema).items()}
+    kind = made.get("type")
+    if kind in ("int", "float", "str", "bool"):
+        made["strict"] = True
+    if kind == "dataclass-args":
+        made["extra_behavior"] = "forbid"
+    return made
+
+
+def _known_keys(cls: Any, loc: Sequence[object]) -> list[str]:
+    """The keys of the table that `loc` (path of an unknown key) points into."""
+    from typing import get_args, get_type_hints
+
+    for part in loc[:-1]:
+        hint = get_type_hints(cls)[str(part)]
+        cls = next((arg for arg in get_args(hint) if arg is not type(None)), hint)
+    return sorted(cls.__dataclass_fields__)
+
+
+def _apply_override(raw: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or len(parts) < 2 or parts[0] not in ("run", "node"):
+        raise ConfigError(
+            f"--set {override}: write it as run.key=value or node.key=value, "
+            "for example --set node.ranks=2"
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # A bare word: `--set node.name=alpha` without shell quoting.
+    table = raw
+    for part in parts[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {override}: {part} is not a table")
+    table[parts[-1]] = value
+
+
+def _positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise ConfigError(f"{name} must be positive, got {value}")

@@ -1,0 +1,217 @@
+"""The text of a run as bytes: which files, what is held out, and the digest peers agree on.
+
+Builds `train.bin`, `held_out.bin` and `manifest.json` in a directory of the node's own: two
+processes must not build in one. Must NOT import torch (the daemon builds the corpus), nor cut the
+text into samples: see batches.py.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import sysconfig
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcomm.config import DataConfig
+from protocols.errors import ConfigError
+
+TRAIN = "train.bin"
+HELD_OUT = "held_out.bin"
+MANIFEST = "manifest.json"
+STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
+"""Directories that differ between installations of one Python, or are mostly tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """One file of the corpus."""
+
+    path: str
+    """Relative to the corpus' folder, with forward slashes."""
+    size_bytes: int
+    sha256: str
+    """64 hex digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    path: str
+    status: os.stat_result
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A built corpus, mapped and not read: pages come in when a window touches them."""
+
+    train: NDArray[np.uint8]
+    """[train bytes], read-only."""
+    held_out: NDArray[np.uint8]
+    """[held-out bytes], read-only."""
+    digest: str
+    """64 hex digits over the manifest; equal digests mean equal bytes in equal order."""
+
+    @classmethod
+    def open(cls, directory: Path) -> "Corpus":
+        """Map what `build_corpus` left in `directory`; ConfigError when it is not all there."""
+        recorded = _read_manifest(directory)
+        if recorded is None:
+            raise ConfigError(f"no complete corpus in {directory}: start the node to build it")
+        return cls(
+            np.memmap(directory / TRAIN, dtype=np.uint8, mode="r"),
+            np.memmap(directory / HELD_OUT, dtype=np.uint8, mode="r"),
+            recorded["digest"],
+        )
+
+
+def build_corpus(config: DataConfig, *, folder: str, directory: Path) -> Corpus:
+    """Build the corpus in `directory`, or take the one there if no source file has changed.
+
+    `folder` is `[node] corpus`; only the source "files" reads it. A change is noticed by a file's
+    path, size and times; then everything is read again. Files are taken whole into memory, one
+    at a time. Raises ConfigError if the folder is missing, unreadable, or has too little text.
+    """
+    root = _root(config, folder, directory)
+    try:
+        found = sorted(_walk(root, config), key=lambda one: one.path)
+        seen = _seen_digest(root, config, found)
+        recorded = _read_manifest(directory)
+        if recorded is None or recorded["seen"] != seen:
+            recorded = _write(root, found, config, directory=directory, seen=seen)
+    except OSError as error:
+        raise ConfigError(f"cannot build the corpus of {root} in {directory}: {error}") from error
+    _check_length(recorded, config, root)
+    return Corpus.open(directory)
+
+
+def manifest_digest(files: Sequence[ManifestFile]) -> str:
+    """64 hex digits: SHA-256 over `[[path, size, sha256], ...]` as compact ASCII JSON."""
+    rows = [[file.path, file.size_bytes, file.sha256] for file in files]
+    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode("ascii")).hexdigest()
+
+
+def is_held_out(sha256: str, held_out_below: int) -> bool:
+    """Whether a file with these 64 hex digits is for evaluation: its bytes alone decide."""
+    return int(sha256[:2], 16) < held_out_below
+
+
+def _root(config: DataConfig, folder: str, directory: Path) -> Path:
+    if config.source == "stdlib":
+        return Path(sysconfig.get_path("stdlib")).resolve()
+    if not folder:
+        raise ConfigError(
+            'run.data.source is "files": set node.corpus to a folder of text files on this node'
+        )
+    root = Path(folder).resolve()
+    if not root.is_dir():
+        raise ConfigError(f"node.corpus: {root} is not a folder: set it to one with text files")
+    if directory.resolve().is_relative_to(root):
+        # The node would read what it writes, and no two nodes would ever agree on the digest.
+        raise ConfigError(
+            f"node.corpus: {root} holds this node's own directory {directory}: "
+            "set node.directory to a place outside"
+        )
+    return root
+
+
+def _walk(root: Path, config: DataConfig) -> Iterator[_Found]:
+    """Yield the regular files below `root`. Links are not followed: they may lead outside."""
+    stdlib = config.source == "stdlib"
+    for folder, subfolders, names in os.walk(root, onerror=_reraise):
+        if stdlib:
+            subfolders[:] = [name for name in subfolders if name not in STDLIB_SKIPPED]
+        for name in names:
+            if stdlib and not name.endswith(".py"):
+                continue
+            path = Path(folder, name)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                yield _Found(path.relative_to(root).as_posix(), status)
+
+
+def _reraise(error: OSError) -> None:
+    raise error  # os.walk skips what it cannot list; a corpus with holes has another digest.
+
+
+def _seen_digest(root: Path, config: DataConfig, found: Sequence[_Found]) -> str:
+    """The cheap check: changes when a source, a rule, or a file's size or times change."""
+    rows = [
+        [one.path, one.status.st_size, one.status.st_mtime_ns, one.status.st_ctime_ns]
+        for one in found
+    ]
+    text = json.dumps([str(root), config.source, config.held_out_below, rows])
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _write(
+    root: Path, found: Sequence[_Found], config: DataConfig, *, directory: Path, seen: str
+) -> dict[str, Any]:
+    directory.mkdir(parents=True, exist_ok=True)
+    # First away, last written: whoever finds a manifest finds the bytes that belong to it.
+    (directory / MANIFEST).unlink(missing_ok=True)
+    files: list[ManifestFile] = []
+    with _replacement(directory / TRAIN) as train, _replacement(directory / HELD_OUT) as held_out:
+        for one in found:
+            content = (root / one.path).read_bytes()
+            sha256 = hashlib.sha256(content).hexdigest()
+            files.append(ManifestFile(one.path, len(content), sha256))
+            (held_out if is_held_out(sha256, config.held_out_below) else train).write(content)
+        sizes = {"train_bytes": train.tell(), "held_out_bytes": held_out.tell()}
+    manifest = {
+        "digest": manifest_digest(files),
+        "seen": seen,
+        **sizes,
+        "files": [[file.path, file.size_bytes, file.sha256] for file in files],
+    }
+    with _replacement(directory / MANIFEST) as out:
+        out.write(json.dumps(manifest, indent=0).encode("ascii"))
+    return manifest
+
+
+def _check_length(recorded: dict[str, Any], config: DataConfig, root: Path) -> None:
+    needed = config.window + 1  # A sample and, for its last token, what comes next.
+    if recorded["train_bytes"] < needed:
+        raise ConfigError(
+            f"{root} has {recorded['train_bytes']} bytes to train on in {len(recorded['files'])} "
+            f"files, but one sample takes {needed}: name a folder with more text"
+        )
+    if recorded["held_out_bytes"] < needed:
+        raise ConfigError(
+            f"{root} has {recorded['held_out_bytes']} bytes held out of {len(recorded['files'])} "
+            f"files, but one evaluation window takes {needed}: add files or raise "
+            f"run.data.held_out_below ({config.held_out_below} of 256)"
+        )
+
+
+@contextmanager
+def _replacement(path: Path) -> Generator[BinaryIO, None, None]:
+    """A file that takes its name only when it is whole and on the disk; a failure leaves none."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):  # It has its own name by now.
+            os.unlink(temporary)
+
+
+def _read_manifest(directory: Path) -> dict[str, Any] | None:
+    """The manifest, if it and the two files it speaks of are whole."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        recorded: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
+        sizes = (recorded["train_bytes"], recorded["held_out_bytes"])
+        on_disk = ((directory / TRAIN).stat().st_size, (directory / HELD_OUT).stat().st_size)
+        whole = sizes == on_disk and min(sizes) > 0  # Nothing can be mapped of an empty file.
+        if whole and all(isinstance(recorded[key], str) for key in ("digest", "seen")):
+            return recorded
+    return None

@@ -1,0 +1,55 @@
+"""What a method is, as far as the daemon sees it.
+
+A method's file says what is contributed, when, in which codecs, and what the outer step is. Must
+NOT import torch: the half that runs in the ranks is `lowcomm/trainer.py`, for all methods.
+"""
+
+
+from typing import Protocol
+
+from lowcomm.codecs.base import Codec
+from lowcomm.outer import F32
+
+
+class Method(Protocol):
+    """Pure: holds the agreed configuration, never the state of a run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inner_steps(self) -> int:
+        """Inner steps between two contributions to one fragment (H)."""
+        ...
+
+    @property
+    def fragments(self) -> int:
+        """How many; they are numbered from 0."""
+        ...
+
+    def fragment_of(self, parameter: str) -> int:
+        """The fragment that holds the parameter of this name."""
+        ...
+
+    @property
+    def contribution_codec(self) -> Codec:
+        """How pseudo-gradients travel to part owners."""
+        ...
+
+    @property
+    def result_codec(self) -> Codec:
+        """How their mean travels back."""
+        ...
+
+    @property
+    def state_arrays(self) -> tuple[str, ...]:
+        """The fp32 arrays of a fragment's size that the daemon keeps, in the digest's order."""
+        ...
+
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
+        """One committed round, in place on `outer_P` and `momentum_P`: the same bits everywhere.
+
+        `mean_P` is the decoded mean of pseudo-gradients (outer minus local) and is left as it is;
+        `scratch` as in `lowcomm.outer`.
+        """
+        ...

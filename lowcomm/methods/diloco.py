@@ -1,0 +1,57 @@
+"""DiLoCo (arXiv:2311.08105): every H inner steps, Nesterov SGD on the mean pseudo-gradient.
+
+Must NOT import torch or another method.
+"""
+
+
+from dataclasses import dataclass
+
+from lowcomm.codecs import codec
+from lowcomm.codecs.base import Codec
+from lowcomm.config import MethodConfig
+from lowcomm.outer import F32, nesterov_step
+
+
+@dataclass(frozen=True, slots=True)
+class DiLoCo:
+    """One fragment holds the whole model. See `lowcomm.methods.base.Method`."""
+
+    config: MethodConfig
+
+    @property
+    def name(self) -> str:
+        return "diloco"
+
+    @property
+    def inner_steps(self) -> int:
+        return self.config.inner_steps
+
+    @property
+    def fragments(self) -> int:
+        return 1
+
+    def fragment_of(self, parameter: str) -> int:
+        del parameter  # All are together.
+        return 0
+
+    @property
+    def contribution_codec(self) -> Codec:
+        return codec(self.config.contribution_codec)
+
+    @property
+    def result_codec(self) -> Codec:
+        return codec(self.config.result_codec)
+
+    @property
+    def state_arrays(self) -> tuple[str, ...]:
+        return ("outer", "momentum")
+
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
+        nesterov_step(
+            outer_P,
+            mean_P,
+            momentum_P,
+            scratch,
+            lr=self.config.outer_lr,
+            beta=self.config.outer_momentum,
+        )

@@ -1,0 +1,1 @@
+"""The models a run can train. Must NOT know of nodes, methods or fragments."""

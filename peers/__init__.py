@@ -1,0 +1,1 @@
+"""The asynchronous shell: moves bytes, watches processes, decides nothing."""

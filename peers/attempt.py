@@ -1,0 +1,270 @@
+"""What one attempt of the ranks has said so far, and whether it keeps the rules.
+
+Plain synchronous bookkeeping: messages and ticks go in, answers come out, a broken rule raises
+RankFault, which ends the attempt. Must NOT touch a socket, a process, the shared memory or a
+clock: that is `peers/ranks.py`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from peers.bus import Contributed
+from peers.lifeline import Hello, TensorPlace
+from protocols.errors import LowcommError
+
+TICK_S = 1.0
+"""Hangs are looked for this often; more often if they must be found within less than 4 s."""
+DIMENSIONS_MAX = 16
+OPEN_BOUNDARIES_MAX = 64  # Ranks step together, so one is the rule.
+
+
+class RankFault(LowcommError):  # noqa: N818
+    """A rank broke a rule, or hangs. The text says which rank and what."""
+
+
+class Stage(Enum):
+    """Whose turn it is, for one rank."""
+
+    STARTING = "did not say hello"
+    GREETED = "waits to be configured"
+    BUILDING = "did not report its layout"
+    REPORTED = "waits to be attached"
+    MAPPING = "did not join the bus"
+    IDLE = "waits for a result"
+    TRAINING = "counts no step"
+    WORKING = "neither finishes what the result asked for nor counts a step"
+
+
+PATIENCE_S: Mapping[Stage, float] = {
+    Stage.STARTING: 300.0,  # Under torchrun each rank imports torch by itself, cold at worst.
+    Stage.BUILDING: 600.0,  # Large models are initialised on the CPU.
+    Stage.MAPPING: 120.0,
+    Stage.WORKING: 600.0,  # Evaluating, writing a snapshot, ending.
+}
+"""How long a rank may take where it is its turn; TRAINING's is configured. Others: no limit."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    stage: Stage = Stage.STARTING
+    ticks: int = 0
+    """Since the stage began or the step counter moved."""
+    step: int = 0
+    layout: tuple[TensorPlace, ...] = ()
+    elements: int = 0
+    generations: list[int] = field(default_factory=list[int])
+    """Of its next contribution, for each fragment."""
+
+
+class Attempt:
+    """Ranks are numbered 0 to ranks - 1; `tick` is to be called every `tick_s` seconds.
+
+    Time is counted in ticks, not read from a clock: a node that was stopped as a whole and
+    continues has lost no rank.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        ranks: int,
+        hang_timeout_s: float,
+        decide_boundary: Callable[[int], bool],
+    ) -> None:
+        self.number = number
+        self.tick_s = min(TICK_S, hang_timeout_s / 4)
+        self.finishing = False
+        """A result said `finish`: from now on ranks end with 0."""
+        self.contributed_once = False
+        self._ranks = [_Rank() for _ in range(ranks)]
+        self._hang_timeout_s = hang_timeout_s
+        self._decide_boundary = decide_boundary
+        self._boundaries: dict[int, tuple[bool, set[int]]] = {}
+        """By steps: the answer, and who has it."""
+        self._contributions: dict[tuple[int, int], dict[int, Contributed]] = {}
+        """By (fragment, generation): who is done."""
+        self._snapshots: dict[str, set[int]] = {}
+        """By directory: who has written."""
+        self._ended: set[int] = set()
+
+    def in_stage(self, stage: Stage) -> list[int]:
+        """The ranks that are there."""
+        return [number for number, rank in enumerate(self._ranks) if rank.stage is stage]
+
+    @property
+    def is_ready(self) -> bool:
+        """All ranks are attached: results reach them."""
+        before = {Stage.STARTING, Stage.GREETED, Stage.BUILDING, Stage.REPORTED, Stage.MAPPING}
+        return all(rank.stage not in before for rank in self._ranks)
+
+    def hello(self, message: Hello) -> int:
+        """The rank that says it."""
+        ranks = len(self._ranks)
+        if message.world_size != ranks:
+            raise RankFault(
+                f"rank {message.rank} runs in a world of {message.world_size}, not {ranks}: "
+                "the number of processes must be [node] ranks"
+            )
+        self._move(message.rank, Stage.STARTING, Stage.GREETED, "says hello")
+        return message.rank
+
+    def configured(self, rank: int) -> None:
+        """We have answered its hello."""
+        self._move(rank, Stage.GREETED, Stage.BUILDING, "was configured")
+
+    def layout(
+        self, rank: int, tensors: tuple[TensorPlace, ...], elements: int
+    ) -> tuple[TensorPlace, ...] | None:
+        """The layout, once all ranks have reported it: the same, and covered exactly."""
+        self._move(rank, Stage.BUILDING, Stage.REPORTED, "reports its layout")
+        self._ranks[rank].layout = tensors
+        self._ranks[rank].elements = elements
+        if any(other.stage is not Stage.REPORTED for other in self._ranks):
+            return None
+        first = self._ranks[0].layout
+        for number, other in enumerate(self._ranks):
+            if other.layout != first:
+                raise RankFault(_first_difference(number, first, other.layout))
+        total = sum(fragment_elements(first))
+        written = sum(other.elements for other in self._ranks)
+        if written != total:
+            raise RankFault(f"ranks write {written} elements, their layout has {total}")
+        return first
+
+    def attached(self, rank: int, next_generations: Sequence[int]) -> None:
+        """We have sent it the shared memory."""
+        self._move(rank, Stage.REPORTED, Stage.MAPPING, "was attached")
+        self._ranks[rank].generations = list(next_generations)
+
+    def ready(self, rank: int) -> bool:
+        """Its connection to the bus is known; True for the last rank."""
+        self._move(rank, Stage.MAPPING, Stage.IDLE, "joins the bus")
+        return self.is_ready
+
+    def boundary(self, rank: int, steps: int) -> bool:
+        """The decision for `steps`, made for the first rank that asks, the same for all."""
+        if not self.is_ready:
+            raise RankFault(f"rank {rank} asks for a boundary before all ranks are attached")
+        if steps not in self._boundaries:
+            if len(self._boundaries) == OPEN_BOUNDARIES_MAX:
+                raise RankFault(f"rank {rank} asks for steps that others do not reach: {steps}")
+            self._boundaries[steps] = (self._decide_boundary(steps), set())
+        answer, asked = self._boundaries[steps]
+        asked.add(rank)
+        if len(asked) == len(self._ranks):
+            del self._boundaries[steps]
+        return answer
+
+    def contributed(self, message: Contributed) -> bool:
+        """True when all ranks have contributed this generation, with the same counts."""
+        rank, fragment, generation = message.rank, message.fragment, message.generation
+        if not self.is_ready:
+            raise RankFault(f"rank {rank} contributes before all ranks are attached")
+        generations = self._ranks[rank].generations
+        if fragment >= len(generations):
+            raise RankFault(f"rank {rank} contributes to fragment {fragment}, which is not there")
+        if generation != generations[fragment]:
+            raise RankFault(
+                f"rank {rank} contributes generation {generation} of fragment {fragment}, "
+                f"{generations[fragment]} is next"
+            )
+        slowest = min(other.generations[fragment] for other in self._ranks)
+        if generation > slowest + 1:
+            raise RankFault(f"rank {rank} overwrites generation {slowest}, which is not complete")
+        generations[fragment] += 1
+        self._enter(rank, Stage.IDLE)
+        so_far = self._contributions.setdefault((fragment, generation), {})
+        so_far[rank] = message
+        if len(so_far) < len(self._ranks):
+            return False
+        del self._contributions[(fragment, generation)]
+        counts = {(other.steps, other.tokens) for other in so_far.values()}
+        if len(counts) > 1:
+            raise RankFault(f"ranks disagree on (steps, tokens) of a contribution: {counts}")
+        self.contributed_once = True
+        return True
+
+    def result_sent(self, *, finish: bool, evaluate: bool, snapshot: str) -> None:
+        """All ranks have a result: they go on training, or do first what it asks for."""
+        self.finishing = self.finishing or finish
+        if snapshot:
+            self._snapshots.setdefault(snapshot, set())
+        extra = finish or evaluate or bool(snapshot)
+        for rank in range(len(self._ranks)):
+            self._enter(rank, Stage.WORKING if extra else Stage.TRAINING)
+
+    def snapshotted(self, rank: int, directory: str) -> bool:
+        """True when all ranks have written their state."""
+        if directory not in self._snapshots:
+            raise RankFault(f"rank {rank} wrote a snapshot that nobody asked for: {directory}")
+        self._snapshots[directory].add(rank)
+        if len(self._snapshots[directory]) < len(self._ranks):
+            return False
+        del self._snapshots[directory]
+        return True
+
+    def ended(self, rank: int | None, returncode: int) -> bool:
+        """True when all ranks have ended as they were told to; `rank` None means all."""
+        if returncode != 0 or not self.finishing:
+            return False
+        self._ended.update(range(len(self._ranks)) if rank is None else (rank,))
+        return len(self._ended) == len(self._ranks)
+
+    def tick(self, steps: Sequence[int]) -> None:
+        """Raises RankFault for a rank that takes too long; `steps` are the step counters."""
+        for number, (rank, step) in enumerate(zip(self._ranks, steps, strict=True)):
+            rank.ticks += 1
+            if step != rank.step:
+                rank.step = step
+                rank.ticks = 0
+                if rank.stage is Stage.WORKING and not self.finishing:
+                    rank.stage = Stage.TRAINING
+            patience_s = PATIENCE_S.get(rank.stage, math.inf)
+            if rank.stage is Stage.TRAINING:
+                patience_s = self._hang_timeout_s
+            if rank.ticks * self.tick_s >= patience_s and number not in self._ended:
+                raise RankFault(
+                    f"rank {number} hangs: it {rank.stage.value} for {patience_s:g} s "
+                    f"(at step {step})"
+                )
+
+    def _move(self, rank: int, before: Stage, after: Stage, what: str) -> None:
+        if rank >= len(self._ranks):
+            raise RankFault(f"rank {rank} of {len(self._ranks)} {what}")
+        if self._ranks[rank].stage is not before:
+            raise RankFault(f"rank {rank} {what} out of turn: it {self._ranks[rank].stage.value}")
+        self._enter(rank, after)
+
+    def _enter(self, rank: int, stage: Stage) -> None:
+        self._ranks[rank].stage = stage
+        self._ranks[rank].ticks = 0
+
+
+def fragment_elements(tensors: Sequence[TensorPlace]) -> tuple[int, ...]:
+    """Elements of each fragment. Raises RankFault unless fragments are numbered from 0 and
+    densely packed in the order of their tensors."""
+    ends: dict[int, int] = {}
+    for tensor in tensors:
+        if len(tensor.shape) > DIMENSIONS_MAX or 0 in tensor.shape:
+            raise RankFault(f"{tensor.name} has the shape {tensor.shape[:DIMENSIONS_MAX]}")
+        end = ends.get(tensor.fragment, 0)
+        if tensor.offset != end:
+            raise RankFault(
+                f"{tensor.name} lies at element {tensor.offset} of fragment {tensor.fragment}, "
+                f"the tensor before it ends at {end}"
+            )
+        ends[tensor.fragment] = end + math.prod(tensor.shape)
+    if sorted(ends) != list(range(len(ends))) or not ends:
+        raise RankFault(f"fragments must be numbered from 0, got {sorted(ends)[:8]}")
+    return tuple(ends[fragment] for fragment in range(len(ends)))
+
+
+def _first_difference(
+    rank: int, first: tuple[TensorPlace, ...], other: tuple[TensorPlace, ...]
+) -> str:
+    for ours, theirs in zip(first, other, strict=False):
+        if ours != theirs:
+            return f"rank 0 has {ours}, rank {rank} has {theirs}"
+    return f"rank 0 has {len(first)} tensors, rank {rank} has {len(other)}"

@@ -1,0 +1,99 @@
+"""Runs the processes of one attempt until it is over, and knows why it is.
+
+Must NOT speak with the ranks (`peers/ranks.py` does) nor start another attempt.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from peers.attempt import Attempt, RankFault
+from peers.lifeline import Lifeline
+from peers.supervisor import Spawner, SpawnError
+
+EXIT_REPORT_S = 0.25
+"""A lost link says less than the exit status, which comes within milliseconds if the rank died."""
+
+
+class AttemptRun:
+    """One attempt: its book, its connections, its processes, and how it ends."""
+
+    def __init__(self, attempt: Attempt, *, spawner: Spawner) -> None:
+        self.attempt = attempt
+        self.links: dict[int, Lifeline] = {}
+        """By rank, of those that said hello."""
+        self.connections: dict[int, bytes] = {}
+        """On the bus, by rank, of those that are attached."""
+        self.fragment_bytes: tuple[int, ...] = ()
+        """Once all ranks have reported the same layout."""
+        self.finished = False
+        self._spawner = spawner
+        self._hint = ""
+        self._reason = ""
+        self._over = asyncio.Event()
+        self._explained = asyncio.Event()
+
+    @property
+    def why(self) -> str:
+        """Why it is lost; "" while it runs and when it has finished."""
+        return self._reason or self._hint
+
+    def rank_of(self, link: Lifeline) -> int | None:
+        """The rank at the other end; None for a stranger, or a rank of another attempt."""
+        return next((rank for rank, other in self.links.items() if other is link), None)
+
+    def lose(self, reason: str) -> None:
+        """The first reason counts: what follows is its consequence."""
+        self._reason = self._reason or reason
+        self._explained.set()
+        self._over.set()
+
+    def suspect(self, hint: str) -> None:
+        """It is lost, but an exit status may say better why."""
+        self._hint = self._hint or hint
+        self._over.set()
+
+    async def run(
+        self,
+        environments: Callable[[int], Sequence[Mapping[str, str]]],
+        steps: Callable[[], Sequence[int]],
+    ) -> None:
+        """Start the ranks and watch them until all have finished or one is lost. What still
+        runs then is left to the spawner's `stop`. `environments` makes each rank's variables
+        for an attempt's number, or raises SpawnError; `steps` reads the step counters."""
+        try:
+            await self._spawner.start(environments(self.attempt.number))
+        except SpawnError as error:
+            self.lose(str(error))
+            return
+        async with asyncio.TaskGroup() as tasks:
+            watching = (
+                tasks.create_task(self._watch_exits()),
+                tasks.create_task(self._watch_steps(steps)),
+            )
+            await self._over.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EXIT_REPORT_S):
+                    await self._explained.wait()
+            for task in watching:
+                task.cancel()
+
+    async def _watch_exits(self) -> None:
+        while True:
+            end = await self._spawner.wait()
+            if self.attempt.ended(end.rank, end.returncode):
+                self.finished = True
+                self._explained.set()
+                self._over.set()
+                return
+            if end.returncode != 0 or not self.attempt.finishing:
+                self.lose(str(end))
+                return
+
+    async def _watch_steps(self, steps: Callable[[], Sequence[int]]) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self.attempt.tick_s)
+                self.attempt.tick(steps())
+        except RankFault as error:
+            self.lose(str(error))

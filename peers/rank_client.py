@@ -1,0 +1,205 @@
+"""Everything a rank needs to speak with its daemon, in one blocking object.
+
+Must NOT import torch (the trainer copies tensors into the views that it gets here) and must NOT
+outlive the daemon: a watcher thread ends the process when the lifeline's stream ends.
+"""
+
+import os
+import sys
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from peers.bus import Contributed, Evaluated, Metrics, RankBus, Ready, Result, Snapshotted
+from peers.lifeline import (
+    EXIT_DAEMON_GONE,
+    EXIT_REFUSED,
+    Answer,
+    Attached,
+    Boundary,
+    Configured,
+    Hello,
+    Layout,
+    RankLink,
+    Refused,
+    TensorPlace,
+)
+from peers.records import kinds_of
+from peers.slots import Slots, SlotsError, SlotsShape
+
+M = TypeVar("M")
+_CONFIGURED = kinds_of(Configured, Refused)
+_ATTACHED = kinds_of(Attached, Refused)
+_ANSWER = kinds_of(Answer, Refused)
+
+
+class RankClient:
+    """One rank of one attempt. Not for several threads at once.
+
+    `timeout_s` bounds connecting. Waiting for the daemon's word is not bounded (it may be
+    waiting for other peers), but ends with the daemon: then this process exits with
+    EXIT_DAEMON_GONE at once. If the daemon refuses us, its reason is printed and SystemExit with
+    EXIT_REFUSED is raised.
+    """
+
+    configured: Configured
+    """What the daemon told us first: the agreed [run] and the node's [node], as JSON."""
+
+    def __init__(
+        self,
+        socket_path: str,
+        *,
+        rank: int,
+        world_size: int,
+        attempt: int,
+        timeout_s: float = 60.0,
+    ) -> None:
+        """Connect, say hello, wait to be configured. Raises OSError when there is no daemon."""
+        self.rank = rank
+        self._attempt = attempt
+        self._bus: RankBus | None = None
+        self._slots: Slots | None = None
+        self._next: list[int] = []
+        """Generation of the next contribution, for each fragment."""
+        self._results: defaultdict[int, deque[Result]] = defaultdict(deque)
+        self._link = RankLink(socket_path, timeout_s=timeout_s)
+        self._link.watch(self._exit_without_daemon)
+        self._link.send(Hello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid()))
+        self.configured = self._expect(_CONFIGURED)
+
+    def attach(self, tensors: Sequence[TensorPlace], *, elements: int) -> Attached:
+        """Report the model's layout and map the shared memory.
+
+        `tensors` are all parameters, equal on every rank; `elements` is how many of them this
+        rank will write. Raises LinkError or SlotsError.
+        """
+        self._link.send(Layout(tensors=tuple(tensors), elements=elements))
+        attached: Attached = self._expect(_ATTACHED)
+        shape = SlotsShape(attached.ranks, attached.fragment_bytes)
+        self._slots = Slots.attach(self._link.take_fd(), shape)
+        self._next = list(attached.contribution_generations)
+        self._bus = RankBus(self.configured.bus)
+        self._bus.send(Ready(rank=self.rank, attempt=self._attempt))
+        return attached
+
+    def contribution(self, fragment: int) -> memoryview:
+        """Where to write the next contribution: uint8 [fragment_bytes], the whole fragment, of
+        which this rank writes its own shard; then call `contribute`."""
+        generation = self._next[fragment]
+        self._mapped.clear_done("contribution", fragment, generation, self.rank)
+        return self._mapped.contribution(fragment, generation)
+
+    def contribute(self, fragment: int, *, steps: int, tokens: int) -> None:
+        """This rank's shard is written. `steps` and `tokens` are the whole node's since its last
+        contribution: every rank says the same."""
+        generation = self._next[fragment]
+        self._mapped.set_done("contribution", fragment, generation, self.rank)
+        self._connected.send(
+            Contributed(
+                rank=self.rank,
+                attempt=self._attempt,
+                fragment=fragment,
+                generation=generation,
+                steps=steps,
+                tokens=tokens,
+            )
+        )
+        self._next[fragment] += 1
+
+    def wait_result(self, fragment: int) -> Result:
+        """Block until the daemon has published a result of this fragment."""
+        waiting = self._results[fragment]
+        while not waiting:
+            result = self._connected.receive()
+            self._results[result.fragment].append(result)
+        return waiting.popleft()
+
+    def result(self, result: Result) -> memoryview:
+        """The published bytes: uint8 [fragment_bytes], read-only. Copy, then call `release`.
+
+        Raises SlotsError if a later result has taken the slot.
+        """
+        self._check_untorn(result)
+        return self._mapped.result(result.fragment, result.generation).toreadonly()
+
+    def release(self, result: Result) -> None:
+        """Done reading. Raises SlotsError if the daemon wrote meanwhile: what was read is torn."""
+        self._check_untorn(result)
+        self._mapped.set_done("result", result.fragment, result.generation, self.rank)
+
+    def count_step(self, step: int) -> None:
+        """After every inner step: the daemon takes a counter that stands still for a hang."""
+        self._mapped.count_step(self.rank, step)
+
+    def ask_boundary(self, steps: int) -> bool:
+        """Contribute now, `steps` inner steps after the last result? All ranks ask the same
+        `steps` and get the same answer."""
+        self._link.send(Boundary(steps=steps))
+        answer: Answer = self._expect(_ANSWER)
+        return answer.contribute
+
+    def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
+        """Figures for people. Never blocks: dropped when the daemon is slow."""
+        self._connected.offer(
+            Metrics(
+                rank=self.rank,
+                attempt=self._attempt,
+                step=step,
+                tokens=tokens,
+                loss=loss,
+                tokens_per_s=tokens_per_s,
+            )
+        )
+
+    def evaluated(self, *, loss: float, windows: int, sample: str) -> None:
+        """Answer a result with `evaluate`: the mean loss over the whole set of `windows`."""
+        self._connected.send(
+            Evaluated(
+                rank=self.rank, attempt=self._attempt, loss=loss, windows=windows, sample=sample
+            )
+        )
+
+    def snapshotted(self, directory: str) -> None:
+        """Answer a result with `snapshot`: this rank's state is on the disk."""
+        self._connected.send(
+            Snapshotted(rank=self.rank, attempt=self._attempt, directory=directory)
+        )
+
+    def close(self) -> None:
+        """Send what is left, then let go; idempotent. Before `finish` it means: rank lost."""
+        if self._bus is not None:
+            self._bus.close()
+        if self._slots is not None:
+            self._slots.close()
+        self._link.close()
+
+    @property
+    def _mapped(self) -> Slots:
+        assert self._slots is not None, "attach first"
+        return self._slots
+
+    @property
+    def _connected(self) -> RankBus:
+        assert self._bus is not None, "attach first"
+        return self._bus
+
+    def _expect(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M:
+        message = self._link.receive(kinds)
+        if isinstance(message, Refused):
+            sys.stderr.write(f"rank {self.rank}: refused by its daemon: {message.why}\n")
+            raise SystemExit(EXIT_REFUSED)
+        return message
+
+    def _check_untorn(self, result: Result) -> None:
+        seen = self._mapped.result_generation(result.fragment, result.generation)
+        if seen != result.generation:
+            raise SlotsError(
+                f"result {result.generation} of fragment {result.fragment} is torn: "
+                f"its slot holds generation {seen}"
+            )
+
+    def _exit_without_daemon(self) -> None:
+        """In the watcher's thread. No clean-up: nothing here outlives the process, and the main
+        thread may be inside a collective that will never return."""
+        os.write(2, b"rank %d: the daemon is gone\n" % self.rank)
+        os._exit(EXIT_DAEMON_GONE)

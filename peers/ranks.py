@@ -1,0 +1,394 @@
+"""The ranks of this node, as their daemon sees them: one object, started and cancelled as one.
+
+RankGroup runs attempt after attempt of the same number of ranks, serves their lifelines and the
+bus, and turns what they say into events. Whatever a rank does wrong ends its attempt and never
+the daemon. Must NOT decide anything about training: when to contribute, what a result holds,
+and what to do after a loss are its owner's.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from peers.attempt import Attempt, RankFault, Stage, fragment_elements
+from peers.attempt_run import AttemptRun
+from peers.bus import (
+    Bus,
+    Contributed,
+    FromRank,
+    Metrics,
+    Ready,
+    Result,
+    Snapshotted,
+    Status,
+    Stop,
+)
+from peers.lifeline import (
+    Answer,
+    Attached,
+    Boundary,
+    Closed,
+    Configured,
+    Hello,
+    Layout,
+    Lifeline,
+    LifelineServer,
+    RankMessage,
+)
+from peers.rank_config import RanksConfig, free_directory
+from peers.rank_events import (
+    RankContribution,
+    RankEvent,
+    RankMetrics,
+    RanksEvaluated,
+    RanksFinished,
+    RanksLayout,
+    RanksLost,
+    RanksReady,
+    RanksSnapshotted,
+    StopAsked,
+)
+from peers.records import LinkError
+from peers.slots import Slots, SlotsShape
+from peers.supervisor import Spawner, free_port, rank_environments
+from protocols.errors import LowcommError
+
+RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Before a restart, by how many attempts in a row brought no contribution."""
+
+
+class RanksFailed(LowcommError):  # noqa: N818
+    """The ranks cannot be kept running, or were refused. The text says why."""
+
+
+class RankGroup:
+    """Construct, then `run()`. Every other method is for callbacks and tasks of the same loop."""
+
+    def __init__(
+        self,
+        config: RanksConfig,
+        *,
+        spawner: Spawner,
+        on_event: Callable[[RankEvent], None],
+        decide_boundary: Callable[[int], bool],
+        status: Callable[[], str],
+    ) -> None:
+        """`on_event` and `decide_boundary` must not block; `status` returns JSON text."""
+        self.slots: Slots | None = None
+        """From `provide` until `run` ends."""
+        self._config = config
+        self._spawner = spawner
+        self._on_event = on_event
+        self._decide_boundary = decide_boundary
+        self._status = status
+        self._directory = free_directory(config.directory)
+        self._socket_path = f"{self._directory}/lifeline"
+        self._port = 0
+        self._configured: Configured | None = None
+        self._attached: Attached | None = None
+        """What the ranks are told, but for the generations of that moment."""
+        self._refusal = ""
+        self._contributions: list[int] = []
+        """Last complete generation of each fragment; goes on across attempts, as do results'."""
+        self._results: list[int] = []
+        self._bus: Bus | None = None
+        self._running: AttemptRun | None = None
+        """None between two attempts."""
+
+    @property
+    def bus_endpoint(self) -> str:
+        """Where clients reach the bus while `run` runs; known from the start."""
+        return f"ipc://{self._directory}/bus"
+
+    def configure(self, *, run: str, node: str, corpus: str) -> None:
+        """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
+        self._configured = Configured(run=run, node=node, bus=self.bus_endpoint, corpus=corpus)
+        if self._running is not None:
+            self._configure_waiting(self._running)
+
+    def provide(
+        self, *, fragment_bytes: tuple[int, ...], initial: bool, slot: int, rank_state: str
+    ) -> Slots:
+        """Attach the ranks from now on, in this attempt and later ones.
+
+        The shared memory is made by the first call; later calls change the other values only.
+        Ranks of a later attempt are told `initial` false once a result was posted. Raises
+        OSError when the system refuses the memory.
+        """
+        if self.slots is None:
+            self.slots = Slots.create(SlotsShape(self._config.ranks, fragment_bytes))
+            self._contributions = [0] * len(fragment_bytes)
+            self._results = [0] * len(fragment_bytes)
+        assert self.slots.shape.fragment_bytes == fragment_bytes, "one layout for a group's life"
+        self._attached = Attached(
+            ranks=self._config.ranks,
+            fragment_bytes=fragment_bytes,
+            initial=initial,
+            contribution_generations=(),
+            slot=slot,
+            rank_state=rank_state,
+        )
+        if self._running is not None:
+            self._attach_waiting(self._running, self.slots)
+        return self.slots
+
+    def refuse(self, why: str) -> None:
+        """Tell the ranks, which exit; `run` then raises RanksFailed with `why`."""
+        self._refusal = why
+        if self._running is None:
+            return
+        if self._running.attempt.is_ready:
+            self._running.lose(why)  # They train, and would not read it.
+        for link in self._running.links.values():
+            link.refuse(why)
+
+    def post_result(
+        self,
+        fragment: int,
+        fill: Callable[[memoryview], None],
+        *,
+        kind: Literal["full", "delta"],
+        version: int,
+        inner_step: int,
+        boundary_steps: int,
+        finish: bool = False,
+        evaluate: bool = False,
+        snapshot: str = "",
+    ) -> None:
+        """Write the next result of `fragment` with `fill` (uint8 [fragment_bytes]) and send it.
+
+        Before RanksReady nobody is told: post again then. A rank that still reads the result
+        before the last one finds it torn, and is lost.
+        """
+        assert self.slots is not None, "provide first"
+        generation = self._results[fragment] + 1
+        self.slots.begin_result(fragment, generation)
+        fill(self.slots.result(fragment, generation))
+        self.slots.publish_result(fragment, generation)
+        self._results[fragment] = generation
+        running = self._running
+        if running is None or self._bus is None or not running.attempt.is_ready:
+            return
+        result = Result(
+            fragment=fragment,
+            generation=generation,
+            kind=kind,
+            version=version,
+            inner_step=inner_step,
+            boundary_steps=boundary_steps,
+            finish=finish,
+            evaluate=evaluate,
+            snapshot=snapshot,
+        )
+        for rank, connection in running.connections.items():
+            if not self._bus.send(connection, result):
+                running.suspect(f"rank {rank} does not take its results")
+        running.attempt.result_sent(finish=finish, evaluate=evaluate, snapshot=snapshot)
+
+    async def run(self) -> None:
+        """Until the ranks have finished. Raises RanksFailed; OSError if no socket can be made.
+
+        When it ends, in whatever way, no process, socket or directory of the ranks is left.
+        """
+        with contextlib.ExitStack() as stack:
+            os.mkdir(self._directory, 0o700)
+            stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            stack.callback(self._close_slots)
+            links_max = 4 * self._config.ranks + 16  # Late ones of a dead attempt, strangers.
+            lifelines = LifelineServer(self._socket_path, links_max=links_max)
+            stack.callback(lifelines.close)
+            self._bus = Bus(self.bus_endpoint)
+            stack.callback(self._bus.close)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    serving = (
+                        tasks.create_task(self._serve_lifelines(lifelines)),
+                        tasks.create_task(self._serve_bus(self._bus)),
+                    )
+                    failure = await self._run_attempts(lifelines)
+                    for task in serving:
+                        task.cancel()
+            finally:
+                await self._spawner.close()
+        if failure:
+            raise RanksFailed(failure)
+
+    async def _run_attempts(self, lifelines: LifelineServer) -> str:
+        """Why there is no further attempt; "" when the ranks have finished."""
+        fruitless = 0
+        for number in itertools.count():
+            if self._refusal:
+                break
+            attempt = Attempt(
+                number,
+                ranks=self._config.ranks,
+                hang_timeout_s=self._config.hang_timeout_s,
+                decide_boundary=self._decide_boundary,
+            )
+            running = AttemptRun(attempt, spawner=self._spawner)
+            await self._run_attempt(running, lifelines)
+            if running.finished:
+                self._on_event(RanksFinished(number))
+                return ""
+            fruitless = 1 if attempt.contributed_once else fruitless + 1
+            if self._refusal:
+                break
+            if fruitless > self._config.restarts_max:
+                return f"{fruitless} attempts of the ranks failed in a row: {running.why}"
+            await asyncio.sleep(RESTART_DELAYS_S[min(fruitless, len(RESTART_DELAYS_S)) - 1])
+        return self._refusal
+
+    async def _run_attempt(self, running: AttemptRun, lifelines: LifelineServer) -> None:
+        """One attempt, of which nothing is left afterwards."""
+        self._running = running
+        try:
+            await running.run(self._environments, self._steps)
+            if not running.finished and not self._refusal:
+                self._on_event(RanksLost(running.attempt.number, running.why))
+        finally:
+            self._running = None
+            lifelines.end_links()
+            await self._spawner.stop()
+            if self.slots is not None:
+                self.slots.void()
+
+    def _environments(self, attempt: int) -> list[dict[str, str]]:
+        self._port = free_port(self._config.port_range, avoid=self._port)
+        return rank_environments(
+            attempt, ranks=self._config.ranks, port=self._port, socket_path=self._socket_path
+        )
+
+    def _steps(self) -> list[int]:
+        ranks = range(self._config.ranks)
+        return [0 if self.slots is None else self.slots.step(rank) for rank in ranks]
+
+    async def _serve_lifelines(self, lifelines: LifelineServer) -> None:
+        while True:
+            link, message = await lifelines.receive()
+            running = self._running
+            rank = None if running is None else running.rank_of(link)
+            if running is not None and rank is not None:
+                try:
+                    self._hear_rank(running, rank, message)
+                except (RankFault, LinkError) as error:
+                    running.lose(str(error))
+            elif isinstance(message, Hello):
+                self._greet(link, message)
+            elif not isinstance(message, Closed):  # A stranger's end is nobody's loss.
+                link.refuse(f"{type(message).__name__} before Hello")
+
+    def _greet(self, link: Lifeline, message: Hello) -> None:
+        running = self._running
+        if self._refusal:
+            link.refuse(self._refusal)
+        elif running is None or message.attempt != running.attempt.number:
+            # Of a dead attempt: a process that its launcher started late.
+            link.refuse(f"attempt {message.attempt} of the ranks is over")
+        else:
+            try:
+                rank = running.attempt.hello(message)
+            except RankFault as error:
+                link.refuse(str(error))
+                running.lose(str(error))
+                return
+            link.accept()
+            running.links[rank] = link
+            self._configure_waiting(running)
+
+    def _hear_rank(self, running: AttemptRun, rank: int, message: RankMessage | Closed) -> None:
+        link, attempt = running.links[rank], running.attempt
+        if isinstance(message, Boundary):
+            link.send(Answer(contribute=attempt.boundary(rank, message.steps)))
+        elif isinstance(message, Layout):
+            tensors = attempt.layout(rank, message.tensors, message.elements)
+            if tensors is None:
+                return
+            running.fragment_bytes = tuple(4 * count for count in fragment_elements(tensors))
+            if self.slots and self.slots.shape.fragment_bytes != running.fragment_bytes:
+                raise RankFault("the model has another layout than in the attempts before")
+            self._on_event(RanksLayout(attempt.number, tensors))
+            if self.slots is not None:
+                self._attach_waiting(running, self.slots)
+        elif isinstance(message, Hello):
+            raise RankFault(f"rank {rank} says hello twice")
+        elif not message.ended:
+            running.lose(f"rank {rank}: {message.why}")
+        elif not attempt.finishing:
+            running.suspect(f"rank {rank}: {message.why}")
+
+    def _configure_waiting(self, running: AttemptRun) -> None:
+        if self._configured is not None:
+            for rank in running.attempt.in_stage(Stage.GREETED):
+                running.links[rank].send(self._configured)
+                running.attempt.configured(rank)
+
+    def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
+        if self._attached is None or not running.fragment_bytes:
+            return
+        generations = tuple(generation + 1 for generation in self._contributions)
+        initial = self._attached.initial and not any(self._results)
+        attached = replace(self._attached, initial=initial, contribution_generations=generations)
+        for rank in running.attempt.in_stage(Stage.REPORTED):
+            running.links[rank].send(attached, fd=slots.fd)
+            running.attempt.attached(rank, generations)
+
+    async def _serve_bus(self, bus: Bus) -> None:
+        while True:
+            sender, message = await bus.receive()
+            running = self._running
+            if isinstance(message, Status):
+                bus.answer(sender, self._status())
+            elif isinstance(message, Stop):
+                bus.answer(sender, json.dumps({"type": "stopping"}))
+                self._on_event(StopAsked())
+            elif isinstance(message, LinkError):
+                if running is not None and sender in running.connections.values():
+                    running.lose(f"a rank sent on the bus: {message}")
+                else:
+                    bus.answer(sender, json.dumps({"type": "refused", "why": str(message)}))
+            elif running is not None and message.attempt == running.attempt.number:
+                try:
+                    self._hear_bus(running, sender, message)
+                except RankFault as error:
+                    running.lose(str(error))
+
+    def _hear_bus(self, running: AttemptRun, sender: bytes, message: FromRank) -> None:
+        rank, attempt = message.rank, running.attempt
+        if isinstance(message, Ready):
+            last = attempt.ready(rank)
+            running.connections[rank] = sender
+            if last:
+                self._on_event(RanksReady(attempt.number))
+        elif running.connections.get(rank) != sender:
+            raise RankFault(f"rank {rank} speaks on a connection that is not its own")
+        elif isinstance(message, Contributed):
+            if attempt.contributed(message):
+                self._take_contribution(message)
+        elif isinstance(message, Metrics):
+            self._on_event(
+                RankMetrics(rank, message.step, message.tokens, message.loss, message.tokens_per_s)
+            )
+        elif isinstance(message, Snapshotted):
+            if attempt.snapshotted(rank, message.directory):
+                self._on_event(RanksSnapshotted(message.directory))
+        elif rank == 0:
+            self._on_event(RanksEvaluated(message.loss, message.windows, message.sample))
+
+    def _take_contribution(self, message: Contributed) -> None:
+        fragment, generation = message.fragment, message.generation
+        assert self.slots is not None, "ranks contribute only when they are attached"
+        if not self.slots.all_done("contribution", fragment, generation):
+            raise RankFault(f"generation {generation} of fragment {fragment} is not whole")
+        self._contributions[fragment] = generation
+        self._on_event(RankContribution(fragment, generation, message.steps, message.tokens))
+
+    def _close_slots(self) -> None:
+        if self.slots is not None:
+            self.slots.close()
+            self.slots = None

@@ -1,0 +1,205 @@
+"""What comes out of a core: everything the shell has to do, as plain data."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from protocols.entries import Entry, Run
+from protocols.events import ResultReceived, SliceReceived
+from protocols.ids import Contributor, PeerId, Stamp, Version
+from protocols.messages import Control
+
+Outcome = Literal["finished", "left", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put a control message into the peer's outbox."""
+
+    peer: PeerId
+    message: Control
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Dial until it works or the peer is gone from the log."""
+
+    peer: PeerId
+    """"" when only the address is known."""
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close every connection with this peer and stop dialling it."""
+
+    peer: PeerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """Can this node take part in this run? Answer RunAccepted, or stop with the reason."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Encode the waiting contribution of the ranks, once for all attempts; answer Encoded."""
+
+    fragment: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendSlice:
+    """Send our encoded contribution to elements [start, stop) to the part's owner."""
+
+    peer: PeerId
+    stamp: Stamp
+    part: int
+    start: int
+    stop: int
+    contributor: Contributor
+
+
+@dataclass(frozen=True, slots=True)
+class ReducePart:
+    """Sum these contributions to [start, stop) in this order, encode once; answer PartReduced."""
+
+    stamp: Stamp
+    part: int
+    start: int
+    stop: int
+    contributors: tuple[Contributor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Send a part's result, byte for byte as it was reduced."""
+
+    peer: PeerId
+    stamp: Stamp
+    part: int
+    contributors: tuple[Contributor, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRound:
+    """Make the outer step with this attempt's results; answer RoundApplied."""
+
+    stamp: Stamp
+    borders: tuple[int, ...]
+    counted: bool
+    """Our own contribution is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRound:
+    """Drop results of this round and before, and contributions to it."""
+
+    fragment: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSlices:
+    """Drop what was contributed to this round and before: it is committed."""
+
+    fragment: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """These bytes belong to no open round (I3): drop and count them."""
+
+    payload: SliceReceived | ResultReceived
+
+
+@dataclass(frozen=True, slots=True)
+class ServeState:
+    """Copy these versions now and send them to the peer, whatever rounds do meanwhile."""
+
+    peer: PeerId
+    cut_index: int
+    versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectState:
+    """Take these versions from the donor; answer StateReceived for each."""
+
+    donor: PeerId
+    cut_index: int
+    versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptState:
+    """What StateReceived reported is the cut's: it replaces our state of the fragment."""
+
+    cut_index: int
+    fragment: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let the ranks go on: with the outer parameters, or with what they moved by."""
+
+    fragment: int
+    round: int
+    kind: Literal["full", "delta"]
+    first: bool
+    """No round of these ranks yet: they may be asked to contribute early."""
+    finish: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """For people and files: this entry now holds here."""
+
+    index: int
+    entry: Entry
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """For people and files: something worth saying that is no log entry."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave the run: it is finished, we were refused, or nobody can go on."""
+
+    why: str
+    outcome: Outcome
+
+
+Command = (
+    Send
+    | Connect
+    | Disconnect
+    | CheckRun
+    | Encode
+    | SendSlice
+    | ReducePart
+    | SendResult
+    | ApplyRound
+    | ReleaseRound
+    | DropSlices
+    | Discard
+    | ServeState
+    | ExpectState
+    | AdoptState
+    | Resume
+    | Applied
+    | Note
+    | Stop
+)

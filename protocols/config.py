@@ -1,0 +1,43 @@
+"""Timing and size rules that every peer of a run must share.
+
+Must NOT hold anything that one node may choose for itself: that is `[node]`.
+"""
+
+from dataclasses import dataclass
+
+from protocols.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolConfig:
+    """Agreed by all peers; part of the run's digest."""
+
+    heartbeat_interval_s: float = 0.5
+    """Each peer sends a heartbeat on every control connection this often."""
+    silence_timeout_s: float = 10.0
+    """A peer that sends nothing for this long is lost. End of stream is noticed at once."""
+    reconnect_grace_s: float = 0.25
+    """After an end of stream, wait this long for the same incarnation before it is lost."""
+    round_grace_s: float = 30.0
+    """After the first peer is ready for a round, wait at most this long for the others."""
+    reduction_timeout_s: float = 60.0
+    """Start another attempt without the silent when a reduction takes longer."""
+    transfer_timeout_s: float = 120.0
+    """Ask for a fresh cut from another donor when a state transfer takes longer."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "heartbeat_interval_s",
+            "silence_timeout_s",
+            "reconnect_grace_s",
+            "round_grace_s",
+            "reduction_timeout_s",
+            "transfer_timeout_s",
+        ):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.silence_timeout_s < 3 * self.heartbeat_interval_s:
+            raise ConfigError(
+                f"silence_timeout_s must be at least 3 heartbeats "
+                f"({3 * self.heartbeat_interval_s}), got {self.silence_timeout_s}"
+            )

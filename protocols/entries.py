@@ -1,0 +1,134 @@
+"""What the log holds: the only way in which anything that all peers must agree on changes.
+
+Every peer applies entries in order. In this version one sequencer appends them; nothing that
+reads the log can tell.
+"""
+
+from dataclasses import dataclass
+
+from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The first entry: what all peers of the run agree on."""
+
+    run: int
+    run_json: str
+    """The `[run]` tables with defaults filled in, canonical JSON."""
+    corpus_digest: str
+    peers_min: int
+    outer_steps: int
+    grain: int
+    """Elements that the codecs encode together: part borders fall on its multiples."""
+    layout: tuple[TensorSpec, ...]
+    fragment_elements: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The run goes on from a cut, in a new lineage; everything after the cut is void."""
+
+    parent_lineage: int
+    versions: tuple[Version, ...]
+    inner_step: int
+    tokens: int
+    seats: tuple[PeerInfo, ...]
+    """Who had which place in the split of the data: the same peers get it back."""
+    salt: int
+    """Two restores from one cut are two lineages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`info.peer` is from now on a registered receiver; `donor` sends it these versions.
+
+    It is in the log before the transfer, so that no commit can fall between the two.
+    """
+
+    info: PeerInfo
+    donor: PeerId
+    versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The peer has its state and belongs to the run."""
+
+    info: PeerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Gone on its own account."""
+
+    peer: PeerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Gone without a word."""
+
+    peer: PeerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Whose contributions count, and who owns which part, from `first_round` on.
+
+    It stays valid until the next one: opening a round writes nothing.
+    """
+
+    view: int
+    roster: tuple[PeerId, ...]
+    parts: tuple[FragmentParts, ...]
+    """One per fragment."""
+    first_round: tuple[int, ...]
+    """One per fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Another try at one open round, with the borders of its view: only owners change."""
+
+    view: int
+    fragment: int
+    group: int
+    round: int
+    attempt: int
+    roster: tuple[PeerId, ...]
+    owners: tuple[PeerId, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The round is part of the model: with these contributions, by everyone, for good."""
+
+    view: int
+    fragment: int
+    group: int
+    round: int
+    attempt: int
+    contributors: tuple[Contributor, ...]
+    """Sorted by peer: the order of the sum."""
+    borders: tuple[int, ...]
+    """Of the parts, in elements: whoever fetches a result later needs no old view for it."""
+    result_digest: str
+    previous_state_digest: str
+    """Of the round before, by majority; "" when nobody had reported yet."""
+
+
+Entry = Run | Restore | Cut | Member | Left | Lost | View | Attempt | Commit
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """An entry at its place."""
+
+    index: int
+    """From 1, without gaps."""
+    term: int
+    body: Entry

@@ -1,0 +1,170 @@
+"""What goes into a core: everything that happened, as plain data."""
+
+from dataclasses import dataclass
+
+from protocols.config import ProtocolConfig
+from protocols.entries import Restore, Run
+from protocols.ids import Contributor, PeerId, Stamp
+from protocols.messages import Control
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """We start the run (or, with `restore`, start it again): we are its sequencer."""
+
+    run: Run
+    restore: Restore | None
+    state_digests: tuple[str, ...]
+    """Of the initial state, one per fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunAccepted:
+    """Our shell looked at the agreed run and can take part in it."""
+
+    rules: ProtocolConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConnected:
+    """Both hellos were exchanged on a control connection."""
+
+    peer: PeerId
+    incarnation: int
+    address: str
+    leader: str
+    """Address at which that peer believes the leader listens; its own when it leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDisconnected:
+    """The control connection ended, or could not be made."""
+
+    peer: PeerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A control message, already checked field by field."""
+
+    peer: PeerId
+    message: Control
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReceived:
+    """All chunks of one slice of somebody's contribution are here."""
+
+    sender: PeerId
+    stamp: Stamp
+    part: int
+    contributor: Contributor
+
+
+@dataclass(frozen=True, slots=True)
+class ResultReceived:
+    """All chunks of one part's result are here."""
+
+    sender: PeerId
+    stamp: Stamp
+    part: int
+    contributors: tuple[Contributor, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateReceived:
+    """The state of one fragment for a cut is here; `state_digest` is of what arrived."""
+
+    sender: PeerId
+    cut_index: int
+    fragment: int
+    round: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainersReady:
+    """The ranks are attached and wait for their first parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainersAble:
+    """The ranks have made enough steps to contribute to the next round."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainersLost:
+    """The ranks are gone; they will be started again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionReady:
+    """The ranks wrote their parameters and wait for a result."""
+
+    fragment: int
+    tokens: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Answer to Encode."""
+
+    fragment: int
+    round: int
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartReduced:
+    """Answer to ReducePart."""
+
+    stamp: Stamp
+    part: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundApplied:
+    """Answer to ApplyRound."""
+
+    fragment: int
+    round: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """Somebody asked this peer to go."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineReached:
+    """Nothing happened until the core's deadline."""
+
+
+Event = (
+    Bootstrap
+    | RunAccepted
+    | PeerConnected
+    | PeerDisconnected
+    | MessageReceived
+    | SliceReceived
+    | ResultReceived
+    | StateReceived
+    | TrainersReady
+    | TrainersAble
+    | TrainersLost
+    | ContributionReady
+    | Encoded
+    | PartReduced
+    | RoundApplied
+    | LeaveRequested
+    | DeadlineReached
+)

@@ -1,0 +1,37 @@
+"""Who may connect at all. What a hello says is checked here and nowhere else."""
+
+from dataclasses import dataclass
+
+from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.membership import Membership
+from protocols.messages import Hello
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who we are, as we tell others."""
+
+    peer: PeerId
+    name: str
+    incarnation: int
+    address: str
+
+
+def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str:
+    """Why a peer is not let in, as a line for the person at its other end; "": it is."""
+    if hello.protocol != PROTOCOL_VERSION:
+        return (
+            f"{hello.name} speaks protocol {hello.protocol}, this run {PROTOCOL_VERSION}: "
+            "install the same lowcomm version on every node"
+        )
+    if hello.run and run and hello.run != run:
+        return (
+            f"{hello.name} belongs to another run: join with an empty node directory, "
+            "or give the address of its own run"
+        )
+    if hello.peer == me.peer:
+        return f"a peer with the id {hello.peer} runs already: give each node its own directory"
+    known = members.receivers.get(hello.peer)
+    if known is not None and known.incarnation > hello.incarnation:
+        return f"{hello.peer} has restarted since; this is its earlier life"
+    return ""

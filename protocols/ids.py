@@ -1,0 +1,93 @@
+"""Names of things that several peers talk about."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import NewType
+
+PROTOCOL_VERSION = 1
+
+PeerId = NewType("PeerId", str)
+"""`<node name>.<8 hex digits>`: unique, sortable, readable. Sums run in this order."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """To which round a payload belongs (I3). What belongs to no open round is dropped."""
+
+    run: int
+    """64 bits, drawn when the run was made."""
+    lineage: int
+    """64 bits of the hash of the entry that opened it: two branches of a fork differ."""
+    view: int
+    fragment: int
+    group: int
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """A peer as the log knows it."""
+
+    peer: PeerId
+    name: str
+    incarnation: int
+    """Rises with each restart: what an earlier life sent must not be mixed with this one's."""
+    address: str
+    """HOST:PORT that others dial."""
+    slot: int
+    """Its place in the static split of the data; never used twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributor:
+    """One counted contribution: whose, how much work, exactly which bytes."""
+
+    peer: PeerId
+    tokens: int
+    """Its weight in the mean."""
+    steps: int
+    manifest: str
+    """xxh3-128 of the whole encoded contribution: equal bytes, equal manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentParts:
+    """How a fragment is divided among part owners: part i is [borders[i], borders[i + 1])."""
+
+    owners: tuple[PeerId, ...]
+    borders: tuple[int, ...]
+    """Elements; len(owners) + 1 of them, from 0 to the fragment's size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The state of one fragment after a committed round."""
+
+    fragment: int
+    round: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One parameter in the agreed layout; `offset` and the shape count elements."""
+
+    fragment: int
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundKey:
+    """A round, whatever its attempt."""
+
+    fragment: int
+    group: int
+    round: int
+
+
+def digest_text(text: str) -> str:
+    """32 hex digits for agreement on small things (bulk digests come from the shell)."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,203 @@
+"""What travels between two peers. Control messages are small; chunks carry the bulk.
+
+Frozen, and checked field by field in wire.py before anybody sees one.
+"""
+
+from dataclasses import dataclass
+
+from protocols.entries import LogEntry
+from protocols.ids import Contributor, PeerId, Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First on every control connection, both ways."""
+
+    protocol: int
+    run: int
+    """0: not known yet (a joiner)."""
+    peer: PeerId
+    name: str
+    incarnation: int
+    address: str
+    leader: str
+    """Where the leader listens, as far as the sender knows: `address` if it leads itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkHello:
+    """First on every bulk connection, from the side that dialled."""
+
+    protocol: int
+    run: int
+    peer: PeerId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The connection closes after this; `why` is a line for a person."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Nothing to say, still here; `index` is the sender's last log entry."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """To the leader: send me the log after `index`, and what follows as it comes."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """From the leader: the next entries."""
+
+    run: int
+    entries: tuple[LogEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """To the leader: I know the log so far; give me a cut.
+
+    A member that fell behind or diverged asks in the same way.
+    """
+
+    name: str
+    incarnation: int
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """To the leader: I hold the state of my cut."""
+
+    index: int
+    """Log index of the Cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Able:
+    """To the leader: count on my contributions from the next round on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """To the leader: do not wait for me until I say Able again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """To everybody: my contribution to this round is encoded and on its way."""
+
+    stamp: Stamp
+    contributor: Contributor
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """To the leader: I hold every part of this attempt's result, and all rounds before."""
+
+    stamp: Stamp
+    result_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Have:
+    """To the leader: I applied this round and arrived at this state."""
+
+    fragment: int
+    round: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """To the leader: this attempt is slow for me because of these peers."""
+
+    stamp: Stamp
+    peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Send me this part of a committed result, byte for byte."""
+
+    stamp: Stamp
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """To the leader: I am going."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionChunk:
+    """Bulk: a piece of one slice (a contribution within one part)."""
+
+    stamp: Stamp
+    part: int
+    contributor: Contributor
+    offset_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultChunk:
+    """Bulk: a piece of one part's result, with what was summed."""
+
+    stamp: Stamp
+    part: int
+    contributors: tuple[Contributor, ...]
+    digest: str
+    """xxh3-128 of the part's bytes."""
+    offset_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateChunk:
+    """Bulk: a piece of a fragment's state (outer parameters, then momentum) for a cut."""
+
+    run: int
+    lineage: int
+    cut_index: int
+    fragment: int
+    round: int
+    offset_bytes: int
+    total_bytes: int
+
+
+Control = (
+    Hello
+    | BulkHello
+    | Refused
+    | Heartbeat
+    | ReadLog
+    | Append
+    | Join
+    | CaughtUp
+    | Able
+    | Unable
+    | Ready
+    | Hold
+    | Have
+    | Waiting
+    | Fetch
+    | Leave
+)
+Chunk = ContributionChunk | ResultChunk | StateChunk
+Message = Control | Chunk

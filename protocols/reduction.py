@@ -1,0 +1,44 @@
+"""Who reduces what: a fragment is cut into parts, each part has one owner.
+
+Fixed in the View or Attempt by whoever appends it and never chosen locally.
+"""
+
+from collections.abc import Sequence
+
+from protocols.ids import FragmentParts, PeerId
+
+PART_BYTES_MIN = 1 << 20
+"""A smaller part is not worth another owner."""
+OWNERS_MAX = 16
+ELEMENT_BYTES = 4
+
+
+def cut_parts(elements: int, roster: Sequence[PeerId], *, grain: int = 1) -> FragmentParts:
+    """Divide a fragment of `elements` fp32 values evenly among owners from the roster.
+
+    Borders fall on multiples of the codec's `grain` (elements that are encoded together).
+    """
+    assert roster, "a view without a roster has no owners"
+    wanted = -(-elements * ELEMENT_BYTES // PART_BYTES_MIN)
+    count = max(1, min(len(roster), wanted, OWNERS_MAX))
+    grains = -(-elements // grain)
+    borders = [min(elements, grains * i // count * grain) for i in range(count)]
+    return FragmentParts(owners=tuple(sorted(roster)[:count]), borders=(*borders, elements))
+
+
+def replace_owners(parts: FragmentParts, live: Sequence[PeerId]) -> tuple[PeerId, ...]:
+    """The same borders, with every lost owner's part given to the live peer with fewest parts.
+
+    Parts of surviving owners stay where they are: their slices have already travelled.
+    """
+    assert live, "no live peer can own anything"
+    load = {peer: sum(owner == peer for owner in parts.owners) for peer in live}
+    owners: list[PeerId] = []
+    for owner in parts.owners:
+        if owner in load:
+            owners.append(owner)
+        else:
+            heir = min(load, key=lambda peer: (load[peer], peer))
+            load[heir] += 1
+            owners.append(heir)
+    return tuple(owners)

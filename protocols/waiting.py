@@ -1,0 +1,57 @@
+"""What a peer waits for, said for people: whom, in what phase, since when, until when (I4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from protocols.core import PeerCore
+
+Phase = Literal["joining", "waiting", "training", "reducing", "finished", "stopping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One wait; `since` and `until` are times of the core's clock."""
+
+    phase: Phase
+    reason: str
+    since: float
+    until: float
+
+
+def describe(core: PeerCore, now: float) -> Wait:
+    """The one thing that a person who looks at this peer wants to know."""
+    until, since = core.deadline, core.catchup.since
+    if core.stopped or core.leaving:
+        return Wait("stopping", core.leaving, now, until)
+    if core.members.run is None:
+        return Wait("joining", "the first entries of the log", since, until)
+    if core.catchup.transfer is not None:
+        donor = core.name_of(core.catchup.transfer.cut.donor)
+        return Wait("joining", f"state from {donor}", since, until)
+    if core.catchup.asking:
+        return Wait("joining", "a place in the run", since, until)
+    if not core.members.views:
+        return Wait("waiting", _start(core), since, until)
+    if core.finished:
+        return Wait("finished", "", now, until)
+    for rounds in core.rounds:
+        if rounds.own is not None:
+            whom = ", ".join(core.name_of(p) for p in rounds.missing()) or "the commit"
+            return Wait("reducing", f"round {rounds.own.round}: {whom}", now, until)
+    return Wait("training", "" if core.started else "its ranks", now, until)
+
+
+def _start(core: PeerCore) -> str:
+    """Why rounds have not begun."""
+    assert core.members.run is not None
+    needed = core.members.run.peers_min
+    more = needed - len(core.members.members)
+    if more > 0:
+        return f"{more} more member{'s' * (more > 1)} (peers_min = {needed})"
+    if core.leader is None:
+        return "the first view"
+    late = [core.name_of(p) for p in core.members.members if p not in core.leader.able]
+    return f"the ranks of {', '.join(late)}" if late else "the first view"

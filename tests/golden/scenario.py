@@ -1,0 +1,155 @@
+"""Five rounds on fixed inputs, as numpy (our functions) and as torch (a transcription).
+
+A script: tests/golden/test_bits.py starts it in children, each with other CPU features, and
+compares what it prints (JSON) to bits.json. Must NOT draw from a library's random generator: the
+inputs come from integer arithmetic, so they are the same for ever.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import reduce
+from importlib import import_module
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowcomm.outer import F32, nesterov_step, pseudo_gradient, state_digest, weighted_mean
+
+ELEMENTS = 100_003  # Odd and prime: blocks, vector lanes and their tails all occur.
+LR, BETA = 0.7, 0.9
+TOKENS = (  # One tuple a round, one count a peer.
+    (4096, 4096, 4096),
+    (65536, 3, 40000, 65535),
+    (1,),
+    (12345, 0, 999, 7, 2**40),
+    (333, 1000),
+)
+
+Round = Callable[[F32, F32, list[F32], tuple[int, ...]], None]
+"""Step (outer, momentum) in place by the mean of outer - local over the locals, by tokens."""
+
+
+def mixed(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """splitmix64's finisher: 64 well mixed bits for each number (arithmetic modulo 2**64)."""
+    number = number * np.uint64(0x9E3779B97F4A7C15)
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return number ^ (number >> np.uint64(31))
+
+
+def inputs(stream: int) -> F32:
+    """Finite fp32 numbers put together from bits. Element i has the same kind in every stream:
+
+    1/16 denormal, 1/16 around the smallest normal, 1/16 in 2**53..2**84, the rest in 2**-15..2.
+    """
+    index = np.arange(ELEMENTS, dtype=np.uint64)
+    bits = mixed(index + np.uint64((stream + 1) << 32))
+    kind, spread = mixed(index) >> np.uint64(60), (bits >> np.uint64(24)) & np.uint64(31)
+    exponent = np.uint64(112) + (spread & np.uint64(15))
+    exponent = np.where(kind == 0, np.uint64(0), exponent)
+    exponent = np.where(kind == 1, spread & np.uint64(3), exponent)
+    exponent = np.where(kind == 2, np.uint64(180) + spread, exponent)
+    sign, mantissa = bits >> np.uint64(63), bits & np.uint64(0x7FFFFF)
+    word = (sign << np.uint64(31)) | (exponent << np.uint64(23)) | mantissa
+    return word.astype(np.uint32).view(np.float32)
+
+
+def rounds(one_round: Round) -> list[str]:
+    """The state digest after each round."""
+    outer, momentum = inputs(0), np.zeros(ELEMENTS, np.float32)
+    digests: list[str] = []
+    for number, tokens in enumerate(TOKENS):
+        one_round(
+            outer, momentum, [inputs(16 * number + k + 1) for k in range(len(tokens))], tokens
+        )
+        digests.append(state_digest(outer, momentum))
+    assert np.isfinite(outer).all(), "NaN bits are not defined, so the scenario has none"
+    denormal = np.abs(momentum) < np.finfo(np.float32).tiny
+    assert np.count_nonzero(momentum[denormal]) > ELEMENTS / 50, "denormals stay denormal"
+    return digests
+
+
+def numpy_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ...]) -> None:
+    mean, scratch = np.empty_like(outer), np.empty(4099, np.float32)
+    for theta in local:
+        pseudo_gradient(outer, theta, theta)
+    weighted_mean(local, tokens, mean, scratch)
+    nesterov_step(outer, mean, momentum, scratch, lr=LR, beta=BETA)
+
+
+def torch_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ...]) -> None:
+    """The same arithmetic in separate torch operations; shares memory with its arguments."""
+    import torch
+
+    params, buffer = torch.from_numpy(outer), torch.from_numpy(momentum)
+    acc, scratch = torch.empty_like(params), torch.empty_like(params)
+    weights = [float(np.float32(count / max(tokens))) for count in tokens]
+    for k, array in enumerate(local):
+        theta = torch.from_numpy(array)
+        torch.sub(params, theta, out=theta)
+        torch.mul(theta, weights[k], out=scratch if k else acc)
+        if k:
+            torch.add(acc, scratch, out=acc)
+    torch.mul(acc, float(np.float32(1.0 / reduce(add, weights))), out=acc)
+    torch.mul(buffer, float(np.float32(BETA)), out=buffer)
+    torch.add(buffer, acc, out=buffer)
+    torch.mul(buffer, float(np.float32(BETA)), out=scratch)
+    torch.add(scratch, acc, out=scratch)
+    torch.mul(scratch, float(np.float32(LR)), out=scratch)
+    torch.sub(params, scratch, out=params)
+
+
+def fused_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ...]) -> None:
+    """What must not be written: `alpha=` is a fused multiply-add where the CPU has one."""
+    import torch
+
+    params, buffer = torch.from_numpy(outer), torch.from_numpy(momentum)
+    acc = torch.zeros_like(params)
+    weights = [float(np.float32(count / max(tokens))) for count in tokens]
+    for weight, array in zip(weights, local, strict=True):
+        torch.add(acc, params - torch.from_numpy(array), alpha=weight, out=acc)
+    torch.mul(acc, float(np.float32(1.0 / reduce(add, weights))), out=acc)
+    torch.mul(buffer, float(np.float32(BETA)), out=buffer)
+    torch.add(buffer, acc, out=buffer)
+    step = torch.add(acc, buffer, alpha=float(np.float32(BETA)))
+    torch.sub(params, step, alpha=float(np.float32(LR)), out=params)
+
+
+def dispatched() -> dict[str, bool]:
+    """The CPU features that this numpy has special code for, and whether it now uses them."""
+    umath: Any = import_module("numpy._core._multiarray_umath")
+    return {name: bool(umath.__cpu_features__[name]) for name in umath.__cpu_dispatch__}
+
+
+def report(which: str) -> dict[str, object]:
+    if which == "features":
+        return {"features": dispatched()}
+    if which == "numpy":
+        assert "NPY_DISABLE_CPU_FEATURES" not in os.environ
+        return {"inputs": state_digest(inputs(0), inputs(1)), "rounds": rounds(numpy_round)}
+    if which == "numpy-baseline":
+        # numpy ignores names it does not know, so ask it what it really does.
+        assert not any(dispatched().values()), dispatched()
+        return {"inputs": state_digest(inputs(0), inputs(1)), "rounds": rounds(numpy_round)}
+    assert which == "torch", which
+    import torch
+
+    torch.set_num_threads(1)
+    answer: dict[str, object] = {
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "rounds": rounds(torch_round),
+        "fused": rounds(fused_round),
+    }
+    if torch.set_flush_denormal(True):
+        outer, momentum = inputs(0), np.zeros(ELEMENTS, np.float32)
+        torch_round(outer, momentum, [inputs(k + 1) for k in range(len(TOKENS[0]))], TOKENS[0])
+        answer["flushed_round"] = state_digest(outer, momentum)
+    return answer
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(report(sys.argv[1])))

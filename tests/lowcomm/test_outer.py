@@ -1,0 +1,213 @@
+"""The arithmetic of the outer step against slow references, one scalar operation at a time."""
+
+import tracemalloc
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lowcomm.outer import (
+    BLOCK_ELEMENTS,
+    F32,
+    WeightsError,
+    nesterov_step,
+    pseudo_gradient,
+    rebase,
+    state_digest,
+    weighted_mean,
+)
+
+# Denormals and signed zeros included; bounded so that nothing overflows.
+NUMBERS = st.floats(-(2.0**90), 2.0**90, width=32)
+SCRATCH = st.integers(1, 9)
+
+
+def vectors(count: int) -> st.SearchStrategy[list[F32]]:
+    """`count` arrays of one length between 0 and 17."""
+    return st.integers(0, 17).flatmap(
+        lambda size: st.lists(
+            hnp.arrays(np.float32, size, elements=NUMBERS), min_size=count, max_size=count
+        )
+    )
+
+
+def f32(*values: float) -> F32:
+    return np.array(values, np.float32)
+
+
+def gaussian(seed: int, size: int) -> F32:
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+def mean_of(contributions: Sequence[F32], tokens: Sequence[int], scratch: int = 3) -> F32:
+    out = np.full_like(contributions[0], np.nan)
+    weighted_mean(contributions, tokens, out, np.full(scratch, np.nan, np.float32))
+    return out
+
+
+def slow_mean(contributions: Sequence[F32], tokens: Sequence[int]) -> F32:
+    weights = [np.float32(float(Fraction(count, max(tokens)))) for count in tokens]
+    total = np.float64(0)
+    for weight in weights:
+        total = total + np.float64(weight)
+    inverse = np.float32(np.float64(1) / total)
+    out = np.empty_like(contributions[0])
+    for i in range(out.size):
+        acc = contributions[0][i] * weights[0]
+        for contribution, weight in zip(contributions[1:], weights[1:], strict=True):
+            acc = acc + contribution[i] * weight
+        out[i] = acc * inverse
+    return out
+
+
+@given(st.data(), st.lists(st.integers(0, 2**63), min_size=1, max_size=5).filter(any), SCRATCH)
+def test_the_mean_is_the_slow_one_bit_by_bit(
+    data: st.DataObject, tokens: list[int], scratch: int
+) -> None:
+    contributions = data.draw(vectors(len(tokens)))
+    assert (
+        mean_of(contributions, tokens, scratch).tobytes()
+        == slow_mean(contributions, tokens).tobytes()
+    )
+
+
+def test_the_mean_is_near_the_exact_one() -> None:
+    contributions = [gaussian(seed, 1000) for seed in range(4)]
+    tokens = [1000, 250, 4000, 3]
+    exact = np.average(np.array(contributions, np.float64), axis=0, weights=tokens)
+    np.testing.assert_allclose(mean_of(contributions, tokens), exact, atol=5e-7)
+
+
+def test_the_mean_of_one_is_itself() -> None:
+    only = gaussian(0, 100)
+    assert mean_of([only], [12345]).tobytes() == only.tobytes()
+
+
+def test_the_sum_runs_in_the_given_order() -> None:
+    big, one, minus = f32(2.0**25), f32(1), f32(-(2.0**25))
+    assert mean_of([big, one, minus], [1, 1, 1]) == 0  # The 1 is lost in the big one.
+    assert mean_of([big, minus, one], [1, 1, 1]) == np.float32(1) * np.float32(1 / 3)
+
+
+def test_no_tokens_no_weight() -> None:
+    contributions = [gaussian(seed, 50) for seed in range(3)]
+    with_idle = mean_of(contributions, [300, 0, 700])
+    assert (with_idle == mean_of([contributions[0], contributions[2]], [300, 700])).all()
+
+
+@pytest.mark.parametrize("tokens", [[0, 0], [0], [], [5, -1], [-1, -1]])
+def test_a_mean_over_nothing_is_an_error_and_writes_nothing(tokens: list[int]) -> None:
+    out = f32(7, 7)
+    with pytest.raises(WeightsError, match="token counts"):
+        weighted_mean([f32(1, 2) for _ in tokens], tokens, out, f32(0))
+    assert out.tolist() == [7, 7]
+
+
+def test_out_must_not_be_a_contribution() -> None:
+    first, second = f32(1, 2), f32(3, 4)
+    with pytest.raises(AssertionError):
+        weighted_mean([first, second], [1, 1], second, f32(0))
+
+
+@given(vectors(3), st.floats(0.015625, 2), st.floats(0, 0.984375), SCRATCH)
+def test_the_step_is_the_slow_one_bit_by_bit(
+    arrays: list[F32], lr: float, beta: float, scratch: int
+) -> None:
+    params, grad, momentum = arrays
+    lr_1, beta_1 = np.float32(lr), np.float32(beta)
+    slow_params, slow_momentum = params.copy(), momentum.copy()
+    for i in range(params.size):
+        slow_momentum[i] = slow_momentum[i] * beta_1 + grad[i]
+        slow_params[i] = slow_params[i] - (slow_momentum[i] * beta_1 + grad[i]) * lr_1
+    before = grad.tobytes()
+    nesterov_step(params, grad, momentum, np.full(scratch, np.nan, np.float32), lr=lr, beta=beta)
+    assert params.tobytes() == slow_params.tobytes()
+    assert momentum.tobytes() == slow_momentum.tobytes()
+    assert grad.tobytes() == before
+
+
+def test_the_step_is_torch_sgd() -> None:
+    import torch
+
+    params, momentum, scratch = gaussian(0, 1000), np.zeros(1000, np.float32), f32(*range(100))
+    theirs = torch.nn.Parameter(torch.from_numpy(params.copy()))
+    sgd = torch.optim.SGD([theirs], lr=0.7, momentum=0.9, nesterov=True)
+    for step in range(20):
+        grad = gaussian(step + 1, 1000) * np.float32(0.01)
+        theirs.grad = torch.from_numpy(grad.copy())
+        sgd.step()
+        nesterov_step(params, grad, momentum, scratch, lr=0.7, beta=0.9)
+    np.testing.assert_allclose(params, theirs.detach().numpy(), rtol=0, atol=1e-6)
+    buffer = sgd.state[theirs]["momentum_buffer"].numpy()
+    np.testing.assert_allclose(momentum, buffer, rtol=0, atol=1e-6)
+
+
+def test_pieces_give_the_bits_of_the_whole() -> None:
+    size, cut = 2 * BLOCK_ELEMENTS + 77, BLOCK_ELEMENTS - 5
+    scratch = np.empty(size, np.float32)
+    contributions = [gaussian(seed, size) for seed in range(3)]
+    whole, pieces = np.empty(size, np.float32), np.empty(size, np.float32)
+    weighted_mean(contributions, [5, 3, 4], whole, scratch)
+    for piece in (slice(0, cut), slice(cut, size)):
+        weighted_mean([each[piece] for each in contributions], [5, 3, 4], pieces[piece], scratch)
+    assert pieces.tobytes() == whole.tobytes()
+    states: list[str] = []
+    for cuts in ((0, size), (0, cut, size)):
+        params, momentum = gaussian(7, size), gaussian(8, size)
+        for start, stop in pairwise(cuts):
+            piece = slice(start, stop)
+            nesterov_step(params[piece], whole[piece], momentum[piece], scratch, lr=0.7, beta=0.9)
+        states.append(state_digest(params, momentum))
+    assert states[0] == states[1]
+
+
+def test_nothing_is_allocated() -> None:
+    size = 1 << 20
+    contributions = [np.ones(size, np.float32) for _ in range(3)]
+    out, momentum, params, scratch = (np.ones(size, np.float32) for _ in range(4))
+    tracemalloc.start()
+    try:
+        weighted_mean(contributions, [1, 2, 3], out, scratch)
+        nesterov_step(params, out, momentum, scratch, lr=0.7, beta=0.9)
+        pseudo_gradient(params, momentum, out)
+        rebase(params, momentum, out)
+        state_digest(params, momentum)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 10  # One block would be 256 KiB.
+
+
+def test_signs() -> None:
+    outer, local, out = f32(3, 5), f32(1, 9), f32(0, 0)
+    pseudo_gradient(outer, local, out)
+    assert out.tolist() == [2, -4]  # Outer minus local: a step subtracts it.
+    rebase(f32(10, 10), f32(7, 12), out)
+    assert out.tolist() == [3, -2]  # New minus old: it is added to the local parameters.
+    params = outer.copy()
+    pseudo_gradient(outer, local, out)
+    nesterov_step(params, out, f32(0, 0), f32(0), lr=1, beta=0)
+    assert params.tolist() == local.tolist()  # With lr 1 and no momentum: plain averaging.
+
+
+def test_the_digest_is_xxh3_128_of_outer_then_momentum() -> None:
+    outer, momentum = f32(1, -0.0, 1e-45), f32(2, 3, 4)
+    raw = outer.astype("<f4").tobytes() + momentum.astype("<f4").tobytes()
+    assert state_digest(outer, momentum) == xxhash.xxh3_128_hexdigest(raw)
+    assert state_digest(momentum, outer) != state_digest(outer, momentum)
+    assert state_digest(f32(1, 0.0, 1e-45), momentum) != state_digest(outer, momentum)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros(4), np.zeros(3, np.float32), np.zeros((2, 2), np.float32), f32(*range(8))[::2]],
+)
+def test_another_type_shape_or_stride_is_a_mistake(wrong: F32) -> None:
+    with pytest.raises(AssertionError):
+        pseudo_gradient(f32(1, 2, 3, 4), wrong, f32(1, 2, 3, 4))

@@ -1,0 +1,316 @@
+"""The rules of this code base, checked.
+
+Each rule is one small function from a source file to its faults; each is tried on a bad snippet
+before the real files are held to it. (Ruff knows some of them too, but a `noqa` silences ruff.)
+Must NOT import what it checks.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from configparser import ConfigParser, SectionProxy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("sims", "lowcomm", "peers", "protocols")
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 400
+COLUMNS_MAX = 100
+CONSTRUCTOR_ARGUMENTS_MAX = 7
+UNMIRRORED = ("tests/cluster/", "tests/golden/", "tests/test_architecture.py")
+MAY_SLEEP = ("tests/cluster/", "tests/peers/", "tests/conftest.py")  # They wait for processes.
+METHOD = "lowcomm/methods/a.py"
+CODEC = "lowcomm/codecs/b.py"
+CODECS = "lowcomm/codecs/__init__.py"
+EXECUTES_BYTES = ("pickle", "cloudpickle", "dill", "marshal", "shelve")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A Python file: its path from the root of the project, with slashes, and its text."""
+
+    path: str
+    text: str
+
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """The module first, then everything in it."""
+        return parse(self.text)
+
+
+@cache
+def parse(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(text)))
+
+
+def read_sources() -> list[Source]:
+    files = [
+        file
+        for folder in (*PACKAGES, "tests", "benchmarks")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    return [Source(file.relative_to(ROOT).as_posix(), file.read_text("utf-8")) for file in files]
+
+
+def long_functions(source: Source) -> Iterator[str]:
+    for node in source.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{node.lineno}: {node.name} has {lines} lines"
+
+
+def long_file(source: Source) -> Iterator[str]:
+    lines = len(source.text.splitlines())
+    if lines > FILE_LINES_MAX:
+        yield f"{lines} lines"
+
+
+def long_lines(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if len(line) > COLUMNS_MAX:
+            yield f"{number}: {len(line)} columns"
+
+
+def not_ascii(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if not line.isascii():
+            yield f"{number}: {line.strip()!a}"
+
+
+def no_docstring(source: Source) -> Iterator[str]:
+    module = source.nodes[0]
+    if isinstance(module, ast.Module) and not ast.get_docstring(module):
+        yield "the module has no docstring"
+
+
+def mirrors_nothing(source: Source) -> Iterator[str]:
+    """tests/a/test_b.py tests a/b.py, or the package a/b as a whole."""
+    folder, _, name = source.path.rpartition("/")
+    if not name.startswith("test_") or source.path.startswith(UNMIRRORED):
+        return
+    target = ROOT / folder.removeprefix("tests/") / name.removeprefix("test_")
+    if not target.is_file() and not (target.with_suffix("") / "__init__.py").is_file():
+        yield f"there is no {target.relative_to(ROOT).as_posix()} to test"
+
+
+def package_under_tests(source: Source) -> Iterator[str]:
+    """tests/peers/__init__.py would shadow the real `peers`."""
+    if source.path.startswith("tests/") and source.path.endswith("/__init__.py"):
+        yield "tests are not a package"
+
+
+def broad_handlers(source: Source) -> Iterator[str]:
+    """Exception is never caught; everything may be, to clean up, when it is raised again."""
+    for node in source.nodes:
+        if isinstance(node, ast.ExceptHandler):
+            caught = last_words(node.type) if node.type else {"BaseException"}
+            if ast.unparse(node.body[-1]) == "raise":
+                caught.discard("BaseException")
+        elif isinstance(node, ast.Call) and "suppress" in last_words(node.func):
+            caught = {word for argument in node.args for word in last_words(argument)}
+        else:
+            continue
+        if caught & {"Exception", "BaseException"}:
+            yield f"{node.lineno}: catches what it cannot know"
+
+
+def code_from_bytes(source: Source) -> Iterator[str]:
+    """What runs code that a file or a peer sent."""
+    for line, name in mentions(source):
+        if name.split(".")[0] in EXECUTES_BYTES or name in ("torch.load", "eval", "exec"):
+            yield f"{line}: {name}"
+    for node in source.nodes:
+        if isinstance(node, ast.keyword) and ast.unparse(node) == "allow_pickle=True":
+            yield f"{node.lineno}: allow_pickle"
+
+
+def sleeping_tests(source: Source) -> Iterator[str]:
+    if source.path.startswith("tests/") and not source.path.startswith(MAY_SLEEP):
+        for line, name in mentions(source):
+            if name in ("time.sleep", "asyncio.sleep"):
+                yield f"{line}: {name}"
+
+
+def wide_constructors(source: Source) -> Iterator[str]:
+    """Written ones; the fields of a dataclass are data and may be many."""
+    for node in source.nodes:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            given = node.args
+            count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+            if count > CONSTRUCTOR_ARGUMENTS_MAX:
+                yield f"{node.lineno}: {count} arguments"
+
+
+def environment_in_protocols(source: Source) -> Iterator[str]:
+    if source.path.startswith("protocols/"):
+        for line, name in mentions(source):
+            if name in ("os.environ", "os.environb", "os.getenv", "os.getenvb"):
+                yield f"{line}: {name}"
+
+
+def mentions(source: Source) -> Iterator[tuple[int, str]]:
+    """Line and name of what a file imports, and of each dotted and each called name in it."""
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.lineno, node.func.id
+
+
+def last_words(node: ast.expr) -> set[str]:
+    """{"Exception"} of `builtins.Exception`; of a tuple, one for each element."""
+    elements = node.elts if isinstance(node, ast.Tuple) else [node]
+    return {ast.unparse(element).rpartition(".")[2] for element in elements}
+
+
+Rule = Callable[[Source], Iterator[str]]
+
+LONG = "def f():\n" + "    pass\n" * FUNCTION_LINES_MAX
+WIDE = "class C:\n    def __init__(self, a, b, c, d, *, e, f, g, h): pass\n"
+# A file that breaks a rule once, and one that just keeps it: (path, text) each.
+EXAMPLES: tuple[tuple[Rule, tuple[str, str], tuple[str, str]], ...] = (
+    (long_functions, ("a.py", LONG), ("a.py", LONG.replace("    pass\n", "", 1))),
+    (long_functions, ("a.py", "async " + LONG), ("a.py", "x = 1\n" * 100)),
+    (long_file, ("a.py", "\n" * 401), ("a.py", "\n" * 400)),
+    (long_lines, ("a.py", "#" * 101), ("a.py", "#" * 100)),
+    (not_ascii, ("a.py", "# \N{GREEK SMALL LETTER THETA}"), ("a.py", "# theta")),
+    (no_docstring, ("a.py", "import os"), ("a.py", '"""Why."""\nimport os')),
+    (no_docstring, ("a/__init__.py", ""), ("a/__init__.py", '"""Why."""')),
+    (mirrors_nothing, ("tests/peers/test_none.py", ""), ("tests/protocols/test_errors.py", "")),
+    (mirrors_nothing, ("tests/test_errors.py", ""), ("tests/cluster/test_none.py", "")),
+    (mirrors_nothing, ("tests/protocols/test_data.py", ""), ("tests/lowcomm/test_data.py", "")),
+    (package_under_tests, ("tests/peers/__init__.py", ""), ("peers/__init__.py", "")),
+    (broad_handlers, ("a.py", "try: f()\nexcept: pass"), ("a.py", "try: f()\nexcept: raise")),
+    (
+        broad_handlers,
+        ("a.py", "try: f()\nexcept Exception: raise"),
+        ("a.py", "try: f()\nexcept OSError: pass"),
+    ),
+    (
+        broad_handlers,
+        ("a.py", "try: f()\nexcept* (OSError, Exception): pass"),
+        ("a.py", "try: f()\nexcept* (OSError, ValueError): pass"),
+    ),
+    (
+        broad_handlers,
+        ("a.py", "try: f()\nexcept BaseException: raise F from None"),
+        ("a.py", "try: f()\nexcept BaseException:\n    g()\n    raise"),
+    ),
+    (
+        broad_handlers,
+        ("a.py", "with contextlib.suppress(OSError, BaseException): f()"),
+        ("a.py", "with contextlib.suppress(OSError): raise Exception"),
+    ),
+    (code_from_bytes, ("a.py", "import pickle"), ("a.py", "import json")),
+    (code_from_bytes, ("a.py", "from marshal import loads"), ("a.py", "from json import loads")),
+    (code_from_bytes, ("a.py", "torch.load(f)"), ("a.py", "json.load(f)")),
+    (code_from_bytes, ("a.py", "from torch import load"), ("a.py", "from json import load")),
+    (code_from_bytes, ("a.py", "eval(text)"), ("a.py", "model.eval()")),
+    (code_from_bytes, ("a.py", "load(f, allow_pickle=True)"), ("a.py", "load(f)")),
+    (sleeping_tests, ("tests/a.py", "time.sleep(1)"), ("tests/cluster/a.py", "time.sleep(1)")),
+    (sleeping_tests, ("tests/a.py", "asyncio.sleep(0)"), ("tests/peers/a.py", "asyncio.sleep(0)")),
+    (sleeping_tests, ("tests/a.py", "from time import sleep"), ("a.py", "from time import sleep")),
+    (wide_constructors, ("a.py", WIDE), ("a.py", WIDE.replace(", h", ""))),
+    (environment_in_protocols, ("protocols/a.py", "os.getenv('A')"), ("a.py", "os.getenv('A')")),
+    (environment_in_protocols, ("protocols/a.py", "os.environ['A']"), ("protocols/a.py", "os.sep")),
+)
+RULES = tuple(dict.fromkeys(rule for rule, _, _ in EXAMPLES))
+
+
+@pytest.mark.parametrize(("rule", "bad", "good"), EXAMPLES)
+def test_a_rule_sees_what_breaks_it_and_nothing_else(
+    rule: Rule, bad: tuple[str, str], good: tuple[str, str]
+) -> None:
+    assert len(list(rule(Source(*bad)))) == 1
+    assert list(rule(Source(*good))) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_file_keeps_the_rule(rule: Rule) -> None:
+    faults = [f"{source.path}:{fault}" for source in read_sources() for fault in rule(source)]
+    assert not faults, "\n".join(faults)
+
+
+def test_the_rules_see_all_packages() -> None:
+    folders = {source.path.split("/")[0] for source in read_sources()}
+    assert folders >= {*PACKAGES, "tests"}
+
+
+def test_imports_keep_the_contracts() -> None:
+    result = lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("broken", "files"),
+    [
+        ("layers", {"protocols/a.py": "import peers.a", "peers/a.py": ""}),
+        ("layers", {"peers/a.py": "import lowcomm.config"}),
+        ("layers", {"lowcomm/config.py": "import sims"}),
+        ("protocols", {"protocols/a.py": "def now():\n    import time"}),
+        ("peers", {"peers/a.py": "import numpy"}),
+        ("daemon", {"lowcomm/config.py": "import lowcomm.a", "lowcomm/a.py": "import torch"}),
+        ("methods", {METHOD: "import lowcomm.methods.b", "lowcomm/methods/b.py": ""}),
+        ("methods", {METHOD: "import lowcomm.codecs.b", CODEC: ""}),
+        ("methods", {METHOD: "", CODEC: "import lowcomm.methods.a"}),
+        (None, {METHOD: "import lowcomm.codecs", CODECS: "import lowcomm.codecs.b", CODEC: ""}),
+        (None, {METHOD: "import lowcomm.methods.base", "lowcomm/methods/base.py": ""}),
+        (None, {"sims/a.py": "import lowcomm.a", "lowcomm/a.py": "import peers, torch"}),
+    ],
+)
+def test_a_contract_sees_what_breaks_it_and_nothing_else(
+    broken: str | None, files: Mapping[str, str], tmp_path: Path
+) -> None:
+    """In a copy of the project whose files are empty but for `files`."""
+    empty = {source.path: "" for source in read_sources() if not source.path.startswith("tests/")}
+    for path, text in {**empty, **files}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / ".importlinter").write_text((ROOT / ".importlinter").read_text())
+
+    result = lint_imports(tmp_path)
+
+    for name, contract in read_contracts().items():
+        verdict = "BROKEN" if name == broken else "KEPT"
+        assert f"{contract['name']} {verdict}" in result.stdout, result.stdout
+
+
+def test_importing_the_daemon_loads_no_torch() -> None:
+    """Packages that we import may import torch; import-linter does not look into them."""
+    program = "import sys; [__import__(m) for m in sys.argv[1:]]; sys.exit('torch' in sys.modules)"
+    modules = read_contracts()["daemon"]["source_modules"].split()
+    command = [sys.executable, "-c", program, *modules]
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr or "torch is loaded"
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: it changes sys.path and the logging of the one it runs in."""
+    program = "import importlinter.cli as c; raise SystemExit(c.lint_imports(no_cache=True))"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def read_contracts() -> dict[str, SectionProxy]:
+    parser = ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    prefix = "importlinter:contract:"
+    return {
+        title.removeprefix(prefix): section
+        for title, section in parser.items()
+        if title.startswith(prefix)
+    }
