@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 FONT_PX = 12
-CHAR_PX = 7.2
+CHAR_PX = 7.8
 """Advance of an average bold character at that size: to reserve room, text is never cut."""
 LABEL_PX = 15
 """Two labels closer than this overlap."""
@@ -137,14 +137,14 @@ def gantt(
         return left + (right - left) * min(max(t / end_s, 0.0), 1.0)
 
     parts = [_text("tick", 0, 12, "round committed")]
-    label_px = CHAR_PX * (1.5 + max((len(label) for _, label in ticks), default=0))
+    label_px = CHAR_PX * (1.0 + max((len(label) for _, label in ticks), default=0))
     stride, free = nice_stride(len(ticks), limit=(right - left) / label_px), 0.0
     for number, (at_s, label) in enumerate(ticks):
         x = place(at_s)
         parts.append(_line("commit", x, top - 8, x, bottom))
         if number % stride == 0 and x >= free:
             parts.append(_text("tick mid", x, top - 13, label))
-            free = x + label_px
+            free = x + CHAR_PX * (len(label) + 1.0)
     for number, row in enumerate(rows):
         y = top + ROW_PX * number
         parts.append(_text(f"name {row.css}", 0, y + 19, _short(width, row.label)))
@@ -220,7 +220,7 @@ def nice_stride(count: int, *, limit: float) -> int:
 def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
     """Move labels apart to at least `gap`, as near to the wanted places as a simple pass gets.
 
-    They stay at or below `low` and grow past `high` only if they do not fit between them.
+    They stay within [low, high], and go past `high` only when so many do not fit.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = [0.0] * len(wanted)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from lowcomm.timeline import (
+from lowcomm.events import (
     Commit,
     Event,
     Fault,
@@ -161,6 +161,8 @@ def _life(own: list[Event], until: float, events: Sequence[Event], known: set[st
             ends.append((event.t, "killed"))
         elif isinstance(event, Lost | Left) and event.member == peer:
             ends.append((event.t, "lost" if isinstance(event, Lost) else "left"))
+    if not ends and until < math.inf:
+        ends.append((own[-1].t, "lost"))  # Started again before anyone missed it.
     end_t, end = min(ends, default=(None, ""))
     # A founder's log may begin with itself inside: then it was a member from its first round on.
     evidence = [e.t for e in own if isinstance(e, Ready | Commit)]

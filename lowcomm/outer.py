@@ -9,7 +9,6 @@ so a piece gives the bits of the whole. Arrays are one-dimensional, C-contiguous
 Nothing here allocates an array, or holds the GIL while it computes.
 """
 
-
 import sys
 from collections.abc import Iterator, Sequence
 

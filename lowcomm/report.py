@@ -31,9 +31,7 @@ from lowcomm.charts import (
     seconds_text,
     thin,
 )
-from lowcomm.lives import ANCHOR, Life, find_lives, first_commits, run_begin
-from lowcomm.summary import key_figures
-from lowcomm.timeline import (
+from lowcomm.events import (
     Commit,
     Event,
     Metrics,
@@ -41,12 +39,12 @@ from lowcomm.timeline import (
     RanksReady,
     Ready,
     SnapshotReceived,
-    Timeline,
     View,
     Waiting,
-    printable,
-    read_timeline,
 )
+from lowcomm.lives import ANCHOR, Life, find_lives, first_commits, run_begin
+from lowcomm.summary import key_figures
+from lowcomm.timeline import Timeline, printable, read_timeline
 
 WIDTHS = {"wide": 1040, "narrow": 460}
 """Each chart is drawn twice: one shrunk to a phone could not be read. CSS shows one."""

@@ -16,6 +16,20 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from lowcomm.charts import bytes_text, count_text, factor_text, seconds_text
+from lowcomm.events import (
+    Checkpoint,
+    Commit,
+    Diverged,
+    Evaluated,
+    Event,
+    Fault,
+    Finished,
+    Layout,
+    Listening,
+    Metrics,
+    Ready,
+    Start,
+)
 from lowcomm.lives import (
     ANCHOR,
     JoinFigures,
@@ -26,22 +40,7 @@ from lowcomm.lives import (
     find_lives,
     first_commits,
 )
-from lowcomm.timeline import (
-    Checkpoint,
-    Commit,
-    Diverged,
-    Evaluated,
-    Event,
-    Fault,
-    Finished,
-    Listening,
-    Metrics,
-    Ready,
-    Start,
-    Timeline,
-    peer_names,
-    read_timeline,
-)
+from lowcomm.timeline import Timeline, peer_names, read_timeline
 
 SCHEMA_VERSION = 1
 
@@ -140,7 +139,7 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
     begin = min((life.begin_t for life in lives), default=None)
     commits = first_commits(events)
     anchors = [commit for commit in commits if commit.fragment == ANCHOR]
-    params = max((event.params for event in events if isinstance(event, Start)), default=0)
+    params = max((x.params for x in events if isinstance(x, Start | Layout)), default=0)
     peers = _peers(events, lives, names, params)
     kills, joins = find_kills(events, lives, names), find_joins(lives, anchors, names)
     evaluated = next((e for e in reversed(events) if isinstance(e, Evaluated)), None)

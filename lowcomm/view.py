@@ -21,9 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lowcomm.charts import bytes_text, count_text, seconds_text
-from lowcomm.lives import ANCHOR
-from lowcomm.summary import key_figures
-from lowcomm.timeline import (
+from lowcomm.events import (
     Commit,
     Event,
     Fault,
@@ -37,11 +35,10 @@ from lowcomm.timeline import (
     Start,
     Stopped,
     Waiting,
-    peer_names,
-    printable,
-    roster_text,
-    story,
 )
+from lowcomm.lives import ANCHOR
+from lowcomm.summary import key_figures
+from lowcomm.timeline import peer_names, printable, roster_text, story
 
 STORIES_SHOWN = 8
 STORIES_MIN = 3
@@ -222,8 +219,7 @@ class LiveView:
 
     def _print_line(self, t: float, text: str) -> None:
         line = Text(f"{self._elapsed(t):8.1f}  {text}")
-        self._console.print(line, soft_wrap=True, highlight=False)
-        self._console.file.flush()  # Into a pipe, a line that waits for more is no news.
+        self._console.print(line, soft_wrap=True, highlight=False)  # Rich flushes each print.
 
     def _eta_s(self) -> float | None:
         """Seconds until the last outer step at the pace of the last rounds; None: unknown."""
@@ -344,7 +340,6 @@ def print_end(console: Console, summary: Mapping[str, Any], paths: Mapping[str, 
     console.print(figures, peers)
     for what, path in paths.items():
         console.print(Text(f"{what}: {path}"), soft_wrap=True)
-    console.file.flush()
 
 
 def _text(status: Mapping[str, Any], key: str) -> str:

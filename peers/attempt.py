@@ -37,6 +37,9 @@ class Stage(Enum):
     WORKING = "neither finishes what the result asked for nor counts a step"
 
 
+BEFORE_BUS = frozenset(
+    {Stage.STARTING, Stage.GREETED, Stage.BUILDING, Stage.REPORTED, Stage.MAPPING}
+)
 PATIENCE_S: Mapping[Stage, float] = {
     Stage.STARTING: 300.0,  # Under torchrun each rank imports torch by itself, cold at worst.
     Stage.BUILDING: 600.0,  # Large models are initialised on the CPU.
@@ -96,8 +99,7 @@ class Attempt:
     @property
     def is_ready(self) -> bool:
         """All ranks are attached: results reach them."""
-        before = {Stage.STARTING, Stage.GREETED, Stage.BUILDING, Stage.REPORTED, Stage.MAPPING}
-        return all(rank.stage not in before for rank in self._ranks)
+        return all(rank.stage not in BEFORE_BUS for rank in self._ranks)
 
     def hello(self, message: Hello) -> int:
         """The rank that says it."""
@@ -160,8 +162,9 @@ class Attempt:
     def contributed(self, message: Contributed) -> bool:
         """True when all ranks have contributed this generation, with the same counts."""
         rank, fragment, generation = message.rank, message.fragment, message.generation
-        if not self.is_ready:
-            raise RankFault(f"rank {rank} contributes before all ranks are attached")
+        if self._ranks[rank].stage in BEFORE_BUS:
+            # Others may still be on their way: initial parameters are written at once.
+            raise RankFault(f"rank {rank} contributes before it is attached")
         generations = self._ranks[rank].generations
         if fragment >= len(generations):
             raise RankFault(f"rank {rank} contributes to fragment {fragment}, which is not there")

@@ -1,8 +1,7 @@
 """A Unix stream socket between the daemon and each of its ranks: both ends, and its messages.
 
-Frames are a u32 length (little endian) and a record (`peers/records.py`). The end of the stream
-is itself the message "I am gone", in both directions. Must NOT decide anything: that is
-`peers/attempt.py`.
+It carries framed records (`peers/records.py`). The end of the stream is itself the message "I am
+gone", in both directions. Must NOT decide anything: that is `peers/attempt.py`.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from peers.records import RECORD_BYTES_MAX, LinkError, decode, encode, kinds_of
+from peers.records import RECORD_BYTES_MAX, LinkError, decode, frame, kinds_of, take_frame
 
 UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that asks and never reads.
 UNREAD_FRAMES_MAX = 4  # A rank waits for each answer, so more than one is already a fault.
@@ -28,7 +27,6 @@ REFUSED_LINGER_S = 5.0
 UNIX_PATH_BYTES_MAX = 107
 EXIT_REFUSED = 3
 EXIT_DAEMON_GONE = 4
-_LENGTH = struct.Struct("<I")
 _FD = struct.Struct("i")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -149,21 +147,35 @@ class RankLink:
         self._watcher.start()
 
     def send(self, message: RankMessage) -> None:
-        """Raises OSError when the daemon is gone."""
-        payload = encode(message)
-        self._socket.sendall(_LENGTH.pack(len(payload)) + payload)
+        """Raises LinkError when the daemon is gone."""
+        try:
+            self._socket.sendall(frame(message))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._gone() from None
 
     def receive(self, kinds: Mapping[str, type[M]]) -> M:
         """The next message, of one of these kinds. Raises LinkError if it is another one, or at
         the end of the stream."""
-        while (payload := _take_frame(self._buffer)) is None:
+        while (payload := take_frame(self._buffer)) is None:
             # At most one descriptor is ever sent, with the first byte of an `Attached`.
-            data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
-            self._fds += fds
+            # (socket.recv_fds would do, but ignores its flags in Python 3.11.)
+            try:
+                data, rights, _, _ = self._socket.recvmsg(
+                    1 << 16, socket.CMSG_LEN(_FD.size), socket.MSG_CMSG_CLOEXEC
+                )
+            except ConnectionResetError:
+                raise self._gone() from None
+            self._fds += [_FD.unpack(packed)[0] for _, _, packed in rights]
             if not data:
-                raise LinkError("the daemon closed the lifeline")
+                raise self._gone()
             self._buffer += data
         return decode(payload, kinds)
+
+    def _gone(self) -> LinkError:
+        """The watcher sees it too: let it end the process, rather than race with it."""
+        if self._watcher is not None:
+            self._watcher.join()
+        return LinkError("the daemon closed the lifeline")
 
     def take_fd(self) -> int:
         """The descriptor that came with the last message. Raises LinkError if there was none."""
@@ -213,15 +225,14 @@ class Lifeline:
 
     def send(self, message: DaemonMessage, *, fd: int = -1) -> None:
         """Never blocks; a rank that does not read is closed. Raises LinkError if too large."""
-        payload = encode(message)
+        unsent = frame(message)
         if self._socket.fileno() < 0:
             return  # Closed already; the inbox says so.
-        frame = _LENGTH.pack(len(payload)) + payload
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd))] if fd >= 0 else []
         sent = 0
         if not self._unsent:
             try:
-                sent = self._socket.sendmsg([frame], rights)
+                sent = self._socket.sendmsg([unsent], rights)
             except BlockingIOError:
                 sent = 0
             except OSError as error:
@@ -229,8 +240,8 @@ class Lifeline:
                 return
         if sent == 0 and fd >= 0:
             self.close("it does not read: no room for the shared memory")
-        elif sent < len(frame):
-            self._unsent += frame[sent:]
+        elif sent < len(unsent):
+            self._unsent += unsent[sent:]
             if len(self._unsent) > UNSENT_BYTES_MAX:
                 self.close(f"it left {len(self._unsent)} bytes unread")
             else:
@@ -288,7 +299,7 @@ class Lifeline:
             return
         self._received += data
         try:
-            while (payload := _take_frame(self._received)) is not None:
+            while (payload := take_frame(self._received)) is not None:
                 self._deliver(decode(payload, _FROM_RANK))
         except LinkError as error:
             if self._identified:
@@ -370,21 +381,6 @@ class LifelineServer:
             self.links.add(Lifeline(connection, pid=pid, server=self))
         except OSError:
             connection.close()  # Its process has ended, or is in a namespace we cannot see.
-
-
-def _take_frame(buffer: bytearray) -> bytes | None:
-    """Cut the first whole frame's payload off `buffer`. Raises LinkError if it is too long."""
-    if len(buffer) < _LENGTH.size:
-        return None
-    (size,) = _LENGTH.unpack_from(buffer)
-    if size > RECORD_BYTES_MAX:
-        raise LinkError(f"a frame of {size} bytes, at most {RECORD_BYTES_MAX}")
-    end = _LENGTH.size + size
-    if len(buffer) < end:
-        return None
-    payload = bytes(buffer[_LENGTH.size : end])
-    del buffer[:end]
-    return payload
 
 
 def _watch(fd: int, wake: int, on_gone: Callable[[], None]) -> None:

@@ -2,10 +2,12 @@
 
 A record is {"type": class name in lower case, field: value, ...}; a dataclass inside a record is
 an array of its fields. Decoding takes exact types only: no coercion, no unknown and no missing
-field. Must NOT know any message, nor how it travels.
+field. On a stream, a frame is a u32 length (little endian) and a record. Must NOT know any
+message, and must NOT read or write.
 """
 
 import functools
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, fields, is_dataclass
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
@@ -15,6 +17,7 @@ import msgpack
 from protocols.errors import LowcommError
 
 RECORD_BYTES_MAX = 1 << 20
+_LENGTH = struct.Struct("<I")
 
 M = TypeVar("M")
 
@@ -67,6 +70,27 @@ def decode(payload: bytes, kinds: Mapping[str, type[M]]) -> M:
         except ValueError as error:
             raise LinkError(f"{tag}: field {name} must be {error}") from error
     return kind(**checked)
+
+
+def frame(record: object) -> bytes:
+    """The record as it goes into a stream. Raises LinkError as `encode` does."""
+    payload = encode(record)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def take_frame(buffer: bytearray) -> bytes | None:
+    """Cut the first whole frame's record off `buffer`. Raises LinkError if it is too long."""
+    if len(buffer) < _LENGTH.size:
+        return None
+    (size,) = _LENGTH.unpack_from(buffer)
+    if size > RECORD_BYTES_MAX:
+        raise LinkError(f"a frame of {size} bytes, at most {RECORD_BYTES_MAX}")
+    end = _LENGTH.size + size
+    if len(buffer) < end:
+        return None
+    payload = bytes(buffer[_LENGTH.size : end])
+    del buffer[:end]
+    return payload
 
 
 Converter = Callable[[object], Any]

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import zlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,11 @@ class SlotsShape:
             raise SlotsError(f"needs at least one rank and one fragment, got {self}")
         if any(size <= 0 or size % 4 for size in self.fragment_bytes):
             raise SlotsError(f"fragment sizes must be positive multiples of 4, got {self}")
+
+    @property
+    def digest(self) -> int:
+        """Tells shapes of the same total size apart."""
+        return zlib.crc32(repr((self.ranks, self.fragment_bytes)).encode())
 
     @property
     def group_bytes(self) -> int:
@@ -96,8 +102,7 @@ class Slots:
             os.close(fd)
             raise
         slots._words[0] = MAGIC
-        slots._words[1] = shape.ranks
-        slots._words[2] = len(shape.fragment_bytes)
+        slots._words[1] = shape.digest
         return slots
 
     @classmethod
@@ -112,10 +117,10 @@ class Slots:
         except BaseException:
             os.close(fd)
             raise
-        seen = tuple(slots._words[:3])
-        if seen != (MAGIC, shape.ranks, len(shape.fragment_bytes)):
+        magic, digest = slots._words[:2]
+        if (magic, digest) != (MAGIC, shape.digest):
             slots.close()
-            raise SlotsError(f"shared memory has the header {seen}, not the one of {shape}")
+            raise SlotsError(f"shared memory has the header {magic:x} {digest:x}, not of {shape}")
         return slots
 
     def contribution(self, fragment: int, generation: int) -> memoryview:

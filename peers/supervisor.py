@@ -95,9 +95,9 @@ class ZygoteSpawner:
 
     async def close(self) -> None:
         """Kill the ranks and the zygote."""
-        if self._zygote is not None:
-            await self._zygote.close()
-            self._zygote = None
+        zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            await zygote.close()
 
 
 class _ZygoteLink:
@@ -238,12 +238,16 @@ class CommandSpawner:
 def rank_environments(
     attempt: int, *, ranks: int, port: int, socket_path: str
 ) -> list[dict[str, str]]:
-    """What torchrun would set for each rank, and where the daemon listens."""
+    """What torchrun would set for each rank, and where the daemon listens; and, as PET_..., what
+    torchrun itself reads, as else it starts one rank and always takes the same port."""
     shared = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "PET_NPROC_PER_NODE": str(ranks),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port),
         "LOWCOMM_SOCKET": socket_path,
         "LOWCOMM_ATTEMPT": str(attempt),
     }

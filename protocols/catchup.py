@@ -20,6 +20,8 @@ class Transfer:
     missing: set[int]
     """Fragments that are not here yet."""
     deadline: float
+    connected: bool
+    """With the donor, at some time since the cut."""
 
 
 class Catchup:
@@ -28,12 +30,13 @@ class Catchup:
     def __init__(self, asking: str) -> None:
         self.asking = asking
         """Why we want a cut, until we have one; "" when we need none."""
-        self.asked = False
-        """The leader knows."""
         self.since = 0.0
-        """When we asked (for people)."""
+        """When we began to need one (for people)."""
         self.transfer: Transfer | None = None
-        self._owed: list[tuple[int, Cut]] = []
+        self.complete = 0
+        """Log index of the last cut whose state is here; 0: none."""
+        self._owed: list[tuple[PeerId, int, Version]] = []
+        """To whom, for which cut, which version."""
 
     @property
     def deadline(self) -> float:
@@ -43,50 +46,62 @@ class Catchup:
     def needed(self) -> bool:
         return bool(self.asking) or self.transfer is not None
 
-    def ask(self, why: str) -> None:
+    def ask(self, why: str, now: float) -> None:
         """Our state is missing or not the run's: the leader shall give us a cut."""
+        if not self.needed:
+            self.since = now
         self.transfer = None
-        self.asking, self.asked = why, False
+        self.asking = why
 
-    def granted(self, index: int, cut: Cut, deadline: float) -> list[Command]:
+    def granted(self, index: int, cut: Cut, *, deadline: float, connected: bool) -> list[Command]:
         """The log holds a cut for us."""
         self.asking = ""
         missing = {version.fragment for version in cut.versions}
-        self.transfer = Transfer(index, cut, missing, deadline)
+        self.transfer = Transfer(index, cut, missing, deadline, connected)
         return [ExpectState(cut.donor, index, cut.versions)]
 
-    def expected(self, cut_index: int, fragment: int) -> Version | None:
-        """The version that must arrive, or None if it belongs to an earlier cut."""
+    def expected(self, donor: PeerId, cut_index: int, fragment: int) -> Version | None:
+        """The version that must arrive, or None if nobody asked for it."""
         transfer = self.transfer
-        if transfer is None or transfer.cut_index != cut_index or fragment not in transfer.missing:
+        if transfer is None or (transfer.cut.donor, transfer.cut_index) != (donor, cut_index):
             return None
-        return next((v for v in transfer.cut.versions if v.fragment == fragment), None)
+        return transfer.cut.versions[fragment] if fragment in transfer.missing else None
 
-    def arrived(self, fragment: int) -> bool:
-        """True if that was the last fragment of the cut."""
+    def arrived(self, fragment: int) -> None:
+        """We took over a fragment of the cut."""
         assert self.transfer is not None
         self.transfer.missing.discard(fragment)
-        if self.transfer.missing:
-            return False
-        self.transfer = None
-        return True
+        if not self.transfer.missing:
+            self.complete = self.transfer.cut_index
+            self.transfer = None
 
-    def gone(self, peer: PeerId) -> None:
-        """The peer left the run: it gives us nothing, and wants nothing from us."""
-        self._owed = [(index, cut) for index, cut in self._owed if cut.info.peer != peer]
-        if self.transfer is not None and self.transfer.cut.donor == peer:
-            self.ask("the donor is gone")
+    def connected(self, peer: PeerId) -> bool:
+        """True if a transfer from this peer broke off: what was under way is lost."""
+        if self.transfer is None or self.transfer.cut.donor != peer:
+            return False
+        broke, self.transfer.connected = self.transfer.connected, True
+        return broke
+
+    def gone(self, peer: PeerId) -> bool:
+        """The peer left the run and wants nothing from us; True if it owes us a state."""
+        self._owed = [owed for owed in self._owed if owed[0] != peer]
+        return self.transfer is not None and self.transfer.cut.donor == peer
 
     def owe(self, index: int, cut: Cut) -> None:
-        """We are the donor of a cut."""
-        self._owed.append((index, cut))
+        """We are the donor of a cut; an earlier one for the same peer is void."""
+        peer = cut.info.peer
+        self._owed = [owed for owed in self._owed if owed[0] != peer]
+        self._owed += [(peer, index, version) for version in cut.versions]
 
     def serve(self, applied: Sequence[int]) -> list[Command]:
-        """Copy what a cut names as soon as we hold it, before the next round changes it."""
-        due = [
-            (index, cut)
-            for index, cut in self._owed
-            if all(applied[v.fragment] >= v.round for v in cut.versions)
-        ]
+        """Copy what a cut names while we hold exactly that, before the next round changes it.
+
+        What we jumped over by a transfer of our own is dropped: whoever waits for it asks again.
+        """
+        due = [owed for owed in self._owed if applied[owed[2].fragment] >= owed[2].round]
         self._owed = [owed for owed in self._owed if owed not in due]
-        return [ServeState(cut.info.peer, index, cut.versions) for index, cut in due]
+        return [
+            ServeState(peer, index, (version,))
+            for peer, index, version in due
+            if applied[version.fragment] == version.round
+        ]

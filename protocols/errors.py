@@ -16,8 +16,8 @@ class RefusedError(LowcommError):
     """The run does not take this peer (or this peer not the run). The command line exits with 3."""
 
 
-class LocalProtocolError(LowcommError):
-    """Our own shell fed the core an event that is illegal in its state."""
+class LogError(LowcommError):
+    """The agreed log does not make sense: nobody can go on from it."""
 
 
 class RemoteProtocolError(LowcommError):

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from protocols.membership import Membership
 from protocols.messages import Hello
+from protocols.wire import PEERS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,10 @@ class Identity:
     name: str
     incarnation: int
     address: str
+
+    def info(self, slot: int) -> PeerInfo:
+        """As the log knows us."""
+        return PeerInfo(self.peer, self.name, self.incarnation, self.address, slot)
 
 
 def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str:
@@ -34,4 +39,6 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str
     known = members.receivers.get(hello.peer)
     if known is not None and known.incarnation > hello.incarnation:
         return f"{hello.peer} has restarted since; this is its earlier life"
+    if known is None and len(members.receivers) >= PEERS_MAX:
+        return f"this run has {PEERS_MAX} peers already: no message could name one more"
     return ""

@@ -1,17 +1,16 @@
 """What the leader decides: the next entry of the log, and why.
 
-It looks at the membership that the log led to and at what peers reported in this term. Must NOT
-send anything, and must not remember a decision anywhere but in the log.
+It looks at the membership that the log led to and at what peers reported. Must NOT send anything,
+and must not remember a decision anywhere but in the log.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocols import entries as e
 from protocols.config import ProtocolConfig
 from protocols.errors import RemoteProtocolError
-from protocols.ids import Contributor, PeerId, PeerInfo, RoundKey, Stamp, Version
+from protocols.ids import PeerId, PeerInfo, RoundKey, Version
 from protocols.membership import Membership, Plan
 from protocols.messages import (
     Able,
@@ -26,21 +25,10 @@ from protocols.messages import (
     Waiting,
 )
 from protocols.reduction import cut_parts, replace_owners
+from protocols.reports import Reports, RoundReports
+from protocols.wire import one_line
 
-
-@dataclass(slots=True)
-class RoundReports:
-    """What peers said about one open round."""
-
-    ready: dict[PeerId, Contributor] = field(default_factory=dict[PeerId, Contributor])
-    first_ready: float = 0.0
-    plan: Stamp | None = None
-    """The attempt that the clock below belongs to."""
-    plan_since: float = 0.0
-    holds: dict[PeerId, tuple[Stamp, str]] = field(default_factory=dict[PeerId, tuple[Stamp, str]])
-    waiting: dict[PeerId, tuple[PeerId, ...]] = field(
-        default_factory=dict[PeerId, tuple[PeerId, ...]]
-    )
+NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -50,16 +38,12 @@ class Leader:
     me: PeerId
     members: Membership
     rules: ProtocolConfig
+    reports: Reports
     joins: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
     caught_up: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     able: set[PeerId] = field(default_factory=set[PeerId])
     gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
     """Peers to strike from the log: (left by itself, why)."""
-    rounds: dict[RoundKey, RoundReports] = field(default_factory=dict[RoundKey, RoundReports])
-    have: dict[tuple[int, int], dict[PeerId, str]] = field(
-        default_factory=dict[tuple[int, int], dict[PeerId, str]]
-    )
-    """State digests by (fragment, round)."""
 
     # Reports --------------------------------------------------------------------------------
 
@@ -70,12 +54,13 @@ class Leader:
         """
         match message:
             case Join():
-                self.joins[peer] = message
-                self.able.discard(peer)
+                self._join(peer, message)
             case CaughtUp():
                 self.caught_up[peer] = message.index
             case Leave():
                 self.lose(peer, message.why, left=True)
+            case Have() if peer in self.members.receivers:
+                return self.reports.has(peer, message)
             case _ if peer not in self.members.members:
                 pass  # Struck from the log meanwhile: it will learn that from the log.
             case Able():
@@ -83,50 +68,31 @@ class Leader:
             case Unable():
                 self.able.discard(peer)
             case Ready():
-                self._ready(peer, message, now)
+                self.reports.ready(peer, message, now)
             case Hold():
-                self._hold(peer, message)
+                self.reports.hold(peer, message)
             case Waiting():
-                self._waits(peer, message)
-            case Have():
-                return self._has(peer, message)
+                self.reports.waits(peer, message)
             case _:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
         return ""
 
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
-        """The peer is gone; whatever it asked for is void."""
+        """The peer is gone, or about to go; whatever it asked for is void."""
         self.joins.pop(peer, None)
         self.caught_up.pop(peer, None)
         self.able.discard(peer)
         if peer in self.members.receivers:
-            self.gone[peer] = (left, why)
+            self.gone[peer] = (left, one_line(why))
 
-    def _ready(self, peer: PeerId, message: Ready, now: float) -> None:
-        if message.contributor.peer != peer:
-            raise RemoteProtocolError(peer, "reports somebody else's contribution")
-        reports = self._reports(message.stamp)
-        if reports is not None:
-            reports.first_ready = reports.first_ready if reports.ready else now
-            reports.ready.setdefault(peer, message.contributor)  # As owners do: the first stays.
-
-    def _hold(self, peer: PeerId, message: Hold) -> None:
-        reports = self._reports(message.stamp)
-        if reports is not None:
-            reports.holds[peer] = (message.stamp, message.result_digest)
-
-    def _waits(self, peer: PeerId, message: Waiting) -> None:
-        reports = self._reports(message.stamp)
-        if reports is not None:
-            reports.waiting[peer] = message.peers
-
-    def _has(self, peer: PeerId, message: Have) -> str:
-        self.have.setdefault((message.fragment, message.round), {})[peer] = message.state_digest
-        committed = self.members.committed(message.fragment)
-        for key in [k for k in self.have if k[0] == message.fragment and k[1] < committed - 1]:
-            del self.have[key]
-        majority = self.majority_digest(message.fragment, message.round)
-        return "" if majority in ("", message.state_digest) else f"differs at round {message.round}"
+    def _join(self, peer: PeerId, join: Join) -> None:
+        seat = self.members.seats.get(peer)
+        if seat is not None and seat.incarnation < join.incarnation:
+            # Its round may still be open: what its earlier life sent must not be listed as
+            # contributed when this life contributes other bytes.
+            self.reports.forget(peer)
+        self.joins[peer] = join
+        self.able.discard(peer)
 
     # Decisions ------------------------------------------------------------------------------
 
@@ -143,53 +109,54 @@ class Leader:
 
     def deadline(self) -> float:
         """When `next_entry` may decide something that no report triggers."""
-        times = [float("inf")]
+        times = [NEVER]
         for fragment in range(self.members.fragments):
-            plan, reports = self._open(fragment)
-            if plan is None or reports is None or not reports.ready:
-                continue
-            if self._everybody_ready(plan, reports):
-                times.append(reports.plan_since + self.rules.reduction_timeout_s)
-            else:
-                times.append(reports.first_ready + self.rules.round_grace_s)
+            plan, reports = self.reports.open(fragment)
+            if plan is not None and reports is not None:
+                times.append(self._patience(plan, reports))
         return min(times)
 
-    def majority_digest(self, fragment: int, round_: int) -> str:
-        """The state digest that most peers reported; our own decides a tie."""
-        reported = self.have.get((fragment, round_), {})
-        if not reported:
-            return ""
-        counts = Counter(reported.values())
-        return max(counts, key=lambda digest: (counts[digest], digest == reported.get(self.me)))
+    @property
+    def lost_state(self) -> bool:
+        """Every member asks for a state, so none has one to give: nobody can go on."""
+        members = self.members.members.keys()
+        return bool(members) and members <= self.joins.keys()
 
     def _strike(self) -> e.Entry | None:
         for peer, (left, why) in list(self.gone.items()):
+            if left and self._is_needed(peer):
+                continue
             del self.gone[peer]
             if peer in self.members.receivers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
         return None
 
+    def _is_needed(self, peer: PeerId) -> bool:
+        """It holds a committed state that we still lack: it may go when we have that too."""
+        states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
+        return any(peer in reported and self.me not in reported for reported in states)
+
     def _next_commit(self, now: float) -> e.Entry | None:
         for fragment in range(self.members.fragments):
-            plan, reports = self._open(fragment)
+            plan, reports = self.reports.open(fragment)
             if plan is None or reports is None:
                 continue
-            self._restart_clock(plan, reports, now)
+            reports.start_clock(plan, now)
             digest = self._agreed(plan, reports, now)
             if not digest:
                 continue
             stamp = plan.stamp
-            del self.rounds[RoundKey(fragment, stamp.group, stamp.round)]
+            del self.reports.rounds[RoundKey(fragment, stamp.group, stamp.round)]
             return e.Commit(
                 view=stamp.view,
                 fragment=fragment,
                 group=stamp.group,
                 round=stamp.round,
                 attempt=stamp.attempt,
-                contributors=tuple(reports.ready[peer] for peer in sorted(plan.roster)),
+                contributors=tuple(reports.ready[peer] for peer in plan.roster),
                 borders=plan.parts.borders,
                 result_digest=digest,
-                previous_state_digest=self.majority_digest(fragment, stamp.round - 1),
+                previous_state_digest=self.reports.majority_digest(fragment, stamp.round - 1),
             )
         return None
 
@@ -199,33 +166,26 @@ class Leader:
         Every live roster member must hold it; after the deadline a majority of the roster; never
         fewer than two live members, or one if there is only one.
         """
-        if not set(plan.roster) <= reports.ready.keys():
-            return ""
         live = self.members.members.keys()
-        holders = Counter(
-            digest
-            for peer, (stamp, digest) in reports.holds.items()
-            if stamp == plan.stamp and peer in live
-        )
-        if not holders:
+        held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
+        if not held or not reports.everybody_ready(plan):
             return ""
-        digest, _ = holders.most_common(1)[0]
-        holding = {p for p, held in reports.holds.items() if held == (plan.stamp, digest)} & live
-        live_roster = set(plan.roster) & live
+        digest, _ = Counter(held.values()).most_common(1)[0]
+        holding = {peer for peer, theirs in held.items() if theirs == digest}
+        roster = set(plan.roster)
         late = now >= reports.plan_since + self.rules.reduction_timeout_s
-        enough = live_roster <= holding or (late and 2 * len(holding) > len(plan.roster))
+        # Who is not in the roster counts for the minimum of two only.
+        enough = roster & live <= holding or (late and 2 * len(holding & roster) > len(roster))
         return digest if enough and len(holding) >= min(2, len(live)) else ""
 
     def _next_attempt(self, now: float) -> e.Entry | None:
         for fragment in range(self.members.fragments):
-            plan, reports = self._open(fragment)
+            plan, reports = self.reports.open(fragment)
             if plan is None or reports is None or not reports.ready:
                 continue
-            roster, why = self._reduced_roster(plan, reports, self._alive(plan, reports), now)
+            roster, why = self._smaller_roster(plan, reports, now)
             if not why:
                 continue
-            if not roster:
-                continue  # Nobody left: `_next_view` opens the round anew.
             return e.Attempt(
                 view=plan.stamp.view,
                 fragment=fragment,
@@ -238,31 +198,44 @@ class Leader:
             )
         return None
 
-    def _reduced_roster(
-        self, plan: Plan, reports: RoundReports, live: set[PeerId], now: float
+    def _smaller_roster(
+        self, plan: Plan, reports: RoundReports, now: float
     ) -> tuple[set[PeerId], str]:
         """Who stays in the round, and why somebody does not ("": the plan may stand)."""
+        live = self._alive(plan, reports)
+        if not live:
+            return live, ""  # Nobody left: `_next_view` opens the round anew.
         gone = set(plan.roster) - live
         if gone:
             return live, f"without {self._names(gone)}"
+        if now < self._patience(plan, reports):
+            return live, ""
         missing = live - reports.ready.keys()
         if missing:
-            if now < reports.first_ready + self.rules.round_grace_s:
-                return live, ""
             return live - missing, f"{self._names(missing)} not ready within the grace window"
-        if now < reports.plan_since + self.rules.reduction_timeout_s:
+        slow = self._blamed(plan, reports, live)
+        if live == slow:
+            reports.plan_since = now  # Nobody else could do it faster.
             return live, ""
-        silent = self._blamed(plan, reports, live)
-        return live - silent, f"no result in time because of {self._names(silent)}"
+        return live - slow, f"no result in time because of {self._names(slow)}"
+
+    def _patience(self, plan: Plan, reports: RoundReports) -> float:
+        """Until when the latest attempt may stand as it is."""
+        if reports.everybody_ready(plan):
+            return reports.plan_since + self.rules.reduction_timeout_s
+        # Only those whom we could still count wait for the others.
+        alive = self._alive(plan, reports)
+        since = min((at for p, at in reports.ready_at.items() if p in alive), default=NEVER)
+        return since + self.rules.round_grace_s
 
     def _blamed(self, plan: Plan, reports: RoundReports, live: set[PeerId]) -> set[PeerId]:
-        """Whom most of the others wait for; never everybody."""
-        blame = Counter(p for peers in reports.waiting.values() for p in peers if p in live)
-        holding = {p for p, (stamp, _) in reports.holds.items() if stamp == plan.stamp}
-        suspects = sorted(live - holding - {self.me}) or sorted(live - {self.me})
+        """The one for whom most of the others wait; all of `live` if there is no other."""
+        complaints = reports.complaints(plan)
+        others = live - {self.me}
+        suspects = sorted(others - reports.holders(plan).keys()) or sorted(others)
         if not suspects:
-            return set()
-        return {max(suspects, key=lambda peer: (blame[peer], peer))}
+            return live
+        return {max(suspects, key=lambda peer: (complaints[peer], peer))}
 
     def _next_view(self) -> e.Entry | None:
         """The roster is everybody who said it can contribute."""
@@ -271,20 +244,26 @@ class Leader:
         newest = self.members.views[-1] if self.members.views else None
         if run is None or not roster or (newest is None and len(roster) < run.peers_min):
             return None
-        if newest is not None and newest.roster == roster:
+        fragments = range(self.members.fragments)
+        if newest is not None and newest.roster == roster and not any(map(self._dead, fragments)):
             return None
-        if all(self.members.committed(f) >= run.outer_steps for f in range(self.members.fragments)):
+        if all(self.members.committed(f) >= run.outer_steps for f in fragments):
             return None  # The run is finished.
         return e.View(
             view=newest.view + 1 if newest else 1,
             roster=roster,
             parts=tuple(cut_parts(n, roster, grain=run.grain) for n in run.fragment_elements),
-            first_round=tuple(map(self._next_first_round, range(self.members.fragments))),
+            first_round=tuple(map(self._next_first_round, fragments)),
         )
+
+    def _dead(self, fragment: int) -> bool:
+        """Somebody contributed to the open round, and nobody of its roster is left."""
+        plan, reports = self.reports.open(fragment)
+        return plan is not None and reports is not None and not self._alive(plan, reports)
 
     def _next_first_round(self, fragment: int) -> int:
         """A round that somebody already contributed to goes on as it is, if it can."""
-        plan, reports = self._open(fragment)
+        plan, reports = self.reports.open(fragment)
         committed = self.members.committed(fragment)
         if plan is None or reports is None or not reports.ready:
             return committed + 1
@@ -303,7 +282,7 @@ class Leader:
             versions = self._versions()
             donor = self._donor(peer, versions)
             if donor is None:
-                return None  # Nobody reported the newest state yet; the next Have asks again.
+                continue  # Nobody reported the newest state yet; the next Have asks again.
             del self.joins[peer]
             info = PeerInfo(
                 peer=peer,
@@ -317,46 +296,37 @@ class Leader:
 
     def _versions(self) -> tuple[Version, ...]:
         rounds = [self.members.committed(f) for f in range(self.members.fragments)]
-        return tuple(Version(f, r, self.majority_digest(f, r)) for f, r in enumerate(rounds))
+        return tuple(
+            Version(f, r, self.reports.majority_digest(f, r)) for f, r in enumerate(rounds)
+        )
 
     def _donor(self, joiner: PeerId, versions: tuple[Version, ...]) -> PeerId | None:
-        """A live member that holds exactly these versions, not the leader if there is another."""
-        if not versions:
-            return None
-        candidates = set(self.members.members) - {joiner}
+        """A live member that holds exactly these versions, as another one confirms.
+
+        Not the one that failed the joiner last time, and not the leader, if there is another.
+        """
+        others = self.members.members.keys() - self.joins.keys() - {joiner}
+        donors = set(others)
         for version in versions:
-            reported: Mapping[PeerId, str] = self.have.get((version.fragment, version.round), {})
-            candidates &= {p for p, digest in reported.items() if digest == version.state_digest}
-        return min(candidates, key=lambda peer: (peer == self.me, peer), default=None)
+            equal = self._at(version)
+            if len(equal) < min(2, len(others)):
+                return None  # One report alone may be wrong.
+            donors &= equal
+        last = self.members.cuts.get(joiner)
+        return min(
+            donors,
+            key=lambda peer: (last is not None and peer == last[1].donor, peer == self.me, peer),
+            default=None,
+        )
 
-    def _open(self, fragment: int) -> tuple[Plan | None, RoundReports | None]:
-        plan = self.members.plan(fragment, self.members.committed(fragment) + 1)
-        if plan is None:
-            return None, None
-        return plan, self.rounds.get(RoundKey(fragment, plan.stamp.group, plan.stamp.round))
-
-    def _reports(self, stamp: Stamp) -> RoundReports | None:
-        if stamp.fragment >= self.members.fragments:
-            return None
-        if stamp.round <= self.members.committed(stamp.fragment):
-            return None  # Already decided.
-        key = RoundKey(stamp.fragment, stamp.group, stamp.round)
-        return self.rounds.setdefault(key, RoundReports())
+    def _at(self, version: Version) -> set[PeerId]:
+        """Who reported exactly this state."""
+        states = self.reports.states(version.fragment, version.round)
+        return {peer for peer, digest in states.items() if digest == version.state_digest}
 
     def _alive(self, plan: Plan, reports: RoundReports) -> set[PeerId]:
         """Who of the roster can still be counted: contributed, or is able to."""
         return set(plan.roster) & self.members.members.keys() & (self.able | reports.ready.keys())
-
-    def _everybody_ready(self, plan: Plan, reports: RoundReports) -> bool:
-        return set(plan.roster) <= reports.ready.keys()
-
-    def _restart_clock(self, plan: Plan, reports: RoundReports, now: float) -> None:
-        """A reduction's time runs from when its last contribution was ready, per attempt."""
-        if not self._everybody_ready(plan, reports):
-            return
-        if reports.plan != plan.stamp:
-            reports.plan, reports.plan_since = plan.stamp, now
-            reports.waiting.clear()
 
     def _names(self, peers: set[PeerId]) -> str:
         infos = self.members.receivers

@@ -3,32 +3,46 @@
 Must NOT decide what follows from a loss: that is the leader's.
 """
 
+from dataclasses import dataclass
+
 from protocols.config import ProtocolConfig
 from protocols.ids import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A peer that nobody watches from now on."""
+
+    peer: PeerId
+    why: str
+    silent: bool
+    """Its connection is still there, and hangs."""
 
 
 class Liveness:
     """Times are those of `now` in the core's events."""
 
-    def __init__(self, rules: ProtocolConfig) -> None:
+    def __init__(self, rules: ProtocolConfig, *, patient: bool) -> None:
+        """`patient`: a follower waits longer for its leader to come back; it has nobody else."""
         self.rules = rules
-        self.patient = False
-        """A follower waits longer for its leader to come back: it has nobody else."""
         self.up: set[PeerId] = set()
+        self._patient = patient
         self._heard: dict[PeerId, float] = {}
+        """When each of `up` spoke last."""
         self._down: dict[PeerId, tuple[float, str]] = {}
         """Since when a connection is gone, and why."""
         self._beat_at = float("inf")
-        self._looked = float("-inf")
 
     def connected(self, peer: PeerId, now: float) -> None:
+        if not self.up:
+            self._beat_at = now + self.rules.heartbeat_interval_s
         self.up.add(peer)
         self._down.pop(peer, None)
         self._heard[peer] = now
-        self._beat_at = min(self._beat_at, now + self.rules.heartbeat_interval_s)
 
     def disconnected(self, peer: PeerId, why: str, now: float) -> None:
         self.up.discard(peer)
+        self._heard.pop(peer, None)
         self._down.setdefault(peer, (now, why))
 
     def heard(self, peer: PeerId, now: float) -> None:
@@ -48,29 +62,33 @@ class Liveness:
         self._beat_at = now + self.rules.heartbeat_interval_s
         return sorted(self.up)
 
-    def lost(self, now: float) -> list[tuple[PeerId, str]]:
-        """Peers that are lost from now on, each named once."""
-        if self.up and now - self._looked > 2 * self.rules.heartbeat_interval_s:
-            # We were stopped ourselves (SIGSTOP, a suspended machine): our silence, not theirs.
+    def lost(self, now: float) -> list[Loss]:
+        """Peers that are lost from now on, each named once. Look before the heartbeats."""
+        if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:
+            # We are late: we were stopped ourselves (SIGSTOP, a suspended machine). That was our
+            # silence, not theirs, and nobody could come back to us.
             self._heard = dict.fromkeys(self._heard, now)
-        self._looked = now
+            self._down = {peer: (now, why) for peer, (_, why) in self._down.items()}
         found = [
-            (peer, why) for peer, (since, why) in self._down.items() if now >= since + self._grace_s
+            Loss(peer, why, silent=False)
+            for peer, (since, why) in self._down.items()
+            if now >= since + self._grace_s
         ]
-        for peer, _ in found:
-            self.gone(peer)
-        silent = [p for p in self.up if now >= self._heard[p] + self.rules.silence_timeout_s]
-        for peer in silent:
-            found.append((peer, f"silent for {now - self._heard[peer]:.1f} s"))
-            self.gone(peer)
+        found += [
+            Loss(peer, f"silent for {now - heard:.1f} s", silent=True)
+            for peer, heard in self._heard.items()
+            if now >= heard + self.rules.silence_timeout_s
+        ]
+        for loss in found:
+            self.gone(loss.peer)
         return found
 
     def deadline(self) -> float:
         times = [self._beat_at] if self.up else []
         times += [since + self._grace_s for since, _ in self._down.values()]
-        times += [self._heard[peer] + self.rules.silence_timeout_s for peer in self.up]
+        times += [heard + self.rules.silence_timeout_s for heard in self._heard.values()]
         return min(times, default=float("inf"))
 
     @property
     def _grace_s(self) -> float:
-        return self.rules.silence_timeout_s if self.patient else self.rules.reconnect_grace_s
+        return self.rules.silence_timeout_s if self._patient else self.rules.reconnect_grace_s

@@ -7,8 +7,9 @@ connections, time or payloads.
 from dataclasses import dataclass, field
 
 from protocols import entries as e
-from protocols.errors import RemoteProtocolError
-from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
+from protocols.entry_rules import objection
+from protocols.errors import LogError
+from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp
 
 KEEP_COMMITS = 8
 """Commits per fragment that stay in memory: catching up asks for no older one."""
@@ -71,7 +72,8 @@ class Membership:
         commits = self.commits.get(fragment)
         if commits:
             return commits[-1].round
-        return next((v.round for v in self._base() if v.fragment == fragment), 0)
+        base = self.restored.versions if self.restored else ()
+        return next((v.round for v in base if v.fragment == fragment), 0)
 
     def commit(self, fragment: int, round: int) -> e.Commit | None:  # noqa: A002
         return next((c for c in self.commits.get(fragment, ()) if c.round == round), None)
@@ -100,9 +102,18 @@ class Membership:
             return Plan(stamp, view.roster, parts)
         return Plan(stamp, attempt.roster, FragmentParts(attempt.owners, parts.borders))
 
+    def open_plan(self, fragment: int) -> Plan | None:
+        """The plan of the first round that is not committed."""
+        if fragment >= self.fragments:
+            return None
+        return self.plan(fragment, self.committed(fragment) + 1)
+
     def apply(self, entry: e.LogEntry, lineage: int) -> None:
-        """Apply the next entry. Raises RemoteProtocolError if it makes no sense where it stands."""
+        """Apply the next entry. Raises LogError, and changes nothing, if it makes no sense here."""
         assert entry.index == self.index + 1, "entries are applied in order"
+        why = objection(self, entry.body)
+        if why:
+            raise LogError(f"entry {entry.index} of the log {why}")
         self.index = entry.index
         self.lineage = lineage
         match entry.body:
@@ -130,33 +141,24 @@ class Membership:
             case e.Commit() as commit:
                 self._commit(commit)
 
-    def _base(self) -> tuple[Version, ...]:
-        return self.restored.versions if self.restored else ()
-
     def _restore(self, restore: e.Restore) -> None:
-        """Everything after the cut is void: rounds, views and who was there."""
         self.restored = restore
         self.inner_step, self.tokens = restore.inner_step, restore.tokens
-        for table in (self.members, self.joiners, self.cuts, self.attempts, self.commits):
-            table.clear()
-        self.views.clear()
         self.seats = {info.peer: info for info in restore.seats}
 
     def _view(self, view: e.View) -> None:
-        if len(view.parts) != self.fragments or len(view.first_round) != self.fragments:
-            raise RemoteProtocolError("", "has a View that does not name every fragment")
-        self.views.append(view)
-        oldest_open = [self.committed(f) + 1 for f in range(self.fragments)]
         # An earlier view stays only while it is the latest one for some open round.
-        while len(self.views) > 1 and all(
-            first <= open_round
-            for first, open_round in zip(self.views[1].first_round, oldest_open, strict=True)
-        ):
-            self.views.pop(0)
+        fragments = range(self.fragments)
+        self.views = [
+            old
+            for old in self.views
+            if any(
+                old.first_round[f] < view.first_round[f] > self.committed(f) + 1 for f in fragments
+            )
+        ]
+        self.views.append(view)
 
     def _commit(self, commit: e.Commit) -> None:
-        if commit.round != self.committed(commit.fragment) + 1:
-            raise RemoteProtocolError("", f"commits round {commit.round} out of order")
         commits = self.commits.setdefault(commit.fragment, [])
         commits.append(commit)
         del commits[:-KEEP_COMMITS]

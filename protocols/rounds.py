@@ -20,47 +20,22 @@ from protocols.commands import (
     SendResult,
     SendSlice,
 )
+from protocols.contributions import Holdings, Own, PartResult, check_contributor
 from protocols.entries import Commit
-from protocols.ids import Contributor, PeerId, Stamp, digest_text
-from protocols.membership import Membership, Plan
+from protocols.events import ResultReceived, SliceReceived
+from protocols.fencing import Fence
+from protocols.ids import PeerId, Stamp
+from protocols.membership import KEEP_COMMITS, Membership, Plan
 from protocols.messages import Fetch, Have, Hold, Ready, Waiting
 
 KEEP_ROUNDS = 2
 """Results stay this many rounds after their commit, for whoever still lacks them."""
-PARKED_ROUNDS = 2
-"""Payloads are kept for this many rounds beyond the last commit; a faster peer needs one."""
 STALENESS_ROUNDS_MAX = 4
 """Work that began more rounds ago is given up: its gradient belongs to another model."""
 FETCH_RETRY_S = 1.0
 FETCHES_MAX = 6
 """After asking this often for a result, ask for a transfer of the whole state."""
-
-
-@dataclass(slots=True)
-class Own:
-    """The contribution that our ranks wait for a result of."""
-
-    round: int
-    tokens: int
-    steps: int
-    encoding: bool = False
-    manifest: str = ""
-    """Empty until it is encoded."""
-
-    def contributor(self, me: PeerId) -> Contributor:
-        return Contributor(me, self.tokens, self.steps, self.manifest)
-
-
-@dataclass(frozen=True, slots=True)
-class PartResult:
-    """What an owner made of one part: the sum's terms, and the digest of its bytes."""
-
-    contributors: tuple[Contributor, ...]
-    digest: str
-
-
-SliceKey = tuple[int, int, int]
-"""(round, view, part), and not the attempt: a new attempt sums again from bytes already here."""
+NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -68,8 +43,7 @@ class FragmentRounds:
     """What this peer knows and did about one fragment (group 0)."""
 
     me: PeerId
-    fragment: int
-    members: Membership
+    fence: Fence
     outer_steps: int
     version: int = -1
     """Last applied round; -1: no state yet."""
@@ -77,15 +51,13 @@ class FragmentRounds:
     base: int = -1
     """The version that the ranks' parameters started from; -1: no ranks are training."""
     own: Own | None = None
-    offered: int = 0
-    """The last round that a contribution of ours went to."""
+    """The contribution that our ranks wait for a result of."""
+    given: Own | None = None
+    """The newest contribution that was encoded; it outlives the ranks that made it."""
     applying: bool = False
-    slices: dict[SliceKey, dict[PeerId, Contributor]] = field(
-        default_factory=dict[SliceKey, dict[PeerId, Contributor]]
-    )
-    results: dict[Stamp, dict[int, PartResult]] = field(
-        default_factory=dict[Stamp, dict[int, PartResult]]
-    )
+    awaited: int | None = None
+    """The round of the state that a transfer brings us: we go on from there, even if back."""
+    held: Holdings = field(default_factory=Holdings)
     done: dict[int, set[tuple[object, ...]]] = field(
         default_factory=dict[int, set[tuple[object, ...]]]
     )
@@ -98,82 +70,81 @@ class FragmentRounds:
     stall: tuple[Stamp, float] | None = None
     """The attempt we take part in, and when it begins to be slow."""
     fetches: int = 0
-    fetch_at: float = float("inf")
+    fetch_at: float = NEVER
+
+    @property
+    def fragment(self) -> int:
+        return self.fence.fragment
+
+    @property
+    def members(self) -> Membership:
+        return self.fence.members
 
     # Inputs ---------------------------------------------------------------------------------
 
-    def contribute(self, *, tokens: int, steps: int) -> list[Command]:
+    def contribute(self, *, tokens: int, steps: int, now: float) -> list[Command]:
         """The ranks are at their boundary and wait."""
         assert self.own is None, "the ranks contributed twice without a result"
+        assert tokens > 0, "a contribution without tokens has no weight"
         if self.base < 0:
             return []  # Of ranks that are gone.
         # Ranks that crashed may have contributed to this round already: never twice to one.
-        round_ = max(self._open_round(), self.offered + 1)
-        self.own = Own(round=round_, tokens=tokens, steps=steps)
+        round_ = max(self.fence.open_round, self.given.round + 1 if self.given else 0)
+        self.own = Own(round=round_, tokens=tokens, steps=steps, since=now)
         if self.finished or self.version - self.base > STALENESS_ROUNDS_MAX:
             return self._resume("full")
         return []
 
     def encoded(self, round_: int, manifest: str) -> None:
         """Our contribution is bytes now, the same ones for every attempt."""
-        if self.own is not None and self.own.round == round_:
-            self.own.manifest = manifest
+        if self.given is not None and self.given.round == round_:
+            self.given.manifest = manifest
 
-    def slice_received(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
-        """True if the bytes are worth keeping."""
-        if not self._is_open(stamp):
-            return False  # Of a finished round: counting it would average two models.
-        held = self.slices.setdefault((stamp.round, stamp.view, part), {})
-        # A restarted peer's recomputed slice must not be mixed with its first one.
-        return held.setdefault(contributor.peer, contributor) == contributor
-
-    def result_received(self, stamp: Stamp, part: int, result: PartResult) -> bool:
-        """True if the bytes are worth keeping."""
-        if stamp.round <= self.version or not self._in_run(stamp):
+    def received(self, event: SliceReceived | ResultReceived) -> bool:
+        """True if the bytes are worth keeping. Raises RemoteProtocolError for a false name."""
+        stamp, part, sender = event.stamp, event.part, event.sender
+        if isinstance(event, SliceReceived):
+            check_contributor(event.contributor, sender)
+            fits = self.fence.may_count(stamp, part)
+            return fits and self.held.add_slice(stamp, part, event.contributor)
+        if stamp.round <= self.version or not self.fence.may_result(stamp, part, sender):
             return False
-        commit = self.members.commit(self.fragment, stamp.round)
-        if commit is None and not self._is_open(stamp):
-            return False
-        if commit is not None and (commit.view, commit.attempt) != (stamp.view, stamp.attempt):
-            return False  # Another attempt was committed.
-        return self.results.setdefault(stamp, {}).setdefault(part, result) == result
+        return self.held.add_result(stamp, part, PartResult(event.contributors, event.digest))
 
     def part_reduced(self, stamp: Stamp, part: int, digest: str) -> None:
         """Our own sum is ready, if the plan is still the one it was made for."""
         plan = self.members.plan(self.fragment, stamp.round)
-        if plan is None or plan.stamp != stamp:
-            return
-        held = self.slices[(stamp.round, stamp.view, part)]
-        contributors = tuple(held[peer] for peer in sorted(plan.roster))
-        self.results.setdefault(stamp, {})[part] = PartResult(contributors, digest)
+        if plan is not None and plan.stamp == stamp:
+            self.held.add_result(stamp, part, PartResult(self.held.terms(plan, part), digest))
 
     def peer_ready(self, stamp: Stamp, peer: PeerId) -> None:
         """Somebody contributed to a round."""
-        if self._is_open(stamp):
+        if self.fence.may_count(stamp):
             self.ready.setdefault(stamp.round, set()).add(peer)
 
     def applied(self, round_: int, digest: str) -> list[Command]:
         """The outer step is made: let the ranks go on if they wait for it."""
+        assert self.applying, "a round was applied that nobody asked for"
+        assert round_ == self.version + 1, "rounds are applied in order"
         self.applying = False
-        self.version, self.state_digest = round_, digest
-        self.fetches, self.fetch_at = 0, float("inf")
-        self._prune()
-        commands: list[Command] = [ReleaseRound(self.fragment, round_ - KEEP_ROUNDS)]
+        commands = self._moved(round_, digest)
         if self.own is not None and (self.own.round <= round_ or self.finished):
             commands += self._resume("full" if self._counted(round_) else "delta")
         return commands
 
     def state_received(self, round_: int, digest: str) -> list[Command]:
         """A transfer replaced our state; ranks that wait are moved along with it."""
+        assert not self.applying, "a state is adopted between two rounds"
         skipped = range(self.version + 1, round_ + 1)
-        self.applying = False
-        self.version, self.state_digest = round_, digest
-        self.fetches, self.fetch_at = 0, float("inf")
-        self._prune()
-        if self.own is None:
-            return []
-        # Work that a skipped round counted is in the new state already; other work stays local.
-        return self._resume("full" if any(map(self._counted, skipped)) else "delta")
+        self.awaited = None
+        commands = self._moved(round_, digest)
+        if self.own is None or (self.own.round > round_ and not self.finished):
+            return commands  # Its round may still count it: only that commit can tell.
+        # Work that a skipped round counted is in the new state already; other work stays local,
+        # unless it is too old, and so are commits that we would have to remember.
+        stale = round_ - self.base > STALENESS_ROUNDS_MAX
+        full = stale or any(map(self._counted, skipped))
+        return commands + self._resume("full" if full else "delta")
 
     def start(self, *, first: bool) -> list[Command]:
         """Give freshly attached ranks their first parameters."""
@@ -189,6 +160,13 @@ class FragmentRounds:
         for round_, keys in self.done.items():
             self.done[round_] = {key for key in keys if key[-1] != peer}
 
+    def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
+        """Serve a result that somebody lacks, if we still have it."""
+        result = self.held.result(stamp, part)
+        if result is None:
+            return []
+        return [SendResult(peer, stamp, part, result.contributors, result.digest)]
+
     # Questions ------------------------------------------------------------------------------
 
     @property
@@ -198,9 +176,8 @@ class FragmentRounds:
     @property
     def others_wait(self) -> bool:
         """Somebody contributed to the open round, and we are in its roster."""
-        round_ = self._open_round()
-        plan = self.members.plan(self.fragment, round_)
-        return bool(plan and self.me in plan.roster and self.ready.get(round_))
+        plan = self.members.open_plan(self.fragment)
+        return bool(plan and self.me in plan.roster and self.ready.get(plan.stamp.round))
 
     @property
     def behind(self) -> bool:
@@ -214,21 +191,20 @@ class FragmentRounds:
     @property
     def deadline(self) -> float:
         """When something happens here without any event."""
-        return min(self.fetch_at, self.stall[1] if self.stall else float("inf"))
+        return min(self.fetch_at, self.stall[1] if self.stall else NEVER)
 
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the open round waits for, as seen from here."""
-        plan = self.members.plan(self.fragment, self._open_round())
+        plan = self.members.open_plan(self.fragment)
         if plan is None:
             return ()
-        lacking: set[PeerId] = set()
+        absent: set[PeerId] = set()
         for part in plan.owned_by(self.me):
-            held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
-            lacking |= set(plan.roster) - held.keys()
-        if not lacking:
-            have = self.results.get(plan.stamp, {})
-            lacking = {o for i, o in enumerate(plan.parts.owners) if i not in have}
-        return tuple(sorted(lacking - {self.me}))
+            absent |= self.held.absent(plan, part)
+        if not absent:
+            owners = plan.parts.owners
+            absent = {owners[i] for i in self.held.missing_parts(plan.stamp, len(owners))}
+        return tuple(sorted(absent - {self.me}))
 
     # What can be done now -------------------------------------------------------------------
 
@@ -236,68 +212,65 @@ class FragmentRounds:
         self, now: float, connected: frozenset[PeerId], leader: PeerId | None
     ) -> list[Command]:
         """Everything that is possible and not done yet."""
+        commands = self._forget_unusable()
         if self.version < 0:
-            return []
-        commands = self._apply(now, connected)
-        plan = self.members.plan(self.fragment, self._open_round())
+            return commands
+        commands += self._apply(now, connected)
+        # Before Hold: with a commit, everybody who holds its result has reported its state.
+        if leader is not None and self._once(self.version, "have", leader):
+            commands.append(Send(leader, Have(self.fragment, self.version, self.state_digest)))
+        plan = self.members.open_plan(self.fragment)
         if plan is not None and not self.finished:
             commands += self._offer(plan, connected)
             commands += self._reduce(plan)
             commands += self._share(plan, connected)
             commands += self._hold(plan, leader)
-        commands += self._complain(plan, now, leader)
-        if leader is not None and self._once(self.version, "have", leader):
-            commands.append(Send(leader, Have(self.fragment, self.version, self.state_digest)))
-        return commands
+        return commands + self._complain(plan, now, leader)
 
     def _offer(self, plan: Plan, connected: frozenset[PeerId]) -> list[Command]:
         """Encode our contribution once, and bring each slice to its owner."""
-        own = self.own
-        if own is None or own.round != plan.stamp.round or self.me not in plan.roster:
+        round_ = plan.stamp.round
+        if self.me not in plan.roster:
             return []
-        if not own.manifest:
-            if own.encoding:
-                return []
-            own.encoding = True
-            return [Encode(self.fragment, own.round)]
-        self.offered = own.round
-        me = own.contributor(self.me)
-        self.ready.setdefault(own.round, set()).add(self.me)
+        if self.own is not None and self.own.round == round_ and self.own is not self.given:
+            self.given = self.own
+            return [Encode(self.fragment, round_)]
+        given = self.given
+        if given is None or given.round != round_ or not given.manifest:
+            return []
+        me = given.contributor(self.me)
+        self.ready.setdefault(round_, set()).add(self.me)
         everyone = (connected & self.members.receivers.keys()) | {self.me}
         commands: list[Command] = [
             Send(peer, Ready(plan.stamp, me))
             for peer in sorted(everyone)
-            if self._once(own.round, "ready", plan.stamp, peer)
+            if self._once(round_, "ready", plan.stamp, peer)
         ]
         view, borders = plan.stamp.view, plan.parts.borders
         for part, owner in enumerate(plan.parts.owners):
-            start, stop = borders[part : part + 2]
             if owner == self.me:
-                self.slices.setdefault((own.round, view, part), {})[self.me] = me
-            elif owner in connected and self._once(own.round, "slice", view, part, owner):
+                self.held.add_slice(plan.stamp, part, me)
+            elif owner in connected and self._once(round_, "slice", view, part, owner):
+                start, stop = borders[part : part + 2]
                 commands.append(SendSlice(owner, plan.stamp, part, start, stop, me))
         return commands
 
     def _reduce(self, plan: Plan) -> list[Command]:
         commands: list[Command] = []
         for part in plan.owned_by(self.me):
-            held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
-            if not set(plan.roster) <= held.keys():
-                continue
-            if self._once(plan.stamp.round, "reduce", plan.stamp, part):
+            terms = self.held.terms(plan, part)
+            if terms and self._once(plan.stamp.round, "reduce", plan.stamp, part):
                 # Always from the slices, never from a sum that a lost peer is in.
-                contributors = tuple(held[peer] for peer in sorted(plan.roster))
                 start, stop = plan.parts.borders[part : part + 2]
-                commands.append(ReducePart(plan.stamp, part, start, stop, contributors))
+                commands.append(ReducePart(plan.stamp, part, start, stop, terms))
         return commands
 
     def _share(self, plan: Plan, connected: frozenset[PeerId]) -> list[Command]:
-        have = self.results.get(plan.stamp, {})
         receivers = sorted(connected & self.members.receivers.keys())
         return [
-            SendResult(peer, plan.stamp, part, have[part].contributors, have[part].digest)
+            SendResult(peer, plan.stamp, part, result.contributors, result.digest)
             for part in plan.owned_by(self.me)
-            if part in have
+            if (result := self.held.result(plan.stamp, part))
             for peer in receivers
             if self._once(plan.stamp.round, "result", plan.stamp, part, peer)
         ]
@@ -305,34 +278,35 @@ class FragmentRounds:
     def _hold(self, plan: Plan, leader: PeerId | None) -> list[Command]:
         if leader is None or self.version != plan.stamp.round - 1:
             return []  # Holding means: could take the step, so no earlier round is missing.
-        digest = self.result_digest(plan.stamp, len(plan.parts.owners))
+        digest = self.held.digest(plan.stamp, len(plan.parts.owners))
         if digest and self._once(plan.stamp.round, "hold", plan.stamp, leader):
             return [Send(leader, Hold(plan.stamp, digest))]
         return []
 
     def _complain(self, plan: Plan | None, now: float, leader: PeerId | None) -> list[Command]:
         """Say whom we wait for, so that the leader leaves out the right one."""
-        if plan is None or leader is None or self.offered != plan.stamp.round or self.finished:
+        given = self.given if self.given and self.given.manifest else None
+        taking_part = plan and given and given.round == plan.stamp.round and not self.finished
+        if plan is None or leader is None or not taking_part:
             self.stall = None
             return []
         if self.stall is None or self.stall[0] != plan.stamp:
             self.stall = (plan.stamp, now + self.stall_after_s)
         if now < self.stall[1]:
             return []
-        self.stall = (plan.stamp, float("inf"))
+        self.stall = (plan.stamp, NEVER)
         return [Send(leader, Waiting(plan.stamp, self.missing()))]
 
     def _apply(self, now: float, connected: frozenset[PeerId]) -> list[Command]:
         commit = self.members.commit(self.fragment, self.version + 1)
         if commit is None or self.applying:
-            self.fetch_at = float("inf")
+            self.fetch_at = NEVER
             return []
-        stamp = self._stamp_of(commit)
-        if self.result_digest(stamp, len(commit.borders) - 1) != commit.result_digest:
+        stamp = self.fence.stamp_of(commit)
+        if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:
             return self._fetch(now, commit, stamp, connected)
         self.applying = True
-        for key in [key for key in self.slices if key[0] <= commit.round]:
-            del self.slices[key]
+        self.held.drop_slices(commit.round)
         return [
             DropSlices(self.fragment, commit.round),
             ApplyRound(stamp, commit.borders, self._counted(commit.round)),
@@ -342,39 +316,43 @@ class FragmentRounds:
         self, now: float, commit: Commit, stamp: Stamp, connected: frozenset[PeerId]
     ) -> list[Command]:
         """The result is on its way; if it does not come, ask one holder after the other."""
-        if self.fetch_at == float("inf"):
+        if self.fetch_at == NEVER:
             self.fetch_at = now + FETCH_RETRY_S
         if now < self.fetch_at:
             return []
         self.fetch_at = now + FETCH_RETRY_S
         self.fetches += 1
+        commands: list[Command] = []
+        parts = len(commit.borders) - 1
+        if not self.held.missing_parts(stamp, parts):
+            # Complete, and yet not what was committed: trust none of it.
+            self.held.drop_results(commit.round)
+            commands.append(ReleaseRound(self.fragment, commit.round))
         holders = sorted(connected & self.members.members.keys())
-        if not holders:
-            return []
-        holder = holders[self.fetches % len(holders)]
-        have = self.results.get(stamp, {})
-        if len(have) == len(commit.borders) - 1:
-            have.clear()  # Complete, and yet not what was committed: trust none of it.
-        return [
-            Send(holder, Fetch(stamp, part))
-            for part in range(len(commit.borders) - 1)
-            if part not in have
-        ]
+        if holders:
+            holder = holders[self.fetches % len(holders)]
+            missing = self.held.missing_parts(stamp, parts)
+            commands += [Send(holder, Fetch(stamp, part)) for part in missing]
+        return commands
 
-    def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
-        """Serve a result that somebody lacks, if we still have it."""
-        result = self.results.get(stamp, {}).get(part)
-        if result is None:
-            return []
-        return [SendResult(peer, stamp, part, result.contributors, result.digest)]
+    def _moved(self, round_: int, digest: str) -> list[Command]:
+        """Our state is another one now."""
+        self.version, self.state_digest = round_, digest
+        self.fetches, self.fetch_at = 0, NEVER
+        self.held.drop_slices(round_)
+        for table in (self.ready, self.done):
+            for old in [r for r in table if r < round_]:
+                del table[old]
+        needed = round_ if self.awaited is None else min(round_, self.awaited)
+        self.held.drop_results(needed - KEEP_ROUNDS)
+        return [ReleaseRound(self.fragment, needed - KEEP_ROUNDS)]
 
-    def result_digest(self, stamp: Stamp, parts: int) -> str:
-        """One digest over all parts and what was summed in them; "" unless all are here."""
-        have = self.results.get(stamp, {})
-        if len(have) < parts or len({have[i].contributors for i in range(parts)}) != 1:
-            return ""
-        terms = [f"{c.peer} {c.tokens} {c.manifest}" for c in have[0].contributors]
-        return digest_text("\n".join([*terms, *(have[i].digest for i in range(parts))]))
+    def _forget_unusable(self) -> list[Command]:
+        """While our state is long in coming, results pile up that it will contain."""
+        oldest = self.members.committed(self.fragment) - KEEP_COMMITS
+        if not self.held.drop_results(oldest):
+            return []
+        return [ReleaseRound(self.fragment, oldest)]
 
     def _resume(self, kind: Literal["full", "delta"], *, first: bool = False) -> list[Command]:
         self.own, self.base = None, self.version
@@ -392,35 +370,3 @@ class FragmentRounds:
             return False
         keys.add(key)
         return True
-
-    def _prune(self) -> None:
-        for stamp in [s for s in self.results if s.round <= self.version - KEEP_ROUNDS]:
-            del self.results[stamp]
-        for key in [k for k in self.slices if k[0] <= self.version]:
-            del self.slices[key]
-        for table in (self.ready, self.done):
-            for round_ in [r for r in table if r < self.version]:
-                del table[round_]
-
-    def _open_round(self) -> int:
-        return self.members.committed(self.fragment) + 1
-
-    def _in_run(self, stamp: Stamp) -> bool:
-        run = self.members.run
-        return run is not None and stamp.run == run.run and stamp.lineage == self.members.lineage
-
-    def _is_open(self, stamp: Stamp) -> bool:
-        first = self._open_round()
-        return self._in_run(stamp) and first <= stamp.round < first + PARKED_ROUNDS
-
-    def _stamp_of(self, commit: Commit) -> Stamp:
-        assert self.members.run is not None
-        return Stamp(
-            run=self.members.run.run,
-            lineage=self.members.lineage,
-            view=commit.view,
-            fragment=commit.fragment,
-            group=commit.group,
-            round=commit.round,
-            attempt=commit.attempt,
-        )

@@ -23,25 +23,25 @@ class Wait:
 
 def describe(core: PeerCore, now: float) -> Wait:
     """The one thing that a person who looks at this peer wants to know."""
-    until, since = core.deadline, core.catchup.since
+    until, catchup = core.deadline, core.standing.catchup
     if core.stopped or core.leaving:
         return Wait("stopping", core.leaving, now, until)
     if core.members.run is None:
-        return Wait("joining", "the first entries of the log", since, until)
-    if core.catchup.transfer is not None:
-        donor = core.name_of(core.catchup.transfer.cut.donor)
-        return Wait("joining", f"state from {donor}", since, until)
-    if core.catchup.asking:
-        return Wait("joining", "a place in the run", since, until)
+        return Wait("joining", "the first entries of the log", catchup.since, until)
+    if catchup.transfer is not None:
+        donor = core.name_of(catchup.transfer.cut.donor)
+        return Wait("joining", f"state from {donor}", catchup.since, catchup.deadline)
+    if catchup.asking:
+        return Wait("joining", "a place in the run", catchup.since, until)
     if not core.members.views:
-        return Wait("waiting", _start(core), since, until)
+        return Wait("waiting", _start(core), core.since, until)
     if core.finished:
         return Wait("finished", "", now, until)
     for rounds in core.rounds:
         if rounds.own is not None:
             whom = ", ".join(core.name_of(p) for p in rounds.missing()) or "the commit"
-            return Wait("reducing", f"round {rounds.own.round}: {whom}", now, until)
-    return Wait("training", "" if core.started else "its ranks", now, until)
+            return Wait("reducing", f"round {rounds.own.round}: {whom}", rounds.own.since, until)
+    return Wait("training", "" if core.standing.trainers.started else "its ranks", now, until)
 
 
 def _start(core: PeerCore) -> str:

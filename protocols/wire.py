@@ -4,6 +4,7 @@ One table says what each type looks like. No coercion, no unknown or missing fie
 collection. Whatever is wrong raises WireError: the sender's bytes, never our bug.
 """
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, cast
@@ -32,6 +33,19 @@ NAME_MAX = 128
 TEXT_MAX = 1024
 JSON_MAX = 64 << 10
 
+LIST_MAX = max(PEERS_MAX + 1, ENTRIES_MAX, SEATS_MAX, FRAGMENTS_MAX, TENSORS_MAX)
+UNPACK_LIMITS: Mapping[str, Any] = {
+    "use_list": True,
+    # msgpack makes room for as many items as a header claims, at every depth.
+    "max_array_len": LIST_MAX,
+    "max_map_len": 0,
+    "max_bin_len": 0,
+    "max_ext_len": 0,
+}
+
+_SHORT = reprlib.Repr()  # A whole repr of nested lists would exceed Python's stack.
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring = 2, 3, 60
+
 Check = Callable[[object], Any]
 
 
@@ -59,11 +73,20 @@ def encode_entry(entry: e.LogEntry) -> bytes:
     return cast(bytes, msgpack.packb(_plain(entry)))
 
 
+def one_line(text: str) -> str:
+    """What of a text may travel as a reason: one printable line of at most TEXT_MAX characters.
+
+    Texts of exceptions and of users pass through here, or the receiver would blame us for them.
+    """
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in line[:TEXT_MAX])
+
+
 def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[object]:
     if len(payload) > size_max:
         raise WireError(f"{len(payload)} bytes, at most {size_max} are allowed")
     try:
-        raw = cast(object, msgpack.unpackb(payload, use_list=True, strict_map_key=True))
+        raw = cast(object, msgpack.unpackb(payload, **UNPACK_LIMITS))
     except (ValueError, RecursionError) as error:  # Both mean: the sender's bytes.
         raise WireError("not msgpack") from error
     if not isinstance(raw, list):
@@ -94,9 +117,11 @@ def _integer(limit: int) -> Check:
     return check
 
 
-def _text(limit: int) -> Check:
+def _text(limit: int, *, printable: bool = True) -> Check:
+    """Most texts are shown to people: no line breaks, no escape sequences."""
+
     def check(raw: object) -> str:
-        if type(raw) is not str or len(raw) > limit:
+        if type(raw) is not str or len(raw) > limit or (printable and not raw.isprintable()):
             raise WireError(f"expected a text of at most {limit} characters, got {_short(raw)}")
         return raw
 
@@ -149,20 +174,23 @@ def _peer_id(raw: object) -> ids.PeerId:
     return ids.PeerId(raw)
 
 
-def _digest(raw: object) -> str:
-    if type(raw) is not str or len(raw) not in (0, 32) or raw.strip("0123456789abcdef"):
-        raise WireError(f"expected a digest of 32 hex digits or none, got {_short(raw)}")
-    return raw
+def _hex(digits: int) -> Check:
+    def check(raw: object) -> str:
+        if type(raw) is not str or len(raw) not in (0, digits) or raw.strip("0123456789abcdef"):
+            raise WireError(f"expected a digest of {digits} hex digits or none, got {_short(raw)}")
+        return raw
+
+    return check
 
 
 def _short(raw: object) -> str:
-    text = repr(raw)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return _SHORT.repr(raw)
 
 
 _u16, _u32, _u63, _u64 = (_integer(1 << bits) for bits in (16, 32, 63, 64))
-_name, _words, _json = _text(NAME_MAX), _text(TEXT_MAX), _text(JSON_MAX)
-_sha256 = _text(64)
+_name, _words = _text(NAME_MAX), _text(TEXT_MAX)
+_json = _text(JSON_MAX, printable=False)
+_digest, _sha256 = _hex(32), _hex(64)
 _peers = _many(_peer_id, PEERS_MAX)
 _stamp, _info, _contributor = _struct(ids.Stamp), _struct(ids.PeerInfo), _struct(ids.Contributor)
 _contributors = _many(_contributor, PEERS_MAX)

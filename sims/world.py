@@ -160,8 +160,8 @@ class World:
                     core = self.nodes[due[1]].core
                     self.checkers.violations.append(
                         f"{due[1]} at {self.now}: the deadline {core.deadline} stays in the past: "
-                        f"{core.liveness.deadline()} {core.leader and core.leader.deadline()} "
-                        f"{[r.deadline for r in core.rounds]} {core.catchup.transfer}"
+                        f"{core.links.deadline} {core.leader and core.leader.deadline()} "
+                        f"{[r.deadline for r in core.rounds]} {core.standing.catchup.transfer}"
                     )
                     return
             else:

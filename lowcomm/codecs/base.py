@@ -4,7 +4,6 @@ Must NOT import torch, keep state between calls, or know of peers and rounds: en
 values twice gives the same bytes, and error feedback belongs to the method.
 """
 
-
 from typing import Protocol
 
 from lowcomm.outer import F32

@@ -3,7 +3,6 @@
 Must NOT touch the values: NaN payloads and signed zeros arrive as they were sent.
 """
 
-
 import numpy as np
 
 from lowcomm.codecs.base import CodecError, Payload, WritablePayload

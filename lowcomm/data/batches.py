@@ -67,7 +67,7 @@ class Batches:
         return self._order[index]
 
 
-def rank_rows(batch_BT1: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64]:  # noqa: N803
+def rank_rows(batch_BT1: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64]:
     """The rows of a node's batch that one of its `world` ranks trains: a view of equal share.
 
     Raises ConfigError if the ranks cannot share the batch equally: their gradients are averaged

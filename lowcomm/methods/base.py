@@ -4,7 +4,6 @@ A method's file says what is contributed, when, in which codecs, and what the ou
 NOT import torch: the half that runs in the ranks is `lowcomm/trainer.py`, for all methods.
 """
 
-
 from typing import Protocol
 
 from lowcomm.codecs.base import Codec

@@ -3,7 +3,6 @@
 Must NOT import torch or another method.
 """
 
-
 from dataclasses import dataclass
 
 from lowcomm.codecs import codec

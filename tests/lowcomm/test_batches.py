@@ -24,7 +24,7 @@ def test_each_pass_has_every_window_once_over_all_slots(length: int, batch: int,
     slots = [slot_of(slot, length=length, batch=batch, seed=seed) for slot in range(SLOTS)]
     num_windows = (length - 1) // 10
     steps = 2 * num_windows // (SLOTS * batch) + 1  # Enough for two passes.
-    taken_KS = np.stack(  # noqa: N806 - K samples of a slot, S slots
+    taken_KS = np.stack(
         [np.concatenate([one.windows(step) for step in range(steps)]) for one in slots], axis=1
     )
     sequence = taken_KS.ravel()  # Sample k of slot s is number k * SLOTS + s of the run.

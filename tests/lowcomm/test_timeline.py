@@ -3,24 +3,13 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lowcomm import timeline
-from lowcomm.timeline import (
-    Commit,
-    EventError,
-    Follower,
-    Listening,
-    Member,
-    Metrics,
-    Start,
-    decode,
-    peer_names,
-    read_timeline,
-    story,
-)
+from lowcomm.events import Commit, Listening, Member, Metrics, Start
+from lowcomm.timeline import EventError, Follower, decode, peer_names, read_timeline, story
 
 NAMES = {"alpha.1": "alpha", "beta.2": "beta", "gamma.3": "gamma", "delta.4": "delta"}
 
@@ -104,7 +93,8 @@ def test_every_kind_becomes_its_record_and_its_story(kind: str) -> None:
     assert (event.t, event.peer, event.name) == (100.0, "alpha.1", "alpha")
     assert type(event).__name__.lower() == kind.replace("_", "")
     for name, value in FIELDS[kind].items():
-        assert getattr(event, name) == (tuple(value) if isinstance(value, list) else value)
+        found: object = getattr(event, name)
+        assert found == (tuple(cast(list[str], value)) if isinstance(value, list) else value)
     assert story(event, NAMES) == STORIES[kind]
 
 

@@ -1,0 +1,33 @@
+"""Train one model on many nodes joined by slow, unreliable links.
+
+Imports nothing by itself: the daemon lives in this package too, and must reach neither torch nor
+numpy by accident. Names are resolved when they are first asked for (PEP 562).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowcomm.attachment import attach
+    from lowcomm.trainer import DiLoCo
+
+    __version__: str
+
+__all__ = ["DiLoCo", "__version__", "attach"]
+
+# No module may have the name of an export: importing it would put the module in its place.
+_EXPORTS = {"attach": "lowcomm.attachment", "DiLoCo": "lowcomm.trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("lowcomm")
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'lowcomm' has no attribute {name!r}")
+    return getattr(import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

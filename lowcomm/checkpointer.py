@@ -1,0 +1,126 @@
+"""When this node writes a checkpoint, and how without holding rounds up.
+
+The state is copied in the order of the work, and written in a thread of its own while training
+goes on. Must NOT decide what a checkpoint looks like (checkpoint.py).
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lowcomm.checkpoint import Cut, FragmentCut, Layout, PeerCut, prune, write_checkpoint
+from lowcomm.outer import F32
+from lowcomm.replica import Replica
+from protocols.core import PeerCore
+
+CHECKPOINTS = "checkpoints"
+RANK_STATES = "rank-state"
+KEEP = 2
+
+
+class Checkpointer:
+    """One per daemon; at most one checkpoint is being written at a time."""
+
+    def __init__(
+        self, directory: Path, *, every_rounds: int, written: Callable[[Path, int], None]
+    ) -> None:
+        """`written` is called in the loop's thread with the path and the round."""
+        self._directory = directory
+        self._every = every_rounds
+        self._written = written
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._last_round = -1
+        self._pending: asyncio.Future[None] | None = None
+
+    def is_due(self, round_: int) -> bool:
+        """Ranks write their own state at the same rounds, so that both fit."""
+        return round_ > 0 and round_ % self._every == 0
+
+    def rank_state(self, round_: int) -> Path:
+        """Where ranks write what they need to go on after this round."""
+        return self._directory / RANK_STATES / f"round-{round_:06d}"
+
+    def begin(self, core: PeerCore, replica: Replica) -> None:
+        """Copy the state that the replica holds now, and start writing it."""
+        busy = self._pending is not None and not self._pending.done()
+        round_, _ = replica.version(0)
+        if busy or round_ <= self._last_round:
+            return
+        self._last_round = round_
+        self._pending = asyncio.ensure_future(self._write(self._job(core, replica)))
+
+    async def finish(self, core: PeerCore, replica: Replica) -> None:
+        """Write what is newer than the last checkpoint, and wait until it is on the disk."""
+        if self._pending is not None:
+            await self._pending
+        if replica.version(0)[0] > 0:
+            self.begin(core, replica)
+        if self._pending is not None:
+            await self._pending
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _job(self, core: PeerCore, replica: Replica) -> Callable[[], Path]:
+        cut = _cut(core, replica, self.rank_state(self._last_round).name)
+        layout = _layout(replica)
+        arrays = [replica.arrays(fragment) for fragment in range(len(layout))]
+        outer: list[F32] = [pair[0] for pair in arrays]
+        momentum: list[F32] = [pair[1] for pair in arrays]
+
+        def write() -> Path:
+            directory = self._directory / CHECKPOINTS
+            path = write_checkpoint(directory, cut, layout, outer, momentum)
+            prune(directory, KEEP)
+            self._prune_rank_states()
+            return path
+
+        return write
+
+    async def _write(self, job: Callable[[], Path]) -> None:
+        round_ = self._last_round
+        path = await asyncio.get_running_loop().run_in_executor(self._thread, job)
+        self._written(path, round_)
+
+    def _prune_rank_states(self) -> None:
+        """Those without a checkpoint of their round are of no use any more."""
+        kept = {path.name for path in (self._directory / CHECKPOINTS).glob("round-*")}
+        for path in (self._directory / RANK_STATES).glob("round-*"):
+            if path.name not in kept and path != self.rank_state(self._last_round):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _cut(core: PeerCore, replica: Replica, rank_state: str) -> Cut:
+    members, me = core.members, core.me
+    assert members.run is not None
+    return Cut(
+        log_index=members.index,
+        lineage=f"{members.lineage:016x}",
+        run_digest=f"{members.run.run:016x}",
+        fragments=tuple(
+            FragmentCut(
+                version=replica.version(fragment)[0],
+                inner_step=members.inner_step,
+                tokens=members.tokens,
+                state_digest=replica.version(fragment)[1],
+            )
+            for fragment in range(members.fragments)
+        ),
+        own=PeerCut(
+            peer=me.peer,
+            incarnation=me.incarnation,
+            data_slot=members.slot_of(me.peer),
+            rank_state=rank_state,
+        ),
+        members=tuple(sorted(members.members)),
+    )
+
+
+def _layout(replica: Replica) -> Layout:
+    fragments = 1 + max(tensor.fragment for tensor in replica.layout)
+    return tuple(
+        tuple((t.name, t.shape, t.offset) for t in replica.layout if t.fragment == fragment)
+        for fragment in range(fragments)
+    )

@@ -1,0 +1,244 @@
+"""The command line. Commands of sims/ are found through the entry-point group lowcomm.commands.
+
+Every error that a person can mend is one line: what, why, what to do; 2 for configuration, 3 for
+a refusal. Must NOT import torch, nor anything heavy before a command needs it.
+"""
+
+import json
+import sys
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from protocols.errors import ConfigError, LowcommError, RefusedError
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+    from lowcomm.config import FileConfig
+    from peers.faults import Fault
+
+COMMANDS = "lowcomm.commands"
+RESUME = "lowcomm.resume"
+"""Starts all nodes of a run directory again: whoever can start several has it."""
+EXIT_CONFIG = 2
+EXIT_REFUSED = 3
+EXIT_FAILED = 4
+RUNS = Path("runs")
+
+
+class Commands(TyperGroup):
+    """Our own commands, and those that other packages of the distribution announce."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore
+        announced = [entry.name for entry in entry_points(group=COMMANDS)]
+        return sorted({*super().list_commands(ctx), *announced})  # pyright: ignore
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | None:  # pyright: ignore
+        own = super().get_command(ctx, cmd_name)  # pyright: ignore
+        if own is not None:
+            return own  # pyright: ignore
+        for entry in entry_points(group=COMMANDS, name=cmd_name):
+            alone = typer.Typer(add_completion=False)
+            alone.command(name=cmd_name)(entry.load())
+            return typer.main.get_command(alone)  # pyright: ignore
+        return None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Train one model on many nodes joined by slow, unreliable links.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigFile = Annotated[
+    Path | None, typer.Argument(help="TOML with [run] and [node]. A joiner may leave [run] out.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="As in the file, e.g. node.ranks=2. Repeat."),
+]
+
+
+def main() -> None:
+    """The program `lowcomm`."""
+    command: list[str] = []
+    if "--" in sys.argv:
+        at = sys.argv.index("--")
+        sys.argv, command = sys.argv[:at], sys.argv[at + 1 :]
+    try:
+        app(obj=tuple(command))
+    except LowcommError as error:
+        print(f"lowcomm: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: LowcommError) -> int:
+    """2: what somebody typed cannot work; 3: refused; 4: anything else that stopped us."""
+    if isinstance(error, ConfigError):
+        return EXIT_CONFIG
+    return EXIT_REFUSED if isinstance(error, RefusedError) else EXIT_FAILED
+
+
+@app.callback(invoke_without_command=True)
+def lowcomm(
+    ctx: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train one model on many nodes joined by slow, unreliable links."""
+    if show_version:
+        print(version("lowcomm"))  # noqa: T201
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())  # noqa: T201
+
+
+@app.command()
+def peer(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    new: Annotated[bool, typer.Option("--new", help="Start a run; others join us.")] = False,
+    join: Annotated[
+        str, typer.Option("--join", metavar="HOST:PORT", help="Join the run of this peer.")
+    ] = "",
+    overrides: Overrides = None,
+    fault: Annotated[
+        str,
+        typer.Option(
+            "--fault",
+            metavar="WHAT",
+            help="Fail on purpose: kill@round=R,chunk=C sends itself SIGKILL when chunk C "
+            "(contributions and results, from 1) of round R has left.",
+        ),
+    ] = "",
+) -> None:
+    """Run this node's peer daemon: start a run, or join one.
+
+    \b
+    lowcomm peer run.toml --new                             # on the first machine
+    lowcomm peer --join 127.0.0.1:4711 --set node.ranks=2   # on the others, at any time
+    lowcomm peer run.toml --new -- torchrun --nproc-per-node 2 train.py   # your own program
+    """
+    from lowcomm.config import load_config
+    from lowcomm.identity import node_name
+    from peers.address import require_loopback
+    from peers.faults import parse_fault
+
+    if new == bool(join):
+        raise ConfigError(
+            "say either --new (start a run) or --join HOST:PORT (join the run of that peer)"
+        )
+    loaded = load_config(config, overrides or ())
+    if new and loaded.run is None:
+        raise ConfigError("--new needs a [run]: give a configuration file, or --set run.seed=0")
+    require_loopback(loaded.node.listen, key="node.listen")
+    if join:
+        require_loopback(join, key="--join")
+    run_name = loaded.run.name if loaded.run else "joined"
+    directory = Path(loaded.node.directory or RUNS / run_name / node_name(loaded.node.name))
+    _run_daemon(
+        loaded,
+        directory,
+        kind="new" if new else "join",
+        address=join,
+        command=ctx.obj,
+        fault=parse_fault(fault) if fault else None,
+    )
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
+    join: Annotated[
+        str,
+        typer.Option(
+            "--join", metavar="HOST:PORT", help="Where the run is now, if not where it was."
+        ),
+    ] = "",
+) -> None:
+    """Start again what was started in DIRECTORY, from its newest complete checkpoint.
+
+    A run directory of `lowcomm sim` or `lowcomm demo` starts all its nodes on this machine; the
+    directory of one node (runs/NAME/NODE) starts that node: the one that had started the run
+    takes it up from its checkpoint, any other one joins again.
+    """
+    from lowcomm.config import FileConfig, validate
+    from lowcomm.identity import RECORD, read_record
+
+    if (directory / RECORD).exists():
+        record = read_record(directory)
+        assert record is not None
+        config = validate(FileConfig, json.loads(record.config), where=str(directory / RECORD))
+        assert isinstance(config, FileConfig)
+        kind = "restore" if record.leads else "join"
+        _run_daemon(
+            config, directory, kind=kind, address=join or record.join, command=record.command
+        )
+        return
+    for entry in entry_points(group=RESUME):
+        entry.load()(directory)
+        return
+
+
+@app.command()
+def status(
+    directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a node.")] = False,
+) -> None:
+    """Ask the running daemons of a run on this machine what they do and whom they wait for."""
+    from lowcomm.status import ask_all, print_table
+
+    answers = ask_all(directory)
+    if as_json:
+        for answer in answers:
+            print(json.dumps(answer))  # noqa: T201
+    else:
+        print_table(answers)
+
+
+def _run_daemon(
+    config: "FileConfig",
+    directory: Path,
+    *,
+    kind: Literal["new", "join", "restore"],
+    address: str,
+    command: tuple[str, ...],
+    fault: "Fault | None" = None,
+) -> None:
+    """Until the daemon ends; exits with its code."""
+    import asyncio
+
+    from lowcomm.daemon import Daemon, Start
+
+    start = Start(kind=kind, address=address, command=command, fault=fault)
+
+    async def life() -> int:
+        return await Daemon(config, directory=directory, start=start).run()
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        sys.exit(runner.run(life()))
+
+
+def _loop_factory() -> "Callable[[], AbstractEventLoop]":
+    """uvloop where it is installed, asyncio's own loop elsewhere."""
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    main()

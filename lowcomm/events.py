@@ -1,0 +1,195 @@
+"""What a node writes down about itself, as typed records; `journal` writes, `timeline` reads.
+
+Must NOT read or write anything.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Common to all. `t` is in unix seconds, `peer` an id, `name` what its node is called."""
+
+    t: float
+    peer: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Event):
+    """A daemon began; its process was started at `exec_t` (unix seconds). params 0: unknown."""
+
+    pid: int
+    exec_t: float
+    ranks: int
+    params: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening(Event):
+    address: str
+    listen_cpu_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Event):
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Event):
+    """`member` was taken in, as this peer reads the log."""
+
+    member: str
+    member_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(Event):
+    member: str
+    member_name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(Event):
+    member: str
+    member_name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Event):
+    view: int
+    roster: tuple[str, ...]
+    first_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(Event):
+    fragment: int
+    round: int
+    attempt: int
+    roster: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Event):
+    """Its own contribution is encoded: `steps` and `tokens` since its previous one."""
+
+    fragment: int
+    round: int
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit(Event):
+    """Applied here. `tokens` of all counted peers, `counted` says whether this one is."""
+
+    fragment: int
+    round: int
+    attempt: int
+    roster: tuple[str, ...]
+    tokens: int
+    counted: bool
+    state_digest: str
+    inner_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics(Event):
+    """About each second. Counters rise from this daemon's start; `loss` may be NaN."""
+
+    step: int
+    tokens: int
+    loss: float
+    tokens_per_s: float
+    bytes_sent: int
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(Event):
+    """Injected on purpose; `what` in words."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksReady(Event):
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksLost(Event):
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotReceived(Event):
+    donor: str
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(Event):
+    path: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated(Event):
+    loss: float
+    windows: int
+    sample: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Event):
+    outer_steps: int
+    bytes_sent: int
+    bytes_received: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Event):
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged(Event):
+    member: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Event):
+    """The model's size is known: `params` parameters, of the whole node."""
+
+    params: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Event):
+    """Something worth saying that is no log entry."""
+
+    topic: str
+    text: str
+
+
+KINDS: Mapping[str, type[Event]] = {
+    re.sub("(?<=[a-z])(?=[A-Z])", "_", record.__name__).lower(): record  # RanksLost: ranks_lost
+    for record in (
+        *(Start, Listening, Waiting, Member, Lost, Left, View, Attempt, Ready, Commit, Metrics),
+        *(Fault, RanksReady, RanksLost, SnapshotReceived, Checkpoint, Evaluated, Finished),
+        *(Stopped, Diverged, Layout, Note),
+    )
+}
+"""By the `kind` that stands in the file."""

@@ -1,0 +1,224 @@
+"""What the daemon does about its own ranks: layout, contributions, results, figures.
+
+Sits between peers.ranks (processes and shared memory) and the core. Must NOT talk to peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowcomm.config import RunConfig, run_to_json
+from lowcomm.replica import check_memory, free_memory_bytes
+from lowcomm.startup import layout_difference
+from peers import rank_events as r
+from peers.rank_config import RanksConfig
+from peers.ranks import RankGroup
+from peers.supervisor import CommandSpawner, Spawner, ZygoteSpawner
+from protocols import commands as c
+from protocols import events as v
+from protocols.ids import TensorSpec
+
+if TYPE_CHECKING:
+    from lowcomm.daemon import Daemon
+
+PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
+"""What the zygote imports once, so that a rank starts in a fraction of a second."""
+WORKER = "lowcomm.worker:main"
+
+
+class NodeSide:
+    """The ranks' events in, their results out."""
+
+    def __init__(self, daemon: Daemon, *, command: tuple[str, ...]) -> None:
+        node = daemon.config.node
+        self.steps = 0
+        """Inner steps of the ranks since this daemon began."""
+        self.tokens = 0
+        self.loss = float("nan")
+        self.tokens_per_s = 0.0
+        self._daemon = daemon
+        self._slot = -1
+        self._rank_state: Path | None = None
+        self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
+        self._initial: asyncio.Future[tuple[str, ...]] | None = None
+        """Digests of the initial state, when our ranks make it."""
+        self._uncounted: dict[int, tuple[int, int]] = {}
+        """(steps, tokens) of work that no round has counted, by fragment."""
+        self._counted_before = (0, 0)
+        """Steps and tokens of earlier attempts of the ranks."""
+        self._finishing = False
+        self._finished = asyncio.Event()
+        spawner: Spawner = (
+            CommandSpawner(command) if command else ZygoteSpawner(PRELOAD, target=WORKER)
+        )
+        self.group = RankGroup(
+            RanksConfig(
+                ranks=node.ranks,
+                port_range=node.port_range,
+                hang_timeout_s=node.hang_timeout_s,
+                restarts_max=node.rank_restarts_max,
+            ),
+            spawner=spawner,
+            on_event=self._on_event,
+            decide_boundary=self._decide_boundary,
+            status=daemon.status,
+        )
+
+    @property
+    def bus_endpoint(self) -> str:
+        return self.group.bus_endpoint
+
+    async def run(self) -> None:
+        """Until the ranks have finished."""
+        await self.group.run()
+
+    # Starting -------------------------------------------------------------------------------
+
+    def configure(self, run: RunConfig) -> None:
+        """The ranks may build their model."""
+        self.group.configure(
+            run=run_to_json(run),
+            node=json.dumps(asdict(self._daemon.config.node)),
+            corpus=str(self._daemon.corpus_directory),
+        )
+
+    async def initial_layout(self) -> tuple[TensorSpec, ...]:
+        """The first peer: what the ranks' model looks like."""
+        self._layout = asyncio.get_running_loop().create_future()
+        return await self._layout
+
+    async def initial_state(self) -> tuple[str, ...]:
+        """The first peer: version 0, of the ranks' initial parameters."""
+        self._initial = asyncio.get_running_loop().create_future()
+        self._slot = 0
+        self._attach()
+        return await self._initial
+
+    def provide(self, slot: int, rank_state: Path | None) -> None:
+        """The log says which part of the data is ours: the ranks may attach."""
+        if self._slot < 0:
+            self._slot, self._rank_state = slot, rank_state
+            self._attach()
+
+    def _attach(self) -> None:
+        replica = self._daemon.replica
+        assert replica is not None
+        node = self._daemon.config.node
+        check_memory(
+            replica.layout, memory_max_bytes=node.memory_max_bytes, free_bytes=free_memory_bytes()
+        )
+        self.group.provide(
+            fragment_bytes=tuple(4 * size for size in replica.sizes),
+            initial=self._initial is not None,
+            slot=self._slot,
+            rank_state=str(self._rank_state or ""),
+        )
+
+    # Results --------------------------------------------------------------------------------
+
+    def resume(self, command: c.Resume) -> None:
+        """Give the ranks what they go on with."""
+        replica, run = self._daemon.replica, self._daemon.run_config
+        assert replica is not None
+        assert run is not None
+        full, fragment = command.kind == "full", command.fragment
+        if full:
+            self._uncounted.pop(fragment, None)
+        inner_steps = run.method.inner_steps
+        snapshot = ""
+        if full and not command.finish and self._daemon.checkpointer.is_due(command.round):
+            snapshot = str(self._daemon.checkpointer.rank_state(command.round))
+        self._finishing = self._finishing or command.finish
+        self.group.post_result(
+            fragment,
+            lambda view: replica.fill_result(fragment, view, full=full),
+            kind=command.kind,
+            version=command.round,
+            inner_step=self._daemon.core.members.inner_step,
+            boundary_steps=-(-inner_steps // 2) if command.first else inner_steps,
+            finish=command.finish,
+            evaluate=command.finish and self._daemon.core.leads,
+            snapshot=snapshot,
+        )
+
+    async def wait_finished(self, timeout_s: float) -> None:
+        """The ranks have applied the last result, evaluated it and gone."""
+        if self._finishing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._finished.wait()
+
+    # Events ---------------------------------------------------------------------------------
+
+    def _on_event(self, event: r.RankEvent) -> None:
+        daemon = self._daemon
+        match event:
+            case r.RanksLayout(tensors=tensors):
+                self._check_layout(
+                    tuple(TensorSpec(t.fragment, t.name, t.shape, t.offset) for t in tensors)
+                )
+            case r.RanksReady(attempt=attempt):
+                daemon.journal.write("ranks_ready", attempt=attempt)
+                if self._initial is None or self._initial.done():
+                    daemon.driver.feed(v.TrainersReady())
+            case r.RankContribution():
+                self._contribution(event)
+            case r.RankMetrics():
+                if event.rank == 0:
+                    self.loss, self.tokens_per_s = event.loss, event.tokens_per_s
+                    self.steps = self._counted_before[0] + event.step
+                    self.tokens = self._counted_before[1] + event.tokens
+            case r.RanksEvaluated(loss=loss, windows=windows, sample=sample):
+                daemon.journal.write("evaluated", loss=loss, windows=windows, sample=sample)
+            case r.RanksSnapshotted():
+                pass  # The checkpoint of that round names the directory.
+            case r.RanksLost(attempt=attempt, why=why):
+                daemon.journal.write("ranks_lost", attempt=attempt, why=why)
+                self._counted_before = (self.steps, self.tokens)
+                self._uncounted.clear()
+                daemon.driver.feed(v.TrainersLost(why))
+            case r.RanksFinished():
+                self._finished.set()
+            case r.StopAsked():
+                daemon.driver.feed(v.LeaveRequested("asked to stop"))
+
+    def _check_layout(self, tensors: tuple[TensorSpec, ...]) -> None:
+        if self._layout is not None and not self._layout.done():
+            self._layout.set_result(tensors)
+        elif self._daemon.replica is not None:
+            difference = layout_difference(self._daemon.replica.layout, tensors)
+            if difference:
+                self.group.refuse(f"another model: {difference}")
+
+    def _contribution(self, event: r.RankContribution) -> None:
+        daemon, slots = self._daemon, self.group.slots
+        assert daemon.replica is not None
+        assert slots is not None
+        local = slots.contribution(event.fragment, event.generation)
+        if self._initial is not None and not self._initial.done():
+            self._initial.set_result((daemon.replica.initialise(event.fragment, local),))
+            daemon.driver.feed(v.TrainersReady())
+            return
+        steps, tokens = self._uncounted.get(event.fragment, (0, 0))
+        steps, tokens = steps + event.steps, tokens + event.tokens
+        self._uncounted[event.fragment] = (steps, tokens)
+        daemon.replica.take_local(event.fragment, local)
+        daemon.driver.feed(v.ContributionReady(event.fragment, tokens, steps))
+        round_ = daemon.core.members.committed(event.fragment) + 1
+        daemon.journal.write(
+            "ready",
+            fragment=event.fragment,
+            round=round_,
+            steps=event.steps,
+            tokens=event.tokens,
+        )
+
+    def _decide_boundary(self, steps: int) -> bool:
+        """A joiner's first round: contribute as soon as the others wait for us."""
+        self._daemon.driver.feed(v.TrainersAble())
+        return any(rounds.others_wait for rounds in self._daemon.core.rounds)

@@ -1,0 +1,218 @@
+"""The outer state of one node, and all arithmetic that the daemon does on it.
+
+Implements peers.work.Work with numpy. The ranks own the local parameters; this owns the outer
+ones, their momentum, and the version that the ranks started from. Must NOT import torch, know of
+connections, or be called from two threads at once (the driver's worker is the only caller).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from lowcomm import outer
+from lowcomm.methods.base import Method
+from lowcomm.outer import F32
+from peers.work import Bytes
+from protocols.errors import ConfigError
+from protocols.ids import Contributor, TensorSpec
+
+ARRAYS_PER_FRAGMENT = 16
+"""Fragment-sized fp32 arrays at the busiest moment: outer, momentum, base, mean, delta (5), the
+four slots of shared memory, two encoded contributions, a result, a state copied for a joiner and
+one for a checkpoint (2 each)."""
+
+
+@dataclass(slots=True)
+class FragmentState:
+    """All arrays are fp32, 1-D, of the fragment's size P."""
+
+    outer_P: F32
+    momentum_P: F32
+    base_P: F32
+    """The outer parameters that the ranks' present work started from."""
+    mean_P: F32
+    delta_P: F32
+    local_P: F32 | None = None
+    """The ranks' parameters, in the shared memory slot of their last contribution."""
+    version: int = 0
+    """The last round that `outer_P` contains."""
+    digest: str = ""
+    """xxh3-128 of the state at that version."""
+
+
+class Replica:
+    """One per node, for the life of its daemon."""
+
+    def __init__(self, method: Method, layout: Sequence[TensorSpec]) -> None:
+        self.method = method
+        self.layout = tuple(layout)
+        self.sizes = fragment_elements(layout)
+        """Elements of each fragment."""
+        self._scratch = np.empty(outer.BLOCK_ELEMENTS, np.float32)
+        self._states: list[FragmentState] = []
+        for size in self.sizes:
+            self._states.append(
+                FragmentState(
+                    outer_P=np.zeros(size, np.float32),
+                    momentum_P=np.zeros(size, np.float32),
+                    base_P=np.zeros(size, np.float32),
+                    mean_P=np.zeros(size, np.float32),
+                    delta_P=np.zeros(size, np.float32),
+                )
+            )
+
+    # What the node does ---------------------------------------------------------------------
+
+    def initialise(self, fragment: int, local: memoryview) -> str:
+        """The ranks' first parameters are version 0. Returns the state digest."""
+        state = self._states[fragment]
+        state.outer_P[:] = np.frombuffer(local, np.float32)
+        return self._at(state, 0)
+
+    def restore(self, fragment: int, version: int, outer_P: F32, momentum_P: F32) -> str:
+        """Go on from a checkpoint. Returns the state digest."""
+        state = self._states[fragment]
+        state.outer_P[:], state.momentum_P[:] = outer_P, momentum_P
+        return self._at(state, version)
+
+    def take_local(self, fragment: int, local: memoryview) -> None:
+        """The ranks wrote their parameters there; they stay until the next `fill_result`."""
+        self._states[fragment].local_P = np.frombuffer(local, np.float32)
+
+    def fill_result(self, fragment: int, result: memoryview, *, full: bool) -> None:
+        """Write what the ranks go on with: outer parameters, or what those moved by."""
+        state = self._states[fragment]
+        result_P = np.frombuffer(result, np.float32)
+        if full:
+            result_P[:] = state.outer_P
+        else:
+            outer.rebase(state.outer_P, state.base_P, result_P)
+        state.base_P[:] = state.outer_P
+        state.local_P = None
+
+    def arrays(self, fragment: int) -> tuple[F32, F32]:
+        """Copies of (outer, momentum)."""
+        state = self._states[fragment]
+        return state.outer_P.copy(), state.momentum_P.copy()
+
+    def version(self, fragment: int) -> tuple[int, str]:
+        """(the last round in the outer parameters, the state digest)."""
+        state = self._states[fragment]
+        return state.version, state.digest
+
+    @staticmethod
+    def _at(state: FragmentState, version: int) -> str:
+        state.version = version
+        state.digest = outer.state_digest(state.outer_P, state.momentum_P)
+        return state.digest
+
+    # Work -----------------------------------------------------------------------------------
+
+    def encode(self, fragment: int) -> tuple[str, Bytes]:
+        state = self._states[fragment]
+        assert state.local_P is not None, "nothing was contributed"
+        outer.pseudo_gradient(state.base_P, state.local_P, state.delta_P)
+        codec = self.method.contribution_codec
+        payload = bytearray(codec.encoded_bytes(state.delta_P.size))
+        codec.encode(state.delta_P, payload)
+        return _digest(payload), payload
+
+    def cut(self, fragment: int, encoded: Bytes, start: int, stop: int) -> Bytes:
+        codec = self.method.contribution_codec
+        view = memoryview(encoded).cast("B")
+        return view[codec.encoded_bytes(start) : codec.encoded_bytes(stop)]
+
+    def reduce(
+        self,
+        fragment: int,
+        elements: int,
+        slices: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> tuple[str, Bytes]:
+        decoded: list[F32] = []
+        for piece in slices:
+            values = np.empty(elements, np.float32)
+            self.method.contribution_codec.decode(piece, values)
+            decoded.append(values)
+        mean = np.empty(elements, np.float32)
+        tokens = [contributor.tokens for contributor in contributors]
+        outer.weighted_mean(decoded, tokens, mean, self._scratch)
+        codec = self.method.result_codec
+        payload = bytearray(codec.encoded_bytes(elements))
+        codec.encode(mean, payload)
+        return _digest(payload), payload
+
+    def check_result(self, payload: Bytes) -> str:
+        return _digest(payload)
+
+    def apply(
+        self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
+    ) -> str:
+        state = self._states[fragment]
+        for index, part in enumerate(parts):
+            start, stop = borders[index], borders[index + 1]
+            # The owner too takes the decoded bytes: what others hold, bit by bit.
+            self.method.result_codec.decode(part, state.mean_P[start:stop])
+        self.method.outer_step(state.outer_P, state.momentum_P, state.mean_P, self._scratch)
+        return self._at(state, round_)
+
+    def copy_state(self, fragment: int) -> Bytes:
+        state = self._states[fragment]
+        return np.concatenate((state.outer_P, state.momentum_P)).tobytes()
+
+    def check_state(self, fragment: int, payload: Bytes) -> str:
+        if memoryview(payload).nbytes != self.state_bytes(fragment):
+            return ""
+        return _digest(payload)
+
+    def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
+        state = self._states[fragment]
+        arrays = np.frombuffer(payload, np.float32)
+        state.outer_P[:], state.momentum_P[:] = np.split(arrays, 2)
+        self._at(state, round_)
+
+    def contribution_bytes(self, fragment: int, elements: int) -> int:
+        return self.method.contribution_codec.encoded_bytes(elements)
+
+    def result_bytes(self, fragment: int, elements: int) -> int:
+        return self.method.result_codec.encoded_bytes(elements)
+
+    def state_bytes(self, fragment: int) -> int:
+        if fragment >= len(self._states):
+            return 0
+        return 2 * self._states[fragment].outer_P.nbytes
+
+
+def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
+    """Size of each fragment: its tensors lie densely, one after the other."""
+    sizes: dict[int, int] = {}
+    for tensor in layout:
+        end = tensor.offset + int(np.prod(tensor.shape, dtype=np.int64))
+        sizes[tensor.fragment] = max(sizes.get(tensor.fragment, 0), end)
+    return tuple(sizes[fragment] for fragment in range(len(sizes)))
+
+
+def check_memory(layout: Sequence[TensorSpec], *, memory_max_bytes: int, free_bytes: int) -> None:
+    """Refuse now, with figures, rather than be killed later. Raises ConfigError."""
+    needed = 4 * ARRAYS_PER_FRAGMENT * sum(fragment_elements(layout))
+    allowed = memory_max_bytes or free_bytes // 2
+    if needed > allowed:
+        raise ConfigError(
+            f"the daemon needs about {needed / 2**30:.1f} GiB for this model and may use "
+            f"{allowed / 2**30:.1f} GiB: set node.memory_max_bytes higher if the machine has it"
+        )
+
+
+def free_memory_bytes() -> int:
+    """What the kernel says can be had without swapping."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _digest(payload: Bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(payload)

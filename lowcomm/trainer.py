@@ -1,0 +1,209 @@
+"""The torch half of every method: one object in the training loop of each rank.
+
+It writes this rank's shards into the node's shared memory when it is time, waits for the daemon's
+answer, and takes that over. What happens in between (codecs, peers, the outer step) is the
+daemon's. Must NOT keep a copy of the parameters, decide when a round ends, or speak to a peer.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from torch import nn
+from torch.optim import Optimizer
+
+from lowcomm.attachment import Peer
+from lowcomm.config import RunConfig
+from lowcomm.nodes import places, read_shards, reshard, shard_views, write_shards
+from lowcomm.rank_state import RankFile, RankStateError, load_rank_state, save_rank_state
+from peers.bus import Result
+from protocols.errors import ConfigError, LowcommError
+
+FRAGMENT = 0  # The whole model.
+
+log = logging.getLogger(__name__)
+
+Schedule = Callable[[int], float]
+"""From an inner step of the run, counted from 0, to the factor on each learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class CosineSchedule:
+    """Linear warm-up, then half a cosine from 1 down to `final`, which it keeps afterwards."""
+
+    warmup_steps: int
+    total_steps: int
+    final: float
+
+    @classmethod
+    def of(cls, run: RunConfig) -> "CosineSchedule":
+        """The one that `[run]` describes."""
+        return cls(run.optimizer.warmup_steps, run.total_inner_steps, run.optimizer.lr_final)
+
+    def __call__(self, step: int) -> float:
+        """The factor for inner step `step` (from 0); the first one is above 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        falling = max(self.total_steps - self.warmup_steps, 1)
+        progress = min((step - self.warmup_steps) / falling, 1.0)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class Method:
+    """What all methods share; a subclass says its name in `[run.method]`.
+
+    Call `step()` after each inner step, that is after each `optimizer.step()`, on every rank. It
+    returns at once but for every `run.method.inner_steps`-th time, when it waits for the round.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        peer: Peer,
+        *,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """Join the run and wait for its parameters: when this returns, `model` holds them.
+
+        `model` is plain, or has been sharded by `fully_shard` before `optimizer` was made from
+        it; its parameters are fp32. With a `schedule`, each group's learning rate is what it is
+        now times the schedule's factor; without one it is the caller's. Raises ConfigError if the
+        model, the optimizer or the agreed method does not fit.
+        """
+        if peer.run.method.name != self.name:
+            raise ConfigError(
+                f"run.method.name is {peer.run.method.name!r}, but this program uses "
+                f"{type(self).__name__}"
+            )
+        self._shards = shard_views(model, rank=peer.rank)
+        self._parameters = _stepped(model, optimizer)
+        self._model = model
+        self._optimizer = optimizer
+        self._peer = peer
+        self._schedule = schedule
+        self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
+        self._total_steps = 0
+        self._steps = 0
+        """Since the last contribution, as `_tokens`."""
+        self._tokens = 0
+        attached = peer.join(places(model), elements=sum(shard.elements for shard in self._shards))
+        if attached.rank_state:
+            data_step = load_rank_state(
+                self._file(attached.rank_state), self._parameters, optimizer
+            )
+            peer.data_step = data_step or 0
+        if attached.initial:
+            self._contribute()
+        self._result = self._receive()
+
+    @property
+    def finished(self) -> bool:
+        """The run is over: `model` holds its last parameters. Leave the loop."""
+        return self._peer.finished
+
+    @property
+    def inner_step(self) -> int:
+        """Of the run: what it has committed, and this node's steps since. For schedules."""
+        return self._result.inner_step + self._steps
+
+    @property
+    def steps(self) -> int:
+        """Inner steps of this process."""
+        return self._total_steps
+
+    def step(self, *, tokens: int | None = None) -> None:
+        """Count an inner step; when it is time, exchange parameters and wait for the result.
+
+        `tokens`: how many the whole node trained on in this step, the weight of its contribution.
+        None means what `[run]` says: `run.data.batch * run.data.window`. Raises LowcommError when
+        the run is finished already.
+        """
+        if self.finished:
+            raise LowcommError("the run is finished: leave the loop when `method.finished` is true")
+        data = self._peer.run.data
+        self._total_steps += 1
+        self._steps += 1
+        self._tokens += data.batch * data.window if tokens is None else tokens
+        self._peer.client.count_step(self._total_steps)
+        if self._at_boundary():
+            self._contribute()
+            self._result = self._receive()
+        else:
+            self._set_rates(self.inner_step)
+
+    def _at_boundary(self) -> bool:
+        if self._steps >= self._peer.run.method.inner_steps:
+            return True
+        # Somebody may be waiting for us; all ranks ask, and hear the same.
+        may_ask = self._steps >= self._result.boundary_steps
+        return may_ask and self._peer.client.ask_boundary(self._steps)
+
+    def _contribute(self) -> None:
+        client = self._peer.client
+        write_shards(self._shards, client.contribution(FRAGMENT))
+        client.contribute(FRAGMENT, steps=self._steps, tokens=self._tokens)
+        self._steps = 0
+        self._tokens = 0
+
+    def _receive(self) -> Result:
+        client = self._peer.client
+        result = client.wait_result(FRAGMENT)
+        reshard(self._model)  # The caller may have evaluated: nothing stale may stay gathered.
+        read_shards(self._shards, client.result(result), result.kind)
+        client.release(result)
+        self._peer.follow(result)
+        if result.snapshot:
+            self._snapshot(result.snapshot)
+        self._set_rates(result.inner_step)
+        return result
+
+    def _snapshot(self, directory: str) -> None:
+        try:
+            save_rank_state(
+                self._file(directory),
+                self._parameters,
+                self._optimizer,
+                data_step=self._peer.data_step,
+            )
+        except (OSError, RankStateError) as error:
+            # Not worth the run: a restart begins with a fresh optimizer, or an older state.
+            log.warning("rank %d keeps no optimizer state: %s", self._peer.rank, error)
+            return
+        self._peer.client.snapshotted(directory)
+
+    def _file(self, directory: str) -> RankFile:
+        return RankFile(Path(directory), self._peer.rank, self._peer.world_size)
+
+    def _set_rates(self, step: int) -> None:
+        if self._schedule is None:
+            return
+        factor = self._schedule(step)
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+
+
+class DiLoCo(Method):
+    """Every `run.method.inner_steps` inner steps the nodes take one outer step together."""
+
+    name = "diloco"
+
+
+def _stepped(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+    """What the optimizer steps, by name. Raises ConfigError for what is not the model's."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    stepped: dict[str, nn.Parameter] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter not in names:
+                raise ConfigError(
+                    f"the optimizer steps a tensor {tuple(parameter.shape)} that is no parameter "
+                    "of the model: make it from model.parameters(), after fully_shard"
+                )
+            stepped[names[parameter]] = parameter
+    return stepped

@@ -1,0 +1,77 @@
+"""The built-in training program: one rank of a node trains the Llama of `[run.model]`.
+
+Its loop is what a user's own program looks like. Must NOT know of other nodes.
+"""
+
+import os
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from lowcomm.attachment import Peer, attach
+from lowcomm.evaluate import generate, held_out_loss
+from lowcomm.meter import Meter
+from lowcomm.models.llama import Llama, build_model, next_token_loss
+from lowcomm.nodes import join_node, leave_node, rank_device, shard_model
+from lowcomm.trainer import CosineSchedule, DiLoCo
+
+PROMPT = b"def "
+SAMPLE_TOKENS = 200
+SAMPLE_TEMPERATURE = 0.8
+
+
+def main() -> int:
+    """Train until the run is finished; the exit status. Needs what the daemon sets."""
+    peer = attach()
+    run = peer.run
+    device = rank_device(peer.node.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    # One thread unless somebody asks for more: it also makes a CPU trajectory repeat bit by bit.
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.manual_seed(run.seed)
+    mesh = join_node(device, world_size=peer.world_size)
+    model = build_model(run.model, seed=run.seed).to(device)
+    shard_model(model, model.model.layers, mesh=mesh)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=run.optimizer.lr,
+        betas=run.optimizer.betas,
+        eps=run.optimizer.eps,
+        weight_decay=run.optimizer.weight_decay,
+        fused=True,  # A third of the time of a loop over the parameters, on the CPU too.
+    )
+    method = DiLoCo(model, optimizer, peer, schedule=CosineSchedule.of(run))
+    meter = Meter(peer, device)
+    evaluate_if_due(model, peer)
+    for tokens_BT1 in peer.batches():
+        loss = next_token_loss(model, tokens_BT1.to(device))
+        loss.backward()
+        if run.optimizer.grad_clip > 0:
+            clip_grad_norm_(model.parameters(), run.optimizer.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        method.step()
+        meter.count(loss.detach())
+        evaluate_if_due(model, peer)
+    meter.report()
+    leave_node()
+    peer.close()
+    return 0
+
+
+def evaluate_if_due(model: Llama, peer: Peer) -> None:
+    """Held-out loss and a sample, if the daemon asked for them. All ranks run it in lockstep."""
+    if not peer.evaluation_due:
+        return
+    run = peer.run
+    loss = held_out_loss(
+        model,
+        peer.corpus.held_out,
+        windows=run.data.eval_windows,
+        window=run.data.window,
+        seed=run.seed,
+    )
+    written = generate(
+        model, PROMPT, tokens=SAMPLE_TOKENS, temperature=SAMPLE_TEMPERATURE, seed=run.seed
+    )
+    sample = (PROMPT + written).decode("utf-8", errors="replace")
+    peer.evaluated(loss=loss, windows=run.data.eval_windows, sample=sample)

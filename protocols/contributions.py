@@ -1,0 +1,113 @@
+"""What one peer holds of the rounds of one fragment: its own contribution, slices, results.
+
+Only names and digests of bytes; the shell has the bytes. Must NOT decide which rounds are open
+(rounds.py) nor what is committed (leader.py).
+"""
+
+from dataclasses import dataclass, field
+
+from protocols.errors import RemoteProtocolError
+from protocols.ids import Contributor, PeerId, Stamp, digest_text
+from protocols.membership import Plan
+
+
+@dataclass(slots=True)
+class Own:
+    """A contribution of our ranks."""
+
+    round: int
+    tokens: int
+    steps: int
+    since: float
+    """When the ranks handed it over."""
+    manifest: str = ""
+    """Empty until it is encoded."""
+
+    def contributor(self, me: PeerId) -> Contributor:
+        return Contributor(me, self.tokens, self.steps, self.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What an owner made of one part: the sum's terms, and the digest of its bytes."""
+
+    contributors: tuple[Contributor, ...]
+    digest: str
+
+
+def check_contributor(contributor: Contributor, sender: PeerId) -> None:
+    """Raises RemoteProtocolError unless the sender speaks of itself, and of something."""
+    if contributor.peer != sender:
+        raise RemoteProtocolError(sender, "names somebody else's contribution as its own")
+    if contributor.tokens < 1 or not contributor.manifest:
+        raise RemoteProtocolError(sender, "names a contribution of nothing")
+
+
+SliceKey = tuple[int, int, int]
+"""(round, view, part), and not the attempt: a new attempt sums again from bytes already here."""
+
+
+@dataclass(slots=True)
+class Holdings:
+    """Payloads of others, and our own sums, by round."""
+
+    slices: dict[SliceKey, dict[PeerId, Contributor]] = field(
+        default_factory=dict[SliceKey, dict[PeerId, Contributor]]
+    )
+    results: dict[Stamp, dict[int, PartResult]] = field(
+        default_factory=dict[Stamp, dict[int, PartResult]]
+    )
+
+    def add_slice(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
+        """False if another contribution of the same peer is here: the first one stays.
+
+        A restarted peer's recomputed slice must not be mixed with slices of its first one.
+        """
+        held = self.slices.setdefault((stamp.round, stamp.view, part), {})
+        return held.setdefault(contributor.peer, contributor) == contributor
+
+    def add_result(self, stamp: Stamp, part: int, result: PartResult) -> bool:
+        """False if another result of this part is here: the first one stays."""
+        return self.results.setdefault(stamp, {}).setdefault(part, result) == result
+
+    def terms(self, plan: Plan, part: int) -> tuple[Contributor, ...]:
+        """What the plan's roster contributed to a part, in the order of the sum; () unless all."""
+        held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
+        if not set(plan.roster) <= held.keys():
+            return ()
+        return tuple(held[peer] for peer in plan.roster)
+
+    def absent(self, plan: Plan, part: int) -> set[PeerId]:
+        """Who of the plan's roster did not bring us this part yet."""
+        held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
+        return set(plan.roster) - held.keys()
+
+    def result(self, stamp: Stamp, part: int) -> PartResult | None:
+        return self.results.get(stamp, {}).get(part)
+
+    def missing_parts(self, stamp: Stamp, parts: int) -> list[int]:
+        have = self.results.get(stamp, {})
+        return [part for part in range(parts) if part not in have]
+
+    def digest(self, stamp: Stamp, parts: int) -> str:
+        """One digest over all parts and what was summed in them; "" unless all are here, with
+        equal terms."""
+        if self.missing_parts(stamp, parts):
+            return ""
+        have = self.results[stamp]
+        if len({have[part].contributors for part in range(parts)}) != 1:
+            return ""
+        terms = [f"{x.peer} {x.tokens} {x.steps} {x.manifest}" for x in have[0].contributors]
+        return digest_text("\n".join([*terms, *(have[part].digest for part in range(parts))]))
+
+    def drop_slices(self, round_: int) -> None:
+        """Contributions to this round and before."""
+        for key in [key for key in self.slices if key[0] <= round_]:
+            del self.slices[key]
+
+    def drop_results(self, round_: int) -> bool:
+        """Results of this round and before; True if there were any."""
+        found = [stamp for stamp in self.results if stamp.round <= round_]
+        for stamp in found:
+            del self.results[stamp]
+        return bool(found)

@@ -1,0 +1,48 @@
+"""When a peer goes, and the last sentence that it says.
+
+Must NOT end anything: the core stops, and the shell after it.
+"""
+
+from protocols.commands import Stop
+from protocols.standing import Standing
+
+RESUME = "continue with `lowcomm resume`"
+
+
+def when_finished(standing: Standing, *, leads: bool) -> Stop | None:
+    """Everybody goes when it has applied the last round; the leader goes last."""
+    if standing.leaving:
+        return None
+    if leads:
+        alone = standing.members.receivers.keys() <= {standing.me.peer}
+        return Stop("finished", "finished") if alone else None
+    if not standing.catchup.needed:
+        standing.leaving = "finished"  # The leader writes it down; then we stop.
+    return None
+
+
+def when_asked(standing: Standing, why: str, *, reachable: bool, finished: bool) -> Stop | None:
+    """Somebody wants us to go: at once, unless a leader can write it down first."""
+    standing.leaving = standing.leaving or why
+    if reachable and standing.me.peer in standing.members.receivers:
+        return None
+    return when_out(standing, finished=finished)
+
+
+def when_out(standing: Standing, *, finished: bool) -> Stop:
+    """We are out of the run, as we wanted."""
+    return Stop(standing.leaving or "finished", "finished" if finished else "left")
+
+
+def without_leader(standing: Standing, name: str, why: str, *, finished: bool) -> Stop:
+    """A follower's leader does not come back."""
+    if standing.leaving or finished:
+        return when_out(standing, finished=finished)
+    cannot = f"this version cannot elect another: {RESUME}"
+    return Stop(f"the sequencer {name} is gone ({why}); {cannot}", "failed")
+
+
+def without_state() -> Stop:
+    """All members ask each other for a state that nobody has."""
+    what = "every member lacks a committed result, and whoever held it is gone"
+    return Stop(f"{what}: {RESUME}", "failed")

@@ -1,0 +1,124 @@
+"""Does a log entry make sense where it stands? Asked by every reader, before it is applied.
+
+An entry that fails here would make peers disagree, or stop one in the middle of a change. Must
+NOT change anything, nor judge whether an entry was a good decision: leader.py decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from protocols import entries as e
+from protocols.ids import FragmentParts, PeerId
+
+if TYPE_CHECKING:
+    from protocols.membership import Membership
+
+
+def objection(members: Membership, body: e.Entry) -> str:
+    """What is wrong with this entry after those that `members` applied; "": nothing."""
+    if isinstance(body, e.Run) == (members.run is not None):
+        return "does not begin with its only Run"
+    match body:
+        case e.Run():
+            return _run(body)
+        case e.Restore():
+            return _restore(members, body)
+        case e.Cut():
+            return _cut(members, body)
+        case e.Member(info=info):
+            known = info.peer in members.joiners or not members.members
+            return "" if known else f"makes {info.peer} a member without a cut"
+        case e.Left(peer=peer) | e.Lost(peer=peer):
+            return "" if peer in members.receivers else f"loses {peer}, who is not there"
+        case e.View():
+            return _view(members, body)
+        case e.Attempt():
+            return _attempt(members, body)
+        case e.Commit():
+            return _commit(members, body)
+
+
+def _run(run: e.Run) -> str:
+    sizes = run.fragment_elements
+    if not sizes or min(*sizes, run.grain, run.outer_steps, run.peers_min) < 1:
+        return "begins with a Run of nothing"
+    return ""
+
+
+def _restore(members: Membership, restore: e.Restore) -> str:
+    if members.index != 1:
+        return "restores a run that goes on"
+    if [version.fragment for version in restore.versions] != list(range(members.fragments)):
+        return "has a Restore that does not name every fragment"
+    return ""
+
+
+def _cut(members: Membership, cut: e.Cut) -> str:
+    if cut.donor == cut.info.peer or cut.donor not in members.members:
+        return f"names {cut.donor} as a donor, who is no other member"
+    named = [(version.fragment, version.round) for version in cut.versions]
+    committed = [(f, members.committed(f)) for f in range(members.fragments)]
+    return "" if named == committed else f"cuts at {named}, but {committed} are committed"
+
+
+def _view(members: Membership, view: e.View) -> str:
+    newest = members.views[-1].view if members.views else 0
+    if view.view != newest + 1:
+        return f"has View {view.view} after {newest}"
+    if not _sorted_among(view.roster, members.members.keys()):
+        return f"has View {view.view} with a roster that is empty, unsorted or of non-members"
+    if len(view.parts) != members.fragments or len(view.first_round) != members.fragments:
+        return f"has View {view.view} that does not name every fragment"
+    for fragment, (parts, first) in enumerate(zip(view.parts, view.first_round, strict=True)):
+        if not members.committed(fragment) < first <= members.committed(fragment) + 2:
+            return f"has View {view.view} from round {first} on"
+        if not _parts(members, fragment, parts) or not set(parts.owners) <= set(view.roster):
+            return f"has View {view.view} with impossible parts"
+    return ""
+
+
+def _parts(members: Membership, fragment: int, parts: FragmentParts) -> bool:
+    assert members.run is not None
+    borders = parts.borders
+    if not parts.owners or len(borders) != len(parts.owners) + 1:
+        return False
+    ends = (borders[0], borders[-1])
+    rises = all(start <= stop for start, stop in pairwise(borders))
+    return rises and ends == (0, members.run.fragment_elements[fragment])
+
+
+def _attempt(members: Membership, attempt: e.Attempt) -> str:
+    what = f"has attempt {attempt.attempt} at round {attempt.round}"
+    plan = members.open_plan(attempt.fragment)
+    if plan is None or (attempt.round, attempt.group) != (plan.stamp.round, plan.stamp.group):
+        return f"{what}, which is not open"
+    if (attempt.view, attempt.attempt) != (plan.stamp.view, plan.stamp.attempt + 1):
+        return f"{what} after {plan.stamp}"
+    if not _sorted_among(attempt.roster, plan.roster):
+        return f"{what} with a roster that is empty, unsorted or larger than before"
+    owners = attempt.owners
+    if len(owners) != len(plan.parts.owners) or not set(owners) <= set(attempt.roster):
+        return f"{what} with impossible owners"
+    return ""
+
+
+def _commit(members: Membership, commit: e.Commit) -> str:
+    plan = members.open_plan(commit.fragment)
+    if plan is None or commit.round != plan.stamp.round:
+        return f"commits round {commit.round} out of order"
+    named = (commit.view, commit.group, commit.attempt)
+    if named != (plan.stamp.view, plan.stamp.group, plan.stamp.attempt):
+        return f"commits another attempt of round {commit.round} than the latest"
+    if tuple(term.peer for term in commit.contributors) != plan.roster:
+        return f"commits round {commit.round} with another roster than the attempt's"
+    if commit.borders != plan.parts.borders or not commit.result_digest:
+        return f"commits round {commit.round} with another result than the attempt's"
+    return ""
+
+
+def _sorted_among(roster: Sequence[PeerId], allowed: Collection[PeerId]) -> bool:
+    rises = all(one < other for one, other in pairwise(roster))
+    return bool(roster) and rises and set(roster) <= set(allowed)

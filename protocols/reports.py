@@ -1,0 +1,130 @@
+"""What peers told the leader, as far as its next decision may need it.
+
+Everything here is bounded by the members and the open rounds. Must NOT decide (leader.py).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from protocols.contributions import check_contributor
+from protocols.errors import RemoteProtocolError
+from protocols.ids import Contributor, PeerId, RoundKey, Stamp
+from protocols.membership import Membership, Plan
+from protocols.messages import Have, Hold, Ready, Waiting
+
+
+@dataclass(slots=True)
+class RoundReports:
+    """What peers said about one open round."""
+
+    ready: dict[PeerId, Contributor] = field(default_factory=dict[PeerId, Contributor])
+    ready_at: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    plan: Stamp | None = None
+    """The attempt that the clock below belongs to."""
+    plan_since: float = 0.0
+    """When its last contribution was ready."""
+    holds: dict[PeerId, tuple[Stamp, str]] = field(default_factory=dict[PeerId, tuple[Stamp, str]])
+    waiting: dict[PeerId, tuple[Stamp, frozenset[PeerId]]] = field(
+        default_factory=dict[PeerId, tuple[Stamp, frozenset[PeerId]]]
+    )
+
+    def everybody_ready(self, plan: Plan) -> bool:
+        return set(plan.roster) <= self.ready.keys()
+
+    def start_clock(self, plan: Plan, now: float) -> None:
+        """A reduction's time runs from when its last contribution was ready, per attempt."""
+        if self.everybody_ready(plan) and self.plan != plan.stamp:
+            self.plan, self.plan_since = plan.stamp, now
+
+    def holders(self, plan: Plan) -> dict[PeerId, str]:
+        """Who holds the result of this attempt, and with which digest."""
+        return {p: digest for p, (stamp, digest) in self.holds.items() if stamp == plan.stamp}
+
+    def complaints(self, plan: Plan) -> Counter[PeerId]:
+        """How many wait for a peer in this attempt."""
+        return Counter(
+            blamed
+            for stamp, peers in self.waiting.values()
+            for blamed in peers
+            if stamp == plan.stamp
+        )
+
+
+@dataclass(slots=True)
+class Reports:
+    """All rounds' reports, and who arrived at which state."""
+
+    me: PeerId
+    members: Membership
+    rounds: dict[RoundKey, RoundReports] = field(default_factory=dict[RoundKey, RoundReports])
+    have: dict[tuple[int, int], dict[PeerId, str]] = field(
+        default_factory=dict[tuple[int, int], dict[PeerId, str]]
+    )
+    """State digests by (fragment, round)."""
+
+    def ready(self, peer: PeerId, message: Ready, now: float) -> None:
+        contributor = message.contributor
+        check_contributor(contributor, peer)
+        reports = self._of(message.stamp)
+        if reports is not None and peer not in reports.ready:  # As owners do: the first stays.
+            reports.ready[peer], reports.ready_at[peer] = contributor, now
+
+    def hold(self, peer: PeerId, message: Hold) -> None:
+        reports = self._of(message.stamp)
+        if reports is not None:
+            reports.holds[peer] = (message.stamp, message.result_digest)
+
+    def waits(self, peer: PeerId, message: Waiting) -> None:
+        reports = self._of(message.stamp)
+        if reports is not None:
+            reports.waiting[peer] = (message.stamp, frozenset(message.peers))
+
+    def has(self, peer: PeerId, message: Have) -> str:
+        """Remember a state; return how it differs from the majority's, if it does."""
+        fragment, round_ = message.fragment, message.round
+        if fragment >= self.members.fragments or round_ > self.members.committed(fragment):
+            raise RemoteProtocolError(peer, "reports a state that was never committed")
+        self.have.setdefault((fragment, round_), {})[peer] = message.state_digest
+        committed = self.members.committed(fragment)
+        for key in [k for k in self.have if k[0] == fragment and k[1] < committed - 1]:
+            del self.have[key]
+        majority = self.majority_digest(fragment, round_)
+        return "" if majority in ("", message.state_digest) else f"differs at round {round_}"
+
+    def forget(self, peer: PeerId) -> None:
+        """What an earlier life of this peer contributed counts no more."""
+        for reports in self.rounds.values():
+            for table in (reports.ready, reports.ready_at, reports.holds, reports.waiting):
+                table.pop(peer, None)
+        for states in self.have.values():
+            states.pop(peer, None)
+
+    def open(self, fragment: int) -> tuple[Plan | None, RoundReports | None]:
+        """The round that waits for a decision, if somebody spoke of it."""
+        plan = self.members.open_plan(fragment)
+        if plan is None:
+            return None, None
+        return plan, self.rounds.get(RoundKey(fragment, plan.stamp.group, plan.stamp.round))
+
+    def states(self, fragment: int, round_: int) -> Mapping[PeerId, str]:
+        return self.have.get((fragment, round_), {})
+
+    def majority_digest(self, fragment: int, round_: int) -> str:
+        """The state digest that most peers reported; our own decides a tie. "" without reports."""
+        reported = self.states(fragment, round_)
+        if not reported:
+            return ""
+        counts = Counter(reported.values())
+        mine = reported.get(self.me)
+        return max(sorted(counts), key=lambda digest: (counts[digest], digest == mine))
+
+    def _of(self, stamp: Stamp) -> RoundReports | None:
+        """Where to note a report; None: its round is decided, or not begun (our log is the
+        newest, so nobody can be further)."""
+        if stamp.fragment >= self.members.fragments or stamp.group != 0:
+            return None
+        if stamp.round != self.members.committed(stamp.fragment) + 1:
+            return None
+        key = RoundKey(stamp.fragment, stamp.group, stamp.round)
+        return self.rounds.setdefault(key, RoundReports())

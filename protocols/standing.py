@@ -1,0 +1,142 @@
+"""Our own standing in the run: getting its state, being able to contribute, going.
+
+What the leader has to know of it is said once, and once more on every new connection: a report
+that was lost with its connection must not be waited for by anybody. Must NOT decide who is a
+member (leader.py) nor what is committed.
+"""
+
+from collections.abc import Sequence
+
+from protocols.catchup import Catchup
+from protocols.commands import AdoptState, Command, Note
+from protocols.entries import Cut
+from protocols.events import StateReceived
+from protocols.hellos import Identity
+from protocols.membership import Membership
+from protocols.messages import Able, CaughtUp, Control, Join, Leave, ReadLog, Unable
+from protocols.rounds import FragmentRounds
+from protocols.trainers import Trainers
+
+
+class Standing:
+    """`news` is what the leader does not know yet."""
+
+    def __init__(self, me: Identity, members: Membership, *, leads: bool) -> None:
+        self.me = me
+        self.members = members
+        self.trainers = Trainers()
+        self.catchup = Catchup("" if leads else "new")
+        self.accepted = leads
+        """Our shell looked at the agreed run and takes part in it."""
+        self.lacks_log = not leads
+        """The leader shall send what follows our last entry."""
+        self.leaving = ""
+        """Why we go, once we do."""
+        self._early: dict[int, StateReceived] = {}
+        """By fragment: what arrived while an outer step was being made."""
+        self._told: dict[type, Control] = {}
+        """By kind: what the leader heard last on the present connection."""
+
+    # What happens to us ---------------------------------------------------------------------
+
+    def leader_connected(self) -> None:
+        """It may have missed what we said last, and we what it said."""
+        self._told.clear()
+        self.lacks_log = True
+
+    def ask_cut(self, why: str, now: float) -> None:
+        """Our state is missing or wrong: the leader shall give us another."""
+        self.trainers.able = False  # Until the ranks' next contribution: they may be far back.
+        self._early.clear()
+        self._told.pop(Join, None)
+        self.catchup.ask(why, now)
+
+    def cut(self, index: int, cut: Cut, *, deadline: float, connected: bool) -> list[Command]:
+        """The log has a cut: [] unless it is for us. `connected`: with its donor, now."""
+        if cut.donor == self.me.peer:
+            self.catchup.owe(index, cut)
+        if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
+            return []  # A cut for an earlier life of ours is over too.
+        return self.catchup.granted(index, cut, deadline=deadline, connected=connected)
+
+    def state_received(
+        self, event: StateReceived, rounds: FragmentRounds, now: float
+    ) -> list[Command]:
+        """A fragment's state came; take it over if it is the cut's."""
+        version = self.catchup.expected(event.sender, event.cut_index, event.fragment)
+        if version is None:
+            return []  # Of an earlier cut, or from somebody who is not its donor.
+        if (version.round, version.state_digest) != (event.round, event.state_digest):
+            self.ask_cut("the donor's state did not match its digest", now)
+            return [Note("transfer", f"{event.sender} sent a state that is not the cut's")]
+        if rounds.applying:
+            self._early[event.fragment] = event  # Two writers of one state: the step goes first.
+            return []
+        self.catchup.arrived(event.fragment)
+        return [
+            AdoptState(event.cut_index, event.fragment, version.round),
+            *rounds.state_received(version.round, version.state_digest),
+        ]
+
+    def applied(self, rounds: FragmentRounds, now: float) -> list[Command]:
+        """An outer step is made: a state that came meanwhile can be taken over."""
+        early = self._early.pop(rounds.fragment, None)
+        return self.state_received(early, rounds, now) if early is not None else []
+
+    def check_digest(self, rounds: FragmentRounds, now: float) -> list[Command]:
+        """I1: the majority's state before the next committed round must be ours."""
+        commit = self.members.commit(rounds.fragment, rounds.version + 1)
+        if commit is None or commit.previous_state_digest in ("", rounds.state_digest):
+            return []
+        if self.catchup.needed:
+            return []  # Known; asking again would start the transfer again.
+        self.ask_cut("diverged", now)
+        return [Note("diverged", f"our state at round {rounds.version} is not the majority's")]
+
+    # What we do -----------------------------------------------------------------------------
+
+    def start_training(self, rounds: Sequence[FragmentRounds]) -> list[Command]:
+        """Ranks get their first parameters when we are a member and rounds may begin."""
+        trainers, views = self.trainers, self.members.views
+        if not self.catchup.needed and any(r.own is not None for r in rounds):
+            trainers.able = True
+        if not trainers.ready or not self.is_member:
+            return []
+        if not views:
+            trainers.able = True
+        elif not trainers.started and all(r.version >= 0 for r in rounds):
+            trainers.started = True
+            first = self.me.peer not in views[-1].roster
+            return [command for r in rounds for command in r.start(first=first)]
+        return []
+
+    def news(self, last_index: int) -> list[Control]:
+        """What the leader does not know yet; the caller tells it."""
+        new: list[Control] = []
+        for report in self._reports(last_index):
+            kind = Able if isinstance(report, Unable) else type(report)
+            if self._told.get(kind) != report:
+                self._told[kind] = report
+                new.append(report)
+        self.lacks_log = False
+        return new
+
+    @property
+    def is_member(self) -> bool:
+        return self.me.peer in self.members.members
+
+    def _reports(self, last_index: int) -> list[Control]:
+        """Everything the leader should know at this moment."""
+        me, reports = self.me, list[Control]()
+        if self.lacks_log:
+            reports.append(ReadLog(last_index))
+        if self.is_member:
+            able = self.trainers.able and not self.catchup.needed
+            reports.append(Able() if able else Unable(self.trainers.why_not))
+        if self.accepted and self.catchup.asking:
+            reports.append(Join(me.name, me.incarnation, me.address, self.catchup.asking))
+        if self.catchup.complete and me.peer in self.members.joiners:
+            reports.append(CaughtUp(self.catchup.complete))
+        if self.leaving and me.peer in self.members.receivers:
+            reports.append(Leave(self.leaving))
+        return reports

@@ -1,0 +1,112 @@
+"""What `lowcomm demo` and `lowcomm sim` start, and when.
+
+The demo's victim kills itself in the middle of a reduction (that window is milliseconds wide and
+cannot be hit from outside); some rounds later a new peer joins.
+"""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from lowcomm.config import RunConfig, load_config
+from lowcomm.events import Commit, Event
+from protocols.errors import ConfigError
+from sims.cluster import write_plan
+from sims.commands import NAMES
+from sims.launch import Watch, fresh_run_dir, supervise
+
+DEMO = Path(__file__).with_name("demo.toml")
+CONFIG = "run.toml"
+KILL_ROUNDS = (6, 9)
+KILL_CHUNKS = (1, 2)
+ROUNDS_UNTIL_JOIN = 2
+
+
+async def run_demo(
+    seed: int, directory: Path | None, overrides: Sequence[str], *, console: Console
+) -> int:
+    """Three nodes, one of them with two ranks; a kill; a join. Returns the exit code."""
+    overrides = [f"run.seed={seed}", *overrides]
+    run = _run_config(DEMO, overrides)
+    run_dir = fresh_run_dir(directory, run.name)
+    config = _place_config(DEMO, run_dir)
+    draw = random.Random(seed)  # noqa: S311 (a demonstration, no secrets)
+    kill_round = draw.randint(*KILL_ROUNDS)
+    fault = f"kill@round={kill_round},chunk={draw.randint(*KILL_CHUNKS)}"
+    committed = asyncio.Event()
+
+    async def start(watch: Watch) -> None:
+        cluster = watch.cluster
+
+        def look(event: Event) -> None:
+            if isinstance(event, Commit) and event.round >= kill_round + ROUNDS_UNTIL_JOIN:
+                committed.set()
+
+        watch.on_event = look
+        first = cluster.start_peer("alpha", config, overrides=[*overrides, "node.ranks=2"])
+        address = await cluster.address_of(first)
+        if not address:
+            return
+        cluster.start_peer("beta", None, join=address, overrides=_node_only(overrides))
+        cluster.start_peer(
+            "gamma", None, join=address, overrides=_node_only(overrides), fault=fault
+        )
+        await committed.wait()
+        cluster.start_peer("delta", None, join=address, overrides=_node_only(overrides))
+
+    write_plan(run_dir, ("alpha", "beta", "delta"))
+    return await supervise(run_dir, run, start, console=console)
+
+
+async def run_sim(
+    config: Path,
+    ranks: Sequence[int],
+    directory: Path | None,
+    overrides: Sequence[str],
+    *,
+    console: Console,
+) -> int:
+    """One node for each count of ranks. Returns the exit code."""
+    run = _run_config(config, overrides)
+    run_dir = fresh_run_dir(directory, run.name)
+    placed = _place_config(config, run_dir)
+    names = NAMES[: len(ranks)]
+
+    async def start(watch: Watch) -> None:
+        cluster, address = watch.cluster, ""
+        for name, count in zip(names, ranks, strict=True):
+            mine = [*overrides, f"node.ranks={count}"]
+            if not address:
+                first = cluster.start_peer(name, placed, overrides=mine)
+                address = await cluster.address_of(first)
+                if not address:
+                    return
+            else:
+                cluster.start_peer(name, placed, join=address, overrides=mine)
+
+    write_plan(run_dir, names)
+    return await supervise(run_dir, run, start, console=console)
+
+
+def _run_config(config: Path, overrides: Sequence[str]) -> RunConfig:
+    run = load_config(config, overrides).run
+    if run is None:
+        raise ConfigError(f"{config} has no [run]")
+    return run
+
+
+def _place_config(config: Path, run_dir: Path) -> Path:
+    """The file as it was, beside what came of it."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    placed = run_dir / CONFIG
+    shutil.copyfile(config, placed)
+    return placed
+
+
+def _node_only(overrides: Sequence[str]) -> list[str]:
+    """A joiner takes [run] from the log."""
+    return [text for text in overrides if text.startswith("node.")]

@@ -1,0 +1,247 @@
+"""The ranks of one node as real gloo processes: test_nodes.py starts this script.
+
+node_ranks.py CASE WORLD DIRECTORY    forks WORLD ranks; each leaves what it saw in DIRECTORY
+"""
+
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+
+from lowcomm.nodes import (
+    join_node,
+    leave_node,
+    rank_device,
+    read_shards,
+    reshard,
+    shard_model,
+    shard_views,
+    write_shards,
+)
+from lowcomm.rank_state import RankFile, load_rank_state, save_rank_state
+from protocols.errors import ConfigError
+
+DEADLINE_S = 60  # Of each rank, whatever happens to the others.
+CPU = rank_device("cpu", local_rank=0)
+
+
+class Odd(nn.Module):
+    """Sizes that no number of ranks divides, some smaller than the number of ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(7, 7), nn.Linear(7, 7, bias=False)])
+        self.inner = nn.Linear(7, 5)
+        self.head = nn.Linear(5, 1)
+        self.tied = nn.Linear(7, 5, bias=False)
+        self.tied.weight = self.inner.weight
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, x_B7: Tensor) -> Tensor:
+        for block in self.blocks:
+            x_B7 = torch.tanh(block(x_B7))
+        return self.head(self.inner(x_B7) + self.tied(x_B7)) * self.scale
+
+
+class Mixed(nn.Module):
+    """Columns sharded, rows sharded, and tensors that are no DTensor at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Linear(3, 7)
+        self.columns = nn.Linear(6, 4, bias=False)
+        self.plain = nn.Parameter(torch.ones(3, 5).t())
+        self.scalar = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x_B7: Tensor) -> Tensor:
+        return self.columns(self.rows(x_B7[:, :3])[:, :6]) @ self.plain[:4] * self.scalar
+
+
+class Grid(nn.Module):
+    """For a 2 x 2 mesh: each parameter with placements of its own."""
+
+    PLACEMENTS: tuple[tuple[Placement, Placement], ...] = (
+        (Replicate(), Shard(0)),
+        (Shard(0), Replicate()),
+        (Shard(0), Shard(1)),
+        (Shard(1), Shard(0)),
+        (Shard(0), Shard(0)),
+        (Replicate(), Replicate()),
+    )
+    SHAPES = ((7, 5), (3, 7), (5, 3), (2, 3, 5), (5, 2), (1, 1))
+
+    def __init__(self) -> None:
+        super().__init__()
+        tensors = (nn.Parameter(torch.ones(shape)) for shape in self.SHAPES)
+        self.all = nn.ParameterList(tensors)
+
+
+MODELS = {"fsdp": Odd, "mixed": Mixed, "grid": Grid, "state": Odd}
+
+
+def build(case: str) -> nn.Module:
+    """The whole model, every element another one."""
+    model = MODELS[case]()
+    fill(model, start=1.0)
+    return model
+
+
+def fill(model: nn.Module, *, start: float) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            count = parameter.numel()
+            parameter.copy_(torch.arange(start, start + count).reshape(parameter.shape) / 77)
+            start += count
+
+
+def flat(model: nn.Module) -> Tensor:
+    """What the fragment should hold, by torch's own gathering."""
+    whole = [
+        parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        for parameter in model.parameters()
+    ]
+    return torch.cat([tensor.detach().flatten() for tensor in whole])
+
+
+def spread(case: str, model: nn.Module, world: int) -> None:
+    """Shard the model over the ranks as its case says."""
+    mesh = join_node(CPU, world_size=world)
+    assert (mesh is None) == (world == 1)
+    if isinstance(model, Odd):
+        shard_model(model, model.blocks, mesh=mesh)
+    elif isinstance(model, Mixed) and mesh is not None:
+        fully_shard(model.rows, mesh=mesh)
+        fully_shard(model.columns, mesh=mesh, shard_placement_fn=lambda _: Shard(1))
+    elif isinstance(model, Grid):
+        grid = init_device_mesh("cpu", (2, 2))
+        for index, placements in enumerate(Grid.PLACEMENTS):
+            tensor = distribute_tensor(model.all[index].detach(), grid, placements)
+            model.all[index] = nn.Parameter(tensor)
+
+
+def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None:
+    signal.alarm(DEADLINE_S)
+    torch.set_num_threads(1)
+    world = int(os.environ["WORLD_SIZE"])
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+    model = build(case)
+    spread(case, model, world)
+    seen: dict[str, object] = {}
+    written, full, delta = (memoryview(buffer) for buffer in shared)
+
+    if case == "state":
+        (directory / f"rank-{rank}.json").write_text(json.dumps(keep_state(model, directory, rank)))
+        leave_node()
+        return
+    shards = shard_views(model, rank=rank)
+    seen["elements"] = sum(shard.elements for shard in shards)
+    write_shards(shards, written)
+    if world > 1:
+        dist.barrier()
+    seen["gathered"] = flat(model).numpy().tobytes().hex()
+
+    inputs_B7 = torch.arange(21.0).reshape(3, 7) / 21
+    if case != "grid":
+        with torch.no_grad():
+            model(inputs_B7)  # Leaves the root's parameters gathered.
+    for name, buffer in (("full", full), ("delta", delta)):
+        reshard(model)
+        read_shards(shards, buffer.toreadonly(), "full" if name == "full" else "delta")
+        if case != "grid":
+            with torch.no_grad():
+                seen[f"{name}_output"] = model(inputs_B7).tolist()
+        reshard(model)
+        seen[name] = flat(model).numpy().tobytes().hex()
+    if case == "grid":
+        seen["refused"] = refuse_strided(model, rank)
+    (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
+    leave_node()
+
+
+def keep_state(model: nn.Module, directory: Path, rank: int) -> dict[str, object]:
+    """Save a trained optimizer's state, load it into a new one; do both go on equally?"""
+    world = dist.get_world_size()
+    parameters = dict(model.named_parameters())
+
+    def optimizer() -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+
+    def backward(step: int) -> None:
+        model.zero_grad()
+        model(torch.full((2, 7), 0.1 * (rank + step))).square().mean().backward()
+
+    trained, fresh = optimizer(), optimizer()
+    for step in range(2):
+        backward(step)
+        trained.step()
+    file = RankFile(directory, rank, world)
+    save_rank_state(file, parameters, trained, data_step=17)
+    found = load_rank_state(file, parameters, fresh)
+    other_world = load_rank_state(RankFile(directory, rank, world + 1), parameters, fresh)
+    tensors = safetensors.torch.load_file(file.path)
+    entry = "exp_avg:blocks.0.weight"
+    with cast(Any, safetensors.safe_open(file.path, framework="pt")) as opened:
+        metadata = opened.metadata()
+    safetensors.torch.save_file(tensors | {entry: torch.zeros(6, 7)}, file.path, metadata)
+    other_shard = load_rank_state(file, parameters, optimizer())
+    backward(3)
+    before = flat(model)
+    locals_before = [shard.local.clone() for shard in shard_views(model, rank=rank)]
+    after: list[Tensor] = []
+    for one in (trained, fresh):
+        for shard, value in zip(shard_views(model, rank=rank), locals_before, strict=True):
+            shard.local.copy_(value)
+        one.step()
+        after.append(flat(model))
+    return {
+        "found": found,
+        "other_world": other_world,
+        "other_shard": other_shard,
+        "equal": torch.equal(*after),
+        "moved": (after[0] - before).abs().max().item(),
+    }
+
+
+def refuse_strided(model: nn.Module, rank: int) -> str:
+    grid = init_device_mesh("cpu", (2, 2))
+    placements = (_StridedShard(0, split_factor=2), Shard(0))
+    tensor = DTensor.from_local(torch.ones(2, 2), grid, placements, run_check=False)
+    assert isinstance(model, Grid)
+    model.all[0] = nn.Parameter(tensor)
+    try:
+        shard_views(model, rank=rank)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    case, world, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    size = 4 * sum(parameter.numel() for parameter in build(case).parameters())
+    shared = [mmap.mmap(-1, size) for _ in range(3)]
+    shared[0].write(b"\xff" * size)  # NaN wherever nobody writes.
+    for buffer, name in zip(shared[1:], ("full", "delta"), strict=True):
+        if case != "state":
+            buffer.write((directory / f"{name}.bin").read_bytes())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(world))
+    mp.start_processes(  # pyright: ignore[reportPrivateImportUsage] - it is documented.
+        main, (case, directory, shared), nprocs=world, start_method="fork"
+    )
+    (directory / "written.bin").write_bytes(shared[0][:])

@@ -1,0 +1,137 @@
+"""A daemon's part towards its ranks, spoken by a test: a real RankGroup with real ranks.
+
+Loaded by its path from the tests beside it.
+"""
+
+import asyncio
+import json
+import math
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from lowcomm.config import NodeConfig, RunConfig, run_to_json
+from lowcomm.outer import F32
+from peers.rank_config import RanksConfig
+from peers.rank_events import (
+    RankContribution,
+    RankEvent,
+    RankMetrics,
+    RanksLayout,
+    RanksLost,
+    RanksReady,
+)
+from peers.ranks import RankGroup
+from peers.supervisor import Spawner
+
+TIMEOUT_S = 80.0
+
+E = TypeVar("E")
+
+
+class Driver:
+    """Posts results and waits for events; use `drive`."""
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        *,
+        run: RunConfig,
+        node: NodeConfig,
+        corpus: Path,
+        decide_boundary: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        self.metrics: list[RankMetrics] = []
+        self.events: asyncio.Queue[RankEvent] = asyncio.Queue()
+        self.elements = 0
+        self.group = RankGroup(
+            RanksConfig(ranks=node.ranks),
+            spawner=spawner,
+            on_event=self.events.put_nowait,
+            decide_boundary=decide_boundary,
+            status=lambda: "{}",
+        )
+        self.group.configure(
+            run=run_to_json(run), node=json.dumps(asdict(node)), corpus=str(corpus)
+        )
+
+    async def expect(self, kind: type[E]) -> E:
+        """The next event but for metrics; fails when it is of another kind."""
+        while isinstance(event := await self.events.get(), RankMetrics):
+            self.metrics.append(event)
+        assert isinstance(event, kind), event
+        return event
+
+    async def attach(self, *, initial: bool, slot: int) -> RanksLayout:
+        """The first attempt, until its ranks are attached."""
+        layout = await self.expect(RanksLayout)
+        last = layout.tensors[-1]
+        self.elements = last.offset + math.prod(last.shape)
+        self.provide(initial=initial, slot=slot, rank_state="")
+        await self.expect(RanksReady)
+        return layout
+
+    async def reattach(self, *, slot: int, rank_state: str) -> RanksLost:
+        """SIGKILL rank 0; until the ranks of the next attempt are attached."""
+        assert self.group._running is not None
+        os.kill(self.group._running.links[0].pid, signal.SIGKILL)
+        lost = await self.expect(RanksLost)
+        self.provide(initial=False, slot=slot, rank_state=rank_state)
+        await self.expect(RanksLayout)
+        await self.expect(RanksReady)
+        return lost
+
+    def provide(self, *, initial: bool, slot: int, rank_state: str) -> None:
+        self.group.provide(
+            fragment_bytes=(4 * self.elements,), initial=initial, slot=slot, rank_state=rank_state
+        )
+
+    async def contribution(self) -> tuple[RankContribution, F32]:
+        """The next contribution, and what is in it."""
+        event = await self.expect(RankContribution)
+        assert self.group.slots is not None
+        view = self.group.slots.contribution(event.fragment, event.generation)
+        return event, np.frombuffer(bytes(view), np.float32)
+
+    def post(
+        self,
+        values_P: F32,
+        kind: Literal["full", "delta"],
+        *,
+        inner_step: int,
+        boundary_steps: int = 1000,
+        finish: bool = False,
+        evaluate: bool = False,
+        snapshot: str = "",
+    ) -> None:
+        def fill(view: memoryview) -> None:
+            view[:] = values_P.tobytes()
+
+        self.group.post_result(
+            0,
+            fill,
+            kind=kind,
+            version=0,
+            inner_step=inner_step,
+            boundary_steps=boundary_steps,
+            finish=finish,
+            evaluate=evaluate,
+            snapshot=snapshot,
+        )
+
+
+def drive(driver: Callable[[], Driver], play: Callable[[Driver], Awaitable[None]]) -> None:
+    """Run `play` beside the ranks, until both have ended."""
+
+    async def both() -> None:
+        made = driver()
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            tasks.create_task(made.group.run())
+            await play(made)
+
+    asyncio.run(both())

@@ -1,0 +1,148 @@
+"""Sharded parameters and the node's shared memory: real ranks, odd sizes, exact bytes."""
+
+import json
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lowcomm.nodes import join_node, places, rank_device, read_shards, shard_views, write_shards
+from lowcomm.outer import F32
+from peers.lifeline import TensorPlace
+from protocols.errors import ConfigError
+
+SCRIPT = Path(__file__).with_name("node_ranks.py")
+ROOT = Path(__file__).parent.parent.parent
+CASES = [("fsdp", 1), ("fsdp", 2), ("fsdp", 3), ("mixed", 2), ("mixed", 3), ("grid", 4)]
+
+
+def load_script() -> ModuleType:
+    spec = spec_from_file_location("node_ranks", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+node_ranks: Any = load_script()
+
+
+@pytest.mark.deadline(100)
+@pytest.mark.parametrize(("case", "world"), CASES)
+def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Path) -> None:
+    model = node_ranks.build(case)
+    original: F32 = node_ranks.flat(model).numpy()
+    size = original.size
+    full = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    delta = np.random.default_rng(1).standard_normal(size, dtype=np.float32) / np.float32(3)
+    (tmp_path / "full.bin").write_bytes(full.tobytes())
+    (tmp_path / "delta.bin").write_bytes(delta.tobytes())
+
+    command = [sys.executable, str(SCRIPT), case, str(world), str(tmp_path)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        timeout=80,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+    assert (tmp_path / "written.bin").read_bytes() == original.tobytes()
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world)]
+    assert sum(rank["elements"] for rank in ranks) == size
+    for rank in ranks:
+        assert rank["gathered"] == original.tobytes().hex()
+        assert rank["full"] == full.tobytes().hex()
+        assert rank["delta"] == (full + delta).tobytes().hex()
+        if case == "grid":
+            assert "only Shard and Replicate" in rank["refused"]
+            continue
+        inputs_B7 = torch.arange(21.0).reshape(3, 7) / 21
+        for name, values in (("full_output", full), ("delta_output", full + delta)):
+            nn.utils.vector_to_parameters(torch.from_numpy(values.copy()), model.parameters())
+            torch.testing.assert_close(torch.tensor(rank[name]), model(inputs_B7).detach())
+
+
+def test_a_tied_parameter_has_one_place_and_all_are_densely_packed() -> None:
+    assert places(node_ranks.Odd()) == [
+        TensorPlace(0, "scale", (2,), 0),
+        TensorPlace(0, "blocks.0.weight", (7, 7), 2),
+        TensorPlace(0, "blocks.0.bias", (7,), 51),
+        TensorPlace(0, "blocks.1.weight", (7, 7), 58),
+        TensorPlace(0, "inner.weight", (5, 7), 107),
+        TensorPlace(0, "inner.bias", (5,), 142),
+        TensorPlace(0, "head.weight", (1, 5), 147),
+        TensorPlace(0, "head.bias", (1,), 152),
+    ]
+
+
+def test_a_whole_tensor_is_written_by_rank_0_and_read_by_all() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    buffer = memoryview(bytearray(8))
+    write_shards(shard_views(model, rank=1), buffer)
+    assert bytes(buffer) == bytes(8)
+    assert sum(shard.elements for shard in shard_views(model, rank=1)) == 0
+    buffer.cast("f")[0], buffer.cast("f")[1] = 3.0, 4.0
+    read_shards(shard_views(model, rank=1), buffer, "full")
+    assert model.weight.tolist() == [[3.0, 4.0]]
+    read_shards(shard_views(model, rank=1), buffer, "delta")
+    assert model.weight.tolist() == [[6.0, 8.0]]
+
+
+def test_reading_leaves_the_parameters_ready_to_train_and_the_buffer_as_it_was() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    shards = shard_views(model, rank=0)
+    weight = model.weight
+    source = np.array([1, 2], dtype=np.float32).tobytes()
+    read_shards(shards, memoryview(source), "full")
+    assert model.weight is weight
+    assert weight.is_leaf
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    assert model.weight.tolist() == [[0.0, 1.0]]
+    assert np.frombuffer(source, np.float32).tolist() == [1, 2]
+
+
+def test_a_delta_is_one_fp32_addition() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    shards = shard_views(model, rank=0)
+    read_shards(shards, memoryview(np.float32(16777216).tobytes()), "full")
+    for _ in range(2):  # Kept in fp64, or summed first, they would count.
+        read_shards(shards, memoryview(np.float32(1).tobytes()), "delta")
+    assert model.weight.item() == 16777216
+
+
+def test_bf16_parameters_are_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
+    with pytest.raises(ConfigError, match=r"1\.weight is torch.bfloat16: fp32 master weights"):
+        shard_views(model, rank=0)
+
+
+def test_a_model_without_elements_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no parameters"):
+        places(nn.Identity())
+    model = nn.Module()
+    model.empty = nn.Parameter(torch.empty(0, 3))
+    with pytest.raises(ConfigError, match=r"parameter empty has no elements \(shape \(0, 3\)\)"):
+        places(model)
+
+
+def test_a_node_without_a_gpu_says_so() -> None:
+    with pytest.raises(ConfigError, match="rank 99 has no GPU of its own: torch sees"):
+        rank_device("cuda", local_rank=99)
+
+
+def test_one_rank_needs_no_process_group() -> None:
+    assert join_node(torch.device("cpu"), world_size=1) is None
+    assert not torch.distributed.is_initialized()

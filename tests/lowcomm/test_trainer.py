@@ -1,0 +1,127 @@
+"""The torch half of a method in somebody's own program; learning rates; what is refused."""
+
+import json
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lowcomm.config import DataConfig, MethodConfig, NodeConfig, OptimizerConfig, RunConfig
+from lowcomm.data.batches import permutation
+from lowcomm.trainer import CosineSchedule, _stepped
+from peers.lifeline import TensorPlace
+from peers.rank_events import RanksFinished
+from peers.supervisor import CommandSpawner
+from protocols.errors import ConfigError
+
+HERE = Path(__file__).parent
+H = 3
+RUN = RunConfig(seed=9, method=MethodConfig(inner_steps=H), data=DataConfig(batch=4, window=16))
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def load_driver() -> Any:
+    spec = spec_from_file_location("rank_driver", HERE / "rank_driver.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+rank_driver: Any = load_driver()
+
+
+@pytest.mark.deadline(100)
+def test_a_users_own_loop_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # torchrun leaves a directory of logs there.
+    slot = 5
+    start = np.array([0.5, 0.0], np.float32)
+    last = np.array([2.0, 0.25], np.float32)
+
+    def driver() -> Any:
+        spawner = CommandSpawner([*TORCHRUN, str(HERE / "user_loop.py"), str(tmp_path)])
+        node = NodeConfig(name="alpha", ranks=2)
+        return rank_driver.Driver(spawner, run=RUN, node=node, corpus=tmp_path)
+
+    async def play(driver: Any) -> None:
+        layout = await driver.attach(initial=False, slot=slot)
+        assert layout.tensors == (
+            TensorPlace(0, "weight", (1, 1), 0),
+            TensorPlace(0, "bias", (1,), 1),
+        )
+        driver.post(start, "full", inner_step=0)
+        event, values = await driver.contribution()
+        assert (event.steps, event.tokens) == (H, 7 * H)
+        assert values[0] > start[0]
+        # A snapshot that the disk does not take is not worth the run, and is not reported.
+        (tmp_path / "file").touch()
+        driver.post(start, "full", inner_step=H, snapshot=str(tmp_path / "file" / "state"))
+        event, _ = await driver.contribution()
+        assert (event.steps, event.tokens) == (H, 7 * H)
+        driver.post(last, "full", inner_step=2 * H, finish=True)
+        await driver.expect(RanksFinished)
+
+    rank_driver.drive(driver, play)
+    seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in range(2)]
+    # A sample belongs to (slot, step, row) and to nothing else; ranks share the rows.
+    order = [permutation(RUN.seed, data_pass, 40) for data_pass in range(10)]
+    samples = [slot + 16 * number for number in range(2 * H * 4)]
+    expected = [int(order[sample // 40][sample % 40]) for sample in samples]
+    for step in range(2 * H):
+        rows = expected[4 * step : 4 * step + 4]
+        assert [seen[0]["items"][step], seen[1]["items"][step]] == [rows[:2], rows[2:]]
+    for rank in seen:
+        assert len(rank["items"]) == 2 * H
+        assert rank["last"] == last.tolist()
+        assert rank["lr"] == 1e-4
+        assert "make the method before the batches" in rank["too_early"]
+        assert "the run is finished" in rank["too_late"]
+        for step in (0, H):  # Both times it has just been given `start`.
+            loss = np.mean([(0.5 - 2) ** 2 * item**2 for item in rank["items"][step]])
+            assert rank["losses"][step] == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_schedule_warms_up_and_ends_at_its_last_fraction() -> None:
+    schedule = CosineSchedule(warmup_steps=4, total_steps=104, final=0.1)
+    assert [schedule(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert schedule(54) == pytest.approx((1 + 0.1) / 2)
+    assert schedule(104) == pytest.approx(0.1)
+    assert schedule(10**9) == schedule(104)
+    factors = [schedule(step) for step in range(4, 105)]
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_a_schedule_without_warm_up_begins_at_its_top() -> None:
+    assert CosineSchedule(warmup_steps=0, total_steps=10, final=0.5)(0) == 1.0
+
+
+def test_a_run_shorter_than_its_warm_up_still_warms_up() -> None:
+    schedule = CosineSchedule(warmup_steps=8, total_steps=4, final=0.5)
+    assert schedule(3) == 0.5
+    assert schedule(8) == 1.0
+    assert schedule(9) == pytest.approx(0.5)
+
+
+def test_the_schedule_of_a_run_counts_its_committed_inner_steps() -> None:
+    run = RunConfig(
+        outer_steps=7,
+        method=MethodConfig(inner_steps=3),
+        optimizer=OptimizerConfig(warmup_steps=2, lr_final=0.2),
+    )
+    assert CosineSchedule.of(run) == CosineSchedule(warmup_steps=2, total_steps=21, final=0.2)
+
+
+def test_an_optimizer_made_before_sharding_is_refused() -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 3)
+    with pytest.raises(ConfigError, match=r"steps a tensor \(3, 2\) that is no parameter"):
+        _stepped(model, torch.optim.SGD(other.parameters(), lr=1.0))
+    stepped = _stepped(model, torch.optim.SGD([model.bias], lr=1.0))
+    assert list(stepped) == ["bias"]
+    assert stepped["bias"] is model.bias

@@ -1,0 +1,242 @@
+"""The built-in trainer as real ranks under a real RankGroup, against a plain loop in this process.
+
+On one thread the two must agree bit by bit: sharding, shared memory, snapshots and restarts are
+changes that change nothing.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
+
+from lowcomm.config import (
+    DataConfig,
+    MethodConfig,
+    ModelConfig,
+    NodeConfig,
+    OptimizerConfig,
+    RunConfig,
+)
+from lowcomm.data.batches import Batches
+from lowcomm.data.corpus import Corpus, build_corpus
+from lowcomm.evaluate import held_out_loss
+from lowcomm.models.llama import Llama, build_model, next_token_loss
+from lowcomm.nodes import places
+from lowcomm.outer import F32
+from lowcomm.trainer import CosineSchedule
+from peers.rank_events import RanksEvaluated, RanksFinished, RanksSnapshotted
+from peers.supervisor import ZygoteSpawner
+
+H = 4
+SLOT = 3
+RUN = RunConfig(
+    seed=5,
+    outer_steps=4,
+    model=ModelConfig(
+        hidden_size=12,
+        layers=2,
+        heads=2,
+        kv_heads=1,
+        intermediate_size=23,
+        context=16,
+        tied_embeddings=True,
+    ),
+    optimizer=OptimizerConfig(lr=1e-2, warmup_steps=5, grad_clip=0.05),
+    method=MethodConfig(inner_steps=H),
+    data=DataConfig(source="files", window=16, batch=4, held_out_below=128, eval_windows=20),
+)
+PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
+
+
+def load_driver() -> Any:
+    path = Path(__file__).with_name("rank_driver.py")
+    spec = spec_from_file_location("rank_driver", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+rank_driver: Any = load_driver()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(8):
+        text = "".join(f"def f{n}(x):\n    return x + {n * number}\n" for n in range(40))
+        (source / f"{number}.py").write_text(text)
+    return build_corpus(RUN.data, folder=str(source), directory=tmp_path / "corpus")
+
+
+class Reference:
+    """The same training in one plain loop."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.model: Llama = build_model(RUN.model, seed=RUN.seed)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), betas=(0.9, 0.95), weight_decay=0.1, fused=True
+        )
+        data = RUN.data
+        self.batches = Batches(
+            corpus.train, window=data.window, batch=data.batch, seed=RUN.seed, slot=SLOT
+        )
+
+    @property
+    def flat(self) -> F32:
+        return parameters_to_vector(self.model.parameters()).detach().numpy().copy()
+
+    def set(self, values_P: F32) -> None:
+        vector_to_parameters(torch.from_numpy(values_P.copy()), self.model.parameters())
+
+    def train(self, *, data_step: int, inner_step: int, steps: int = H) -> F32:
+        """Steps of this node's data from `data_step` on, at the rates from `inner_step` on."""
+        schedule = CosineSchedule(warmup_steps=5, total_steps=4 * H, final=0.1)
+        for step in range(steps):
+            self.optimizer.param_groups[0]["lr"] = 1e-2 * schedule(inner_step + step)
+            self.optimizer.zero_grad()
+            tokens_BT1 = torch.from_numpy(self.batches.node_batch(data_step + step))
+            next_token_loss(self.model, tokens_BT1).backward()
+            clip_grad_norm_(self.model.parameters(), 0.05)
+            self.optimizer.step()
+        return self.flat
+
+
+def node(ranks: int) -> NodeConfig:
+    return NodeConfig(name="alpha", ranks=ranks)
+
+
+def worker(corpus: Path, ranks: int, **options: Any) -> Any:
+    spawner = ZygoteSpawner(PRELOAD, target="lowcomm.worker:main")
+    return rank_driver.Driver(spawner, run=RUN, node=node(ranks), corpus=corpus, **options)
+
+
+def noise(size: int, seed: int) -> F32:
+    return np.random.default_rng(seed).standard_normal(size, dtype=np.float32) / np.float32(20)
+
+
+@pytest.mark.deadline(100)
+def test_a_rank_trains_as_a_plain_loop_bit_by_bit_also_after_a_crash(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    reference = Reference(corpus)
+    initial = reference.flat
+    start, delta, restart, last = (noise(initial.size, seed) for seed in range(4))
+    snapshot = str(tmp_path / "state" / "round-1")
+
+    async def play(driver: Any) -> None:
+        layout = await driver.attach(initial=True, slot=SLOT)
+        assert list(layout.tensors) == places(reference.model)
+        event, values = await driver.contribution()
+        assert (event.steps, event.tokens) == (0, 0)
+        assert values.tobytes() == initial.tobytes()
+
+        driver.post(start, "full", inner_step=0)
+        event, values = await driver.contribution()
+        reference.set(start)
+        assert (event.steps, event.tokens) == (H, H * 4 * 16)
+        assert values.tobytes() == reference.train(data_step=0, inner_step=0).tobytes()
+
+        # Not counted: what was trained stays. The run has not moved, but the data has.
+        driver.post(delta, "delta", inner_step=0, snapshot=snapshot)
+        reference.set(reference.flat + delta)
+        kept = deepcopy(reference.optimizer.state_dict())
+        assert (await driver.expect(RanksSnapshotted)).directory == snapshot
+        _, values = await driver.contribution()
+        assert values.tobytes() == reference.train(data_step=H, inner_step=0).tobytes()
+
+        lost = await driver.reattach(slot=SLOT, rank_state=snapshot)
+        assert "signal 9" in lost.why
+        driver.post(restart, "full", inner_step=0)
+        reference.set(restart)
+        reference.optimizer.load_state_dict(kept)
+        _, values = await driver.contribution()
+        assert values.tobytes() == reference.train(data_step=H, inner_step=0).tobytes()
+
+        # The run has gone on without this node: its data and its rates catch up.
+        driver.post(restart, "full", inner_step=3 * H)
+        reference.set(restart)
+        _, values = await driver.contribution()
+        assert values.tobytes() == reference.train(data_step=3 * H, inner_step=3 * H).tobytes()
+
+        driver.post(last, "full", inner_step=4 * H, finish=True, evaluate=True)
+        evaluated = await driver.expect(RanksEvaluated)
+        reference.set(last)
+        assert evaluated.loss == held_out_loss(
+            reference.model, corpus.held_out, windows=20, window=16, seed=RUN.seed
+        )
+        assert evaluated.windows == 20
+        assert evaluated.sample.startswith("def ")
+        assert len(evaluated.sample) > 100
+        await driver.expect(RanksFinished)
+        assert driver.metrics[-1].step == 2 * H
+        assert driver.metrics[-1].tokens == 2 * H * 4 * 16
+        assert 0 < driver.metrics[-1].loss < 20
+
+    rank_driver.drive(lambda: worker(tmp_path / "corpus", 1), play)
+
+
+def contributions_of_two_ranks(corpus: Path, start: F32) -> list[F32]:
+    """The initial one, one after asking at 2 and 3 steps, one of H steps."""
+    found: list[F32] = []
+
+    async def play(driver: Any) -> None:
+        await driver.attach(initial=True, slot=SLOT)
+        found.append((await driver.contribution())[1])
+        driver.post(start, "full", inner_step=0, boundary_steps=2)
+        event, values = await driver.contribution()
+        found.append(values)
+        assert (event.steps, event.tokens) == (3, 3 * 4 * 16)
+        driver.post(start, "full", inner_step=H, boundary_steps=H, evaluate=True)
+        await driver.expect(RanksEvaluated)
+        event, values = await driver.contribution()
+        found.append(values)
+        assert (event.steps, event.tokens) == (H, H * 4 * 16)
+        driver.post(start, "full", inner_step=2 * H, finish=True)
+        await driver.expect(RanksFinished)
+
+    asked: list[int] = []
+
+    def decide(steps: int) -> bool:
+        asked.append(steps)
+        return steps == 3
+
+    rank_driver.drive(lambda: worker(corpus, 2, decide_boundary=decide), play)
+    assert asked == [2, 3]
+    return found
+
+
+@pytest.mark.deadline(180)
+def test_two_sharded_ranks_train_as_one_does_and_the_same_bits_each_time(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    reference = Reference(corpus)
+    initial = reference.flat
+    start = noise(initial.size, 1)
+    first = contributions_of_two_ranks(tmp_path / "corpus", start)
+    assert first[0].tobytes() == initial.tobytes()
+    reference.set(start)
+    early = reference.train(data_step=0, inner_step=0, steps=3)
+    np.testing.assert_allclose(first[1], early, atol=2e-5)
+    assert np.abs(early - start).max() > 1e-3
+    reference.set(start)
+    late = reference.train(data_step=H, inner_step=H)
+    np.testing.assert_allclose(first[2], late, atol=2e-5)
+    again = contributions_of_two_ranks(tmp_path / "corpus", start)
+    assert [values.tobytes() for values in again] == [values.tobytes() for values in first]

@@ -1,0 +1,145 @@
+"""A daemon in short, for the tests of ranks with real processes (`rank_programs.py`).
+
+Must NOT hold fixtures that act without being asked for: other tests live here too.
+"""
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from peers.rank_config import RanksConfig
+from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksLost, RanksReady
+from peers.ranks import RankGroup
+from peers.slots import Slots
+from peers.supervisor import Spawner, ZygoteSpawner
+
+HERE = Path(__file__).parent
+FRAGMENT_BYTES = (4 << 10,)
+STEPS = 3
+"""Ranks contribute after so many; as in rank_programs.py."""
+
+E = TypeVar("E")
+
+
+class Owner:
+    """What a daemon does with its ranks, in short: answers everything, remembers all events."""
+
+    def __init__(self, config: RanksConfig, *, spawner: Spawner | None = None) -> None:
+        self.events: asyncio.Queue[RankEvent] = asyncio.Queue()
+        self.metrics: dict[int, RankMetrics] = {}
+        """The first ones of each rank: `step` is its pid, `tokens` its MASTER_PORT."""
+        self.version = 0
+        self.attaches = True
+        self.group = RankGroup(
+            config,
+            spawner=spawner or ZygoteSpawner(["peers.rank_client"], target="rank_programs:rank"),
+            on_event=self.on_event,
+            decide_boundary=lambda steps: steps == STEPS,
+            status=lambda: json.dumps({"state": "training"}),
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    def on_event(self, event: RankEvent) -> None:
+        if isinstance(event, RanksLayout) and self.attaches:
+            self.attach()
+        if isinstance(event, RankMetrics):
+            self.metrics.setdefault(event.rank, event)
+        if isinstance(event, RanksLost):
+            self.metrics = {}
+        self.events.put_nowait(event)
+
+    def configure(self) -> None:
+        self.group.configure(run="{}", node="{}", corpus="")
+
+    def attach(self) -> Slots:
+        return self.group.provide(
+            fragment_bytes=FRAGMENT_BYTES, initial=True, slot=0, rank_state=""
+        )
+
+    def post(self, *, finish: bool = False, evaluate: bool = False, snapshot: str = "") -> None:
+        self.version += 1
+        self.group.post_result(
+            0,
+            fill_with(self.version),
+            kind="full",
+            version=self.version,
+            inner_step=STEPS * self.version,
+            boundary_steps=1,
+            finish=finish,
+            evaluate=evaluate,
+            snapshot=snapshot,
+        )
+
+    async def until(self, kind: type[E], *, within_s: float = 20) -> E:
+        """The next event of this kind; those before it are passed over."""
+        async with asyncio.timeout(within_s):
+            while True:
+                event = await self.events.get()
+                if isinstance(event, kind):
+                    return event
+
+    async def ready(self, attempt: int = 0) -> dict[int, RankMetrics]:
+        """All ranks are attached and have told their pids."""
+        assert await self.until(RanksReady) == RanksReady(attempt)
+        while len(self.metrics) < 2:
+            await self.until(RankMetrics)
+        return self.metrics
+
+    async def ended(self) -> None:
+        assert self.task is not None
+        await asyncio.wait_for(asyncio.shield(self.task), 20)
+
+
+@asynccontextmanager
+async def run_owner(
+    *,
+    ranks: int = 2,
+    hang_timeout_s: float = 30.0,
+    restarts_max: int = 5,
+    spawner: Spawner | None = None,
+) -> AsyncGenerator[Owner]:
+    """An owner whose group runs, until cancelled at the end, after which nothing is left."""
+    with tempfile.TemporaryDirectory(prefix="lc") as directory:
+        config = RanksConfig(
+            ranks=ranks,
+            directory=directory,
+            hang_timeout_s=hang_timeout_s,
+            restarts_max=restarts_max,
+        )
+        owner = Owner(config, spawner=spawner)
+        owner.task = asyncio.create_task(owner.group.run())
+        try:
+            yield owner
+        finally:
+            owner.task.cancel()
+            await asyncio.wait({owner.task})
+        assert os.listdir(directory) == []
+        assert owner.group.slots is None
+        if not owner.task.cancelled():
+            owner.task.exception()
+
+
+def fill_with(byte: int) -> Callable[[memoryview], None]:
+    def fill(view: memoryview) -> None:
+        view[:] = bytes([byte]) * len(view)
+
+    return fill
+
+
+Running = Callable[..., AbstractAsyncContextManager[Owner]]
+"""The arguments of `run_owner`."""
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Running:
+    """Starts owners whose ranks can import `rank_programs`, and behave well."""
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parents[1]}:{HERE}")
+    monkeypatch.delenv("BEHAVIOUR", raising=False)
+    return run_owner

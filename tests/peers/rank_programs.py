@@ -1,0 +1,214 @@
+"""What the processes of these tests run: ranks without torch, launchers, a whole daemon.
+
+Made importable by PYTHONPATH. A rank behaves well, but for the last one of attempt 0, which does
+what the variable BEHAVIOUR names.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from peers.bus import Contributed
+from peers.lifeline import Boundary, TensorPlace
+from peers.rank_client import RankClient
+from peers.rank_config import RanksConfig
+from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksReady
+from peers.ranks import RankGroup
+from peers.records import encode
+from peers.supervisor import ZygoteSpawner
+
+ELEMENTS = 1 << 10
+TENSORS = (TensorPlace(0, "a", (2, ELEMENTS // 4), 0), TensorPlace(0, "b", (ELEMENTS // 2,), 512))
+STEPS = 3
+EXIT_WRONG_BYTES = 9
+
+
+def rank() -> int:
+    """Train until told to finish."""
+    number, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    attempt = int(os.environ["LOWCOMM_ATTEMPT"])
+    odd = number == ranks - 1 and attempt == 0
+    behaviour = os.environ.get("BEHAVIOUR", "") if odd else ""
+    if behaviour == "exit":
+        return 7
+    client = RankClient(
+        os.environ["LOWCOMM_SOCKET"], rank=number, world_size=ranks, attempt=attempt
+    )
+    elements = ELEMENTS // ranks + (behaviour == "layout")
+    client.attach(TENSORS, elements=elements)
+    tell_pid(client, loss=0.0)
+    if behaviour:
+        misbehave(client, behaviour, attempt)
+    step = 0
+    while True:
+        result = client.wait_result(0)
+        view = client.result(result)
+        if bytes(view) != bytes([result.version]) * (4 * ELEMENTS):
+            return EXIT_WRONG_BYTES
+        client.release(result)
+        if result.evaluate:
+            client.evaluated(loss=1.5, windows=4, sample=f"rank {number}")
+        if result.snapshot:
+            client.snapshotted(result.snapshot)
+        if result.finish:
+            client.close()
+            return 0
+        step = train(client, step)
+        write_shard(client, attempt, ranks)
+        if behaviour == "torn":
+            tell_pid(client, loss=1.0)
+            hang()
+        client.contribute(0, steps=STEPS, tokens=STEPS * 100)
+
+
+def train(client: RankClient, step: int) -> int:
+    """STEPS inner steps; the new count."""
+    for steps in range(1, STEPS + 1):
+        client.count_step(step + steps)
+        if client.ask_boundary(steps) != (steps == STEPS):
+            raise AssertionError(f"contribute after {steps} steps?")
+    return step + STEPS
+
+
+def write_shard(client: RankClient, attempt: int, ranks: int) -> None:
+    """Its part of the fragment: bytes that tell the attempt and the rank."""
+    view = client.contribution(0)
+    size = len(view) // ranks
+    start = client.rank * size
+    view[start : start + size] = bytes([16 * attempt + client.rank]) * size
+
+
+def tell_pid(client: RankClient, *, loss: float) -> None:
+    """A test learns whom to kill, and which port the attempt has."""
+    port = int(os.environ["MASTER_PORT"])
+    client.metrics(step=os.getpid(), tokens=port, loss=loss, tokens_per_s=0.0)
+
+
+def misbehave(client: RankClient, behaviour: str, attempt: int) -> None:
+    """One thing that ends the attempt, unless the loop does it later."""
+    assert client._bus is not None
+    boundary = encode(Boundary(steps=1))
+    bad_frames = {
+        "malformed": struct.pack("<I", 1) + b"\xc1",
+        "oversized": struct.pack("<I", 1 << 21),
+        "impatient": 100 * (struct.pack("<I", len(boundary)) + boundary),
+    }
+    if behaviour == "impatient":
+        client.wait_result(0)
+    if behaviour in bad_frames:
+        client._link._socket.sendall(bad_frames[behaviour])
+        hang()
+    if behaviour == "bus":
+        client._bus._socket.send(b"\xc1")
+        hang()
+    if behaviour in {"flagless", "generation"}:
+        client.wait_result(0)
+        generation = 1 + (behaviour == "generation")
+        client._bus.send(
+            Contributed(
+                rank=client.rank,
+                attempt=attempt,
+                fragment=0,
+                generation=generation,
+                steps=STEPS,
+                tokens=STEPS * 100,
+            )
+        )
+        hang()
+    if behaviour == "raise":
+        raise RuntimeError("a bug of the training program")
+    if behaviour == "close":
+        client.close()
+        hang()
+    if behaviour == "stop":
+        client.wait_result(0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hang() -> NoReturn:
+    """Until killed."""
+    while True:
+        signal.pause()
+
+
+def wait() -> int:
+    """A rank that says nothing."""
+    hang()
+
+
+def leave_a_child() -> int:
+    """A rank that ends before its child."""
+    child = subprocess.Popen(["sleep", "100"])
+    with open(os.environ["PID_FILE"], "w") as file:
+        file.write(str(child.pid))
+    return 0
+
+
+def chatter() -> int:
+    """A rank that shows its variables and signals, and prints without a newline."""
+    sys.stdout.write(f"{os.environ['RANK']} {os.environ.get('OMP_NUM_THREADS')} ")
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        return 1
+    return int(os.environ.get("CODE", "0"))
+
+
+def launch() -> None:
+    """As torchrun does: each rank in a session of its own; ends with the first failure."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    command = [sys.executable, "-c", "import rank_programs as p; raise SystemExit(p.rank())"]
+    children = [
+        subprocess.Popen(command, env={**os.environ, "RANK": str(number)}, start_new_session=True)
+        for number in range(ranks)
+    ]
+    codes = [child.wait() for child in children]
+    sys.exit(max(abs(code) for code in codes))
+
+
+def daemon() -> None:
+    """A daemon with two ranks; prints the pids of the ranks and of their zygote."""
+    asyncio.run(_daemon())
+
+
+async def _daemon() -> None:
+    pids: list[int] = []
+
+    def on_event(event: RankEvent) -> None:
+        if isinstance(event, RanksLayout):
+            sizes = (4 * ELEMENTS,)
+            group.provide(fragment_bytes=sizes, initial=False, slot=0, rank_state="")
+        elif isinstance(event, RanksReady):
+            group.post_result(
+                0, fill_with(1), kind="full", version=1, inner_step=0, boundary_steps=1
+            )
+        elif isinstance(event, RankMetrics):
+            with open(f"/proc/{event.step}/stat") as file:
+                zygote = int(file.read().split(")")[1].split()[1])
+            pids.append(event.step)
+            if len(pids) == 2:
+                sys.stdout.write(json.dumps([zygote, *pids]) + "\n")
+                sys.stdout.flush()
+
+    group = RankGroup(
+        RanksConfig(ranks=2),
+        spawner=ZygoteSpawner(["peers.rank_client"], target="rank_programs:rank"),
+        on_event=on_event,
+        decide_boundary=lambda steps: steps == STEPS,
+        status=lambda: "{}",
+    )
+    group.configure(run="{}", node="{}", corpus="")
+    await group.run()
+
+
+def fill_with(byte: int) -> Callable[[memoryview], None]:
+    """Writes the same byte everywhere."""
+
+    def fill(view: memoryview) -> None:
+        view[:] = bytes([byte]) * len(view)
+
+    return fill

@@ -1,0 +1,284 @@
+"""The book of one attempt: who may say what when, and who is too slow."""
+
+import pytest
+
+from peers.attempt import (
+    OPEN_BOUNDARIES_MAX,
+    PATIENCE_S,
+    Attempt,
+    RankFault,
+    Stage,
+    fragment_elements,
+)
+from peers.bus import Contributed
+from peers.lifeline import Hello, TensorPlace
+
+LAYOUT = (TensorPlace(0, "a", (2, 3), 0), TensorPlace(0, "b", (4,), 6), TensorPlace(1, "c", (), 0))
+
+
+def new_attempt(ranks: int = 2) -> Attempt:
+    return Attempt(
+        3, ranks=ranks, hang_timeout_s=40.0, decide_boundary=lambda steps: steps % 10 == 0
+    )
+
+
+def hello(rank: int, world_size: int = 2) -> Hello:
+    return Hello(rank=rank, world_size=world_size, attempt=3, pid=1)
+
+
+def contributed(rank: int, generation: int, *, fragment: int = 0, steps: int = 10) -> Contributed:
+    return Contributed(
+        rank=rank, attempt=3, fragment=fragment, generation=generation, steps=steps, tokens=5
+    )
+
+
+def report(attempt: Attempt, rank: int) -> None:
+    attempt.hello(hello(rank))
+    attempt.configured(rank)
+
+
+def ready_attempt() -> Attempt:
+    attempt = new_attempt()
+    for rank in (0, 1):
+        report(attempt, rank)
+        attempt.layout(rank, LAYOUT, (5, 6)[rank])
+    for rank in (0, 1):
+        attempt.attached(rank, (1, 8))
+        attempt.ready(rank)
+    return attempt
+
+
+def train(attempt: Attempt) -> None:
+    attempt.result_sent(finish=False, evaluate=False, snapshot="")
+
+
+def test_the_layout_is_known_when_all_have_reported_it() -> None:
+    attempt = new_attempt()
+    report(attempt, 1)
+    report(attempt, 0)
+    assert attempt.in_stage(Stage.BUILDING) == [0, 1]
+    assert attempt.layout(1, LAYOUT, 4) is None
+    assert attempt.layout(0, LAYOUT, 7) == LAYOUT
+    assert not attempt.is_ready
+    attempt.attached(0, (1, 1))
+    attempt.attached(1, (1, 1))
+    assert not attempt.ready(1)
+    assert attempt.ready(0)
+    assert attempt.is_ready
+
+
+def test_ranks_must_cover_the_layout_exactly() -> None:
+    attempt = new_attempt()
+    report(attempt, 0)
+    report(attempt, 1)
+    attempt.layout(0, LAYOUT, 5)
+    with pytest.raises(RankFault, match="write 10 elements, their layout has 11"):
+        attempt.layout(1, LAYOUT, 5)
+
+
+def test_ranks_must_report_the_same_layout() -> None:
+    attempt = new_attempt()
+    report(attempt, 0)
+    report(attempt, 1)
+    attempt.layout(0, LAYOUT, 5)
+    with pytest.raises(RankFault, match=r"rank 1 has TensorPlace\(fragment=0, name='other'"):
+        attempt.layout(1, (LAYOUT[0], TensorPlace(0, "other", (4,), 6), LAYOUT[2]), 6)
+
+
+def test_elements_are_counted_by_fragment() -> None:
+    assert fragment_elements(LAYOUT) == (10, 1)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ((), "numbered from 0"),
+        ((TensorPlace(1, "a", (2,), 0),), "numbered from 0"),
+        ((TensorPlace(0, "a", (2,), 1),), "lies at element 1"),
+        ((TensorPlace(0, "a", (2,), 0), TensorPlace(0, "b", (2,), 1)), "ends at 2"),
+        ((TensorPlace(0, "a", (0,), 0),), "shape"),
+        ((TensorPlace(0, "a", (1,) * 17, 0),), "shape"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(tensors: tuple[TensorPlace, ...], why: str) -> None:
+    with pytest.raises(RankFault, match=why):
+        fragment_elements(tensors)
+
+
+def test_strangers_and_twins_are_refused() -> None:
+    attempt = new_attempt()
+    with pytest.raises(RankFault, match="world of 3, not 2"):
+        attempt.hello(hello(0, world_size=3))
+    with pytest.raises(RankFault, match="rank 2 of 2"):
+        attempt.hello(hello(2))
+    attempt.hello(hello(0))
+    with pytest.raises(RankFault, match="out of turn"):
+        attempt.hello(hello(0))
+    with pytest.raises(RankFault, match="out of turn"):
+        attempt.layout(0, LAYOUT, 11)
+    with pytest.raises(RankFault, match="rank 9 of 2"):
+        attempt.ready(9)
+
+
+def test_all_ranks_get_the_same_answer_and_it_is_decided_once() -> None:
+    asked: list[int] = []
+
+    def decide(steps: int) -> bool:
+        asked.append(steps)
+        return len(asked) == 1
+
+    attempt = ready_attempt()
+    attempt._decide_boundary = decide
+    assert attempt.boundary(1, 5) is True
+    assert attempt.boundary(1, 6) is False
+    assert attempt.boundary(0, 5) is True
+    assert attempt.boundary(0, 6) is False
+    assert asked == [5, 6]
+
+
+def test_a_rank_that_runs_away_is_a_fault() -> None:
+    attempt = ready_attempt()
+    for steps in range(OPEN_BOUNDARIES_MAX):
+        attempt.boundary(0, steps)
+    with pytest.raises(RankFault, match="others do not reach"):
+        attempt.boundary(0, OPEN_BOUNDARIES_MAX)
+    early = new_attempt()
+    with pytest.raises(RankFault, match="before all ranks are attached"):
+        early.boundary(0, 1)
+
+
+def test_a_rank_may_contribute_while_another_is_still_on_its_way() -> None:
+    """Initial parameters are written at once: found by the first demo with two ranks."""
+    attempt = new_attempt()
+    for rank in (0, 1):
+        report(attempt, rank)
+        attempt.layout(rank, LAYOUT, (5, 6)[rank])
+        attempt.attached(rank, (1, 8))
+    with pytest.raises(RankFault, match="before it is attached"):
+        attempt.contributed(contributed(1, 1, steps=0))
+    attempt.ready(1)
+    assert not attempt.contributed(contributed(1, 1, steps=0))
+    attempt.ready(0)
+    assert attempt.contributed(contributed(0, 1, steps=0))
+
+
+def test_a_contribution_counts_when_all_ranks_are_done() -> None:
+    attempt = ready_attempt()
+    train(attempt)
+    assert not attempt.contributed(contributed(1, 1))
+    assert not attempt.contributed(contributed(0, 8, fragment=1))
+    assert not attempt.contributed_once
+    assert attempt.contributed(contributed(0, 1))
+    assert attempt.contributed_once
+    assert attempt.contributed(contributed(1, 8, fragment=1))
+    assert not attempt.contributed(contributed(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (contributed(0, 2), "1 is next"),
+        (contributed(0, 0), "1 is next"),
+        (contributed(0, 1, fragment=2), "not there"),
+    ],
+)
+def test_a_contribution_out_of_order_is_a_fault(message: Contributed, why: str) -> None:
+    with pytest.raises(RankFault, match=why):
+        ready_attempt().contributed(message)
+
+
+def test_ranks_must_agree_on_the_counts() -> None:
+    attempt = ready_attempt()
+    attempt.contributed(contributed(0, 1, steps=10))
+    with pytest.raises(RankFault, match="disagree"):
+        attempt.contributed(contributed(1, 1, steps=11))
+
+
+def test_a_rank_must_not_overwrite_a_contribution_that_is_not_complete() -> None:
+    attempt = ready_attempt()
+    attempt.contributed(contributed(0, 1))
+    attempt.contributed(contributed(0, 2))
+    with pytest.raises(RankFault, match="overwrites generation 1"):
+        attempt.contributed(contributed(0, 3))
+
+
+def test_a_snapshot_is_complete_when_all_ranks_have_written_it() -> None:
+    attempt = ready_attempt()
+    attempt.result_sent(finish=False, evaluate=False, snapshot="there")
+    assert not attempt.snapshotted(1, "there")
+    assert not attempt.snapshotted(1, "there")
+    assert attempt.snapshotted(0, "there")
+    with pytest.raises(RankFault, match="nobody asked"):
+        attempt.snapshotted(0, "there")
+
+
+def test_ranks_may_end_only_when_told_to() -> None:
+    attempt = ready_attempt()
+    assert not attempt.ended(0, 0)
+    assert not attempt.finishing
+    attempt.result_sent(finish=True, evaluate=False, snapshot="")
+    assert attempt.finishing
+    assert not attempt.ended(1, 0)
+    assert not attempt.ended(0, -9)
+    assert attempt.ended(0, 0)
+    assert attempt.ended(None, 0)
+    assert not attempt.ended(None, 1)
+
+
+def test_a_standing_step_counter_means_a_hang_only_while_training() -> None:
+    attempt = ready_attempt()
+    for _ in range(1000):
+        attempt.tick([0, 0])
+    train(attempt)
+    for step in range(1000):
+        attempt.tick([step, step])
+    attempt.contributed(contributed(0, 1))
+    for step in range(1000, 1039):
+        attempt.tick([1000, step])
+    for _ in range(40):  # The first one still sees a new step.
+        attempt.tick([1000, 1039])
+    with pytest.raises(RankFault, match="rank 1 hangs: it counts no step for 40 s"):
+        attempt.tick([1000, 1039])
+
+
+def test_extra_work_has_longer_until_steps_are_counted_again() -> None:
+    attempt = ready_attempt()
+    attempt.result_sent(finish=False, evaluate=True, snapshot="")
+    for _ in range(500):
+        attempt.tick([0, 0])
+    attempt.tick([1, 1])
+    for _ in range(39):
+        attempt.tick([1, 1])
+    with pytest.raises(RankFault, match="rank 0 hangs"):
+        attempt.tick([1, 1])
+
+
+@pytest.mark.parametrize("stage", [Stage.STARTING, Stage.BUILDING, Stage.MAPPING, Stage.WORKING])
+def test_every_stage_that_is_a_ranks_turn_ends(stage: Stage) -> None:
+    attempt = new_attempt(ranks=1)
+    if stage is not Stage.STARTING:
+        attempt.hello(hello(0, world_size=1))
+        attempt.configured(0)
+    if stage in {Stage.MAPPING, Stage.WORKING}:
+        attempt.layout(0, LAYOUT, 11)
+        attempt.attached(0, (1, 1))
+    if stage is Stage.WORKING:
+        attempt.ready(0)
+        attempt.result_sent(finish=True, evaluate=False, snapshot="")
+    ticks = round(PATIENCE_S[stage] / attempt.tick_s)
+    for _ in range(ticks - 1):
+        attempt.tick([0])
+    with pytest.raises(RankFault, match=f"rank 0 hangs: it {stage.value}"):
+        attempt.tick([0])
+
+
+@pytest.mark.parametrize("stage", [Stage.GREETED, Stage.REPORTED])
+def test_a_rank_that_waits_for_us_waits(stage: Stage) -> None:
+    attempt = new_attempt(ranks=1)
+    attempt.hello(hello(0, world_size=1))
+    if stage is Stage.REPORTED:
+        attempt.configured(0)
+        attempt.layout(0, LAYOUT, 11)
+    for _ in range(10_000):
+        attempt.tick([0])
+    assert attempt.in_stage(stage) == [0]

@@ -1,0 +1,160 @@
+"""How an attempt of real processes ends: ranks that die, hang or misbehave cost it, no more."""
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from peers.rank_events import RankContribution, RankMetrics, RanksFinished, RanksLost, RanksReady
+from peers.ranks import RanksFailed
+from peers.supervisor import CommandSpawner, ZygoteSpawner
+
+if TYPE_CHECKING:
+    from tests.peers.conftest import Running
+
+
+STEPS = 3
+
+
+@pytest.mark.asyncio
+async def test_a_killed_rank_is_replaced_and_its_torn_contribution_is_void(
+    running: "Running",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", "torn")
+    async with running() as owner:
+        owner.configure()
+        first = await owner.ready()
+        owner.post()
+        while (torn := await owner.until(RankMetrics)).loss == 0.0:
+            pass
+        slots = owner.group.slots
+        assert slots is not None
+        assert torn.rank == 1
+        assert slots.contribution(0, 1)[2048:] == b"\x01" * 2048, "it has written, but not told"
+        os.kill(first[1].step, signal.SIGKILL)
+        assert await owner.until(RanksLost) == RanksLost(0, "rank 1 was killed by signal 9")
+
+        again = await owner.ready(attempt=1)
+        assert not slots.all_done("contribution", 0, 1)
+        assert slots.step(0) == 0
+        assert {metrics.step for metrics in again.values()}.isdisjoint(
+            metrics.step for metrics in first.values()
+        )
+        assert again[0].tokens != first[0].tokens, "another MASTER_PORT"
+        owner.post()
+        contribution = await owner.until(RankContribution)
+        assert contribution.generation == 1, "the dead attempt's never counted"
+        assert slots.contribution(0, 1) == b"\x10" * 2048 + b"\x11" * 2048
+        owner.post()
+        assert (await owner.until(RankContribution)).generation == 2
+        os.kill(again[0].step, signal.SIGKILL)
+        await owner.until(RanksReady)
+        owner.post()
+        assert (await owner.until(RankContribution)).generation == 3, "generations go on"
+        del slots
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("who", ["hung while training", "the daemon is not to blame"])
+async def test_a_hung_rank_is_noticed_only_while_it_trains(
+    running: "Running", monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    if who == "hung while training":
+        monkeypatch.setenv("BEHAVIOUR", "stop")
+    async with running(hang_timeout_s=0.5) as owner:
+        owner.configure()
+        await owner.until(RanksReady)
+        owner.post()
+        if who == "hung while training":
+            lost = await owner.until(RanksLost)
+            assert lost.why == "rank 1 hangs: it counts no step for 0.5 s (at step 0)"
+            assert await owner.until(RanksReady) == RanksReady(1)
+        else:
+            await owner.until(RankContribution)
+            with pytest.raises(TimeoutError):  # All wait for a result for as long as it takes.
+                await owner.until(RanksLost, within_s=1.0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [
+        ("exit", "rank 1 ended with code 7"),
+        ("raise", "rank 1 ended with code 1"),
+        ("layout", "ranks write 1025 elements, their layout has 1024"),
+        ("malformed", "rank 1: undecodable record"),
+        ("oversized", "rank 1: a frame of 2097152 bytes, at most 1048576"),
+        ("impatient", "rank 1: it does not wait for its answers"),
+        ("bus", "a rank sent on the bus: undecodable record"),
+        ("close", "rank 1: it closed its lifeline"),
+        ("flagless", "generation 1 of fragment 0 is not whole"),
+        ("generation", "rank 1 contributes generation 2 of fragment 0, 1 is next"),
+    ],
+)
+async def test_a_rank_that_misbehaves_ends_its_attempt_only(
+    running: "Running", behaviour: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", behaviour)
+    async with running() as owner:
+        owner.configure()
+        if behaviour in {"flagless", "generation", "impatient"}:
+            await owner.until(RanksReady)
+            owner.post()
+        lost = await owner.until(RanksLost)
+        assert lost.attempt == 0
+        assert lost.why.startswith(why)
+        assert await owner.until(RanksReady) == RanksReady(1)
+        owner.post()
+        assert await owner.until(RankContribution) == RankContribution(0, 1, STEPS, 300)
+
+
+@pytest.mark.asyncio
+async def test_attempts_are_counted(running: "Running", monkeypatch: pytest.MonkeyPatch) -> None:
+    spawner = ZygoteSpawner([], target="rank_programs:no_such_function")
+    async with running(restarts_max=1, spawner=spawner) as owner:
+        owner.configure()
+        for attempt in (0, 1):
+            assert (await owner.until(RanksLost)).attempt == attempt
+        with pytest.raises(RanksFailed, match=r"2 attempts .* failed in a row: rank . ended with"):
+            await owner.ended()
+
+
+@pytest.mark.asyncio
+async def test_a_spawner_that_cannot_start_fails_the_group(running: "Running") -> None:
+    spawner = ZygoteSpawner(["no_such_module"], target="x:y")
+    async with running(restarts_max=0, spawner=spawner) as owner:
+        with pytest.raises(RanksFailed, match="zygote ended with 1"):
+            await owner.ended()
+
+
+@pytest.mark.asyncio
+async def test_a_users_own_launcher(running: "Running") -> None:
+    spawner = CommandSpawner([sys.executable, "-c", "import rank_programs as p; p.launch()"])
+    async with running(spawner=spawner) as owner:
+        owner.configure()
+        first = await owner.ready()
+        owner.post()
+        await owner.until(RankContribution)
+        os.kill(first[0].step, signal.SIGKILL)
+        lost = await owner.until(RanksLost)
+        # The launcher still waits for rank 1: there is no exit status yet.
+        assert lost.why in {"rank 0: its process has ended", "rank 0: it closed its lifeline"}
+        await owner.until(RanksReady)
+        assert state_of(first[1].step) in {"", "Z"}, "the other rank was killed before"
+        owner.post()
+        await owner.until(RankContribution)
+        owner.post(finish=True)
+        assert await owner.until(RanksFinished) == RanksFinished(1)
+        await owner.ended()
+
+
+def state_of(pid: int) -> str:
+    """One letter, "Z" for a zombie that nobody has reaped yet; empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

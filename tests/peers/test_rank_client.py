@@ -1,0 +1,250 @@
+"""The rank's side, against the daemon's parts in the same process."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from peers.bus import Bus, Contributed, Evaluated, Metrics, Ready, Result, Snapshotted
+from peers.lifeline import (
+    EXIT_DAEMON_GONE,
+    EXIT_REFUSED,
+    Answer,
+    Attached,
+    Boundary,
+    Configured,
+    Hello,
+    Layout,
+    Lifeline,
+    LifelineServer,
+    TensorPlace,
+)
+from peers.rank_client import RankClient
+from peers.slots import Slots, SlotsError, SlotsShape
+
+ROOT = Path(__file__).parents[2]
+TENSORS = (TensorPlace(0, "a", (2,), 0), TensorPlace(1, "b", (3,), 0))
+SHAPE = SlotsShape(ranks=2, fragment_bytes=(8, 12))
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The parts that a rank speaks with. It never accepts the link of its own process."""
+
+    path: str
+    lifelines: LifelineServer
+    bus: Bus
+    slots: Slots
+
+
+@asynccontextmanager
+async def serving() -> AsyncGenerator[Daemon]:
+    with tempfile.TemporaryDirectory(prefix="lc") as directory:
+        lifelines = LifelineServer(f"{directory}/lifeline", links_max=4)
+        bus = Bus(f"ipc://{directory}/bus")
+        slots = Slots.create(SHAPE)
+        try:
+            yield Daemon(f"{directory}/lifeline", lifelines, bus, slots)
+        finally:
+            slots.close()
+            bus.close()
+            lifelines.close()
+
+
+def connect(path: str) -> RankClient:
+    return RankClient(path, rank=1, world_size=2, attempt=4, timeout_s=5)
+
+
+@asynccontextmanager
+async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline, bytes]]:
+    """A client that is ready, its lifeline and its address on the bus."""
+    connecting = asyncio.create_task(asyncio.to_thread(connect, daemon.path))
+    link, hello = await daemon.lifelines.receive()
+    assert hello == Hello(rank=1, world_size=2, attempt=4, pid=os.getpid())
+    bus_endpoint = f"ipc://{os.path.dirname(daemon.path)}/bus"
+    configured = Configured(run='{"a": 1}', node="{}", bus=bus_endpoint, corpus="there")
+    link.send(configured)
+    client = await connecting
+    try:
+        assert client.configured == configured
+        attaching = asyncio.create_task(asyncio.to_thread(client.attach, TENSORS, elements=3))
+        assert (await daemon.lifelines.receive())[1] == Layout(tensors=TENSORS, elements=3)
+        answer = Attached(
+            ranks=2,
+            fragment_bytes=(8, 12),
+            initial=False,
+            contribution_generations=(7, 2),
+            slot=0,
+            rank_state="",
+        )
+        link.send(answer, fd=daemon.slots.fd)
+        assert await attaching == answer
+        sender, ready = await daemon.bus.receive()
+        assert ready == Ready(rank=1, attempt=4)
+        yield client, link, sender
+    finally:
+        client.close()  # Before the daemon's parts: its watcher would end this process.
+        client.close()
+
+
+def result_of(fragment: int, generation: int) -> Result:
+    return Result(
+        fragment=fragment,
+        generation=generation,
+        kind="full",
+        version=1,
+        inner_step=0,
+        boundary_steps=0,
+        finish=False,
+        evaluate=False,
+        snapshot="",
+    )
+
+
+@pytest.mark.asyncio
+async def test_a_contribution_is_whole_when_the_daemon_hears_of_it() -> None:
+    async with serving() as daemon, attached(daemon) as (client, _, sender):
+        daemon.slots.set_done("contribution", 0, 7, 0)
+        for fragment, generation in ((0, 7), (1, 2), (0, 8)):
+            view = client.contribution(fragment)
+            assert not daemon.slots.all_done("contribution", fragment, generation)
+            view[4:8] = bytes([generation]) * 4
+            client.contribute(fragment, steps=3, tokens=6)
+            message = Contributed(
+                rank=1, attempt=4, fragment=fragment, generation=generation, steps=3, tokens=6
+            )
+            assert await daemon.bus.receive() == (sender, message)
+            written = daemon.slots.contribution(fragment, generation)[4:8]
+            assert written == bytes([generation]) * 4
+        assert daemon.slots.all_done("contribution", 0, 7)
+        client.contribution(0)  # Generation 9 takes the slot of 7.
+        assert not daemon.slots.all_done("contribution", 0, 7)
+
+
+@pytest.mark.asyncio
+async def test_results_come_by_fragment() -> None:
+    async with serving() as daemon, attached(daemon) as (client, _, sender):
+        for fragment in (1, 0):
+            daemon.slots.result(fragment, 1)[:4] = bytes([fragment]) * 4
+            daemon.slots.publish_result(fragment, 1)
+            daemon.bus.send(sender, result_of(fragment, 1))
+        daemon.slots.set_done("result", 0, 1, 0)
+        result = await asyncio.to_thread(client.wait_result, 0)
+        assert result == result_of(0, 1)
+        view = client.result(result)
+        assert view.readonly
+        assert bytes(view[:4]) == bytes(4)
+        assert not daemon.slots.all_done("result", 0, 1)
+        client.release(result)
+        assert daemon.slots.all_done("result", 0, 1)
+        assert client.wait_result(1) == result_of(1, 1), "it came first and was kept"
+
+
+@pytest.mark.asyncio
+async def test_a_result_that_is_overwritten_is_torn() -> None:
+    async with serving() as daemon, attached(daemon) as (client, _, _):
+        daemon.slots.publish_result(0, 1)
+        client.result(result_of(0, 1))
+        daemon.slots.begin_result(0, 3)
+        with pytest.raises(SlotsError, match="torn"):
+            client.release(result_of(0, 1))
+        daemon.slots.publish_result(0, 3)
+        for use in (client.release, client.result):
+            with pytest.raises(SlotsError, match="holds generation 3"):
+                use(result_of(0, 1))
+        assert not daemon.slots.all_done("result", 0, 1)
+
+
+@pytest.mark.asyncio
+async def test_everything_else_that_a_rank_says() -> None:
+    async with serving() as daemon, attached(daemon) as (client, link, sender):
+        client.count_step(12)
+        assert daemon.slots.step(1) == 12
+        for contribute in (True, False):
+            asking = asyncio.create_task(asyncio.to_thread(client.ask_boundary, 30))
+            assert await daemon.lifelines.receive() == (link, Boundary(steps=30))
+            link.send(Answer(contribute=contribute))
+            assert await asking is contribute
+        client.metrics(step=1, tokens=2, loss=3.0, tokens_per_s=4.0)
+        client.evaluated(loss=1.0, windows=2, sample="s")
+        client.snapshotted("d")
+        for message in (
+            Metrics(rank=1, attempt=4, step=1, tokens=2, loss=3.0, tokens_per_s=4.0),
+            Evaluated(rank=1, attempt=4, loss=1.0, windows=2, sample="s"),
+            Snapshotted(rank=1, attempt=4, directory="d"),
+        ):
+            assert await daemon.bus.receive() == (sender, message)
+
+
+RANK = """
+import os, sys
+from peers.rank_client import RankClient
+RankClient(sys.argv[1], rank=0, world_size=1, attempt=0)
+os.write(1, b"configured")
+sys.stdin.read()
+"""
+
+
+async def start(path: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        RANK,
+        path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("when", ["waiting", "working"])
+async def test_a_rank_ends_with_its_daemon(when: str) -> None:
+    async with serving() as daemon:
+        process = await start(daemon.path)
+        link, _ = await daemon.lifelines.receive()
+        assert process.stdout is not None
+        if when == "working":
+            link.send(Configured(run="", node="", bus="", corpus=""))
+            assert await process.stdout.read(10) == b"configured"
+        link.close("the daemon is gone")
+        _, errors = await asyncio.wait_for(process.communicate(), 10)
+        assert process.returncode == EXIT_DAEMON_GONE
+        assert errors == b"rank 0: the daemon is gone\n"
+
+
+@pytest.mark.asyncio
+async def test_a_refused_rank_says_why() -> None:
+    async with serving() as daemon:
+        process = await start(daemon.path)
+        link, _ = await daemon.lifelines.receive()
+        link.refuse("another model")
+        _, errors = await asyncio.wait_for(process.communicate(), 10)
+        assert process.returncode == EXIT_REFUSED
+        assert errors == b"rank 0: refused by its daemon: another model\n"
+
+
+def test_no_daemon_is_an_error() -> None:
+    with pytest.raises(OSError, match="No such file"):
+        connect("/nonexistent/lifeline")
+
+
+def test_the_client_needs_neither_torch_nor_numpy() -> None:
+    program = (
+        "import sys, peers.rank_client; raise SystemExit(bool({'torch', 'numpy'} & {*sys.modules}))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=20,
+        check=False,
+    )
+    assert result.returncode == 0

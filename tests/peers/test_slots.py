@@ -1,0 +1,165 @@
+"""Shared memory: both sides see the same bytes, and nobody takes torn ones for whole."""
+
+import os
+
+import pytest
+
+from peers.slots import Kind, Slots, SlotsError, SlotsShape
+
+SHAPE = SlotsShape(ranks=2, fragment_bytes=(12, 8192))
+
+
+def attach(slots: Slots, shape: SlotsShape = SHAPE) -> Slots:
+    return Slots.attach(os.dup(slots.fd), shape)
+
+
+def test_both_sides_see_the_same_bytes() -> None:
+    daemon = Slots.create(SHAPE)
+    rank = attach(daemon)
+    try:
+        for fragment, size in enumerate(SHAPE.fragment_bytes):
+            for generation in (1, 2):
+                rank.contribution(fragment, generation)[:] = bytes([generation]) * size
+                daemon.result(fragment, generation)[:] = bytes([generation + 10]) * size
+            for generation in (1, 2):
+                contribution = daemon.contribution(fragment, generation)
+                assert contribution == bytes([generation]) * size
+                assert rank.result(fragment, generation) == bytes([generation + 10]) * size
+            assert daemon.contribution(fragment, 3) == bytes([1]) * size, "two slots alternate"
+    finally:
+        rank.close()
+        daemon.close()
+
+
+@pytest.mark.parametrize("kind", ["contribution", "result"])
+def test_all_ranks_must_be_done_with_the_same_generation(kind: Kind) -> None:
+    slots = Slots.create(SHAPE)
+    slots.set_done(kind, 1, 5, 0)
+    assert not slots.all_done(kind, 1, 5)
+    slots.set_done(kind, 1, 3, 1)
+    assert not slots.all_done(kind, 1, 5), "rank 1 is still in the slot's generation before"
+    slots.set_done(kind, 1, 5, 1)
+    assert slots.all_done(kind, 1, 5)
+    for fragment, generation in ((0, 5), (1, 7), (1, 4)):
+        assert not slots.all_done(kind, fragment, generation)
+    slots.clear_done(kind, 1, 5, 0)
+    assert not slots.all_done(kind, 1, 5), "rank 0 writes again"
+    slots.close()
+
+
+def test_flags_of_contributions_and_results_are_apart() -> None:
+    slots = Slots.create(SHAPE)
+    for rank in range(SHAPE.ranks):
+        slots.set_done("contribution", 0, 1, rank)
+    assert slots.all_done("contribution", 0, 1)
+    assert not slots.all_done("result", 0, 1)
+    assert slots.result_generation(0, 1) == 0
+    slots.close()
+
+
+def test_a_result_is_torn_while_it_is_written() -> None:
+    slots = Slots.create(SHAPE)
+    assert slots.result_generation(0, 1) == 0
+    slots.publish_result(0, 1)
+    assert slots.result_generation(0, 1) == 1
+    slots.begin_result(0, 2)
+    assert slots.result_generation(0, 1) == 1, "the other slot is not touched"
+    slots.begin_result(0, 3)
+    assert slots.result_generation(0, 1) == 0, "a reader of generation 1 finds it torn"
+    slots.publish_result(0, 3)
+    assert slots.result_generation(0, 1) == 3
+    slots.close()
+
+
+def test_void_forgets_the_dead_ranks_and_keeps_the_data() -> None:
+    slots = Slots.create(SHAPE)
+    slots.count_step(0, 4)
+    slots.count_step(1, 5)
+    assert (slots.step(0), slots.step(1)) == (4, 5)
+    slots.contribution(0, 1)[:] = b"x" * 12
+    for rank in range(SHAPE.ranks):
+        slots.set_done("contribution", 0, 1, rank)
+        slots.set_done("result", 1, 2, rank)
+    slots.publish_result(1, 2)
+
+    slots.void()
+
+    assert (slots.step(0), slots.step(1)) == (0, 0)
+    assert not slots.all_done("contribution", 0, 1)
+    assert not slots.all_done("result", 1, 2)
+    assert slots.contribution(0, 1) == b"x" * 12
+    assert slots.result_generation(1, 2) == 2
+    slots.close()
+
+
+def test_words_of_many_ranks_do_not_overlap() -> None:
+    shape = SlotsShape(ranks=11, fragment_bytes=(4, 4, 4))
+    slots = Slots.create(shape)
+    for rank in range(11):
+        slots.count_step(rank, 100 + rank)
+        for fragment in range(3):
+            for generation in (1 << 40, (1 << 40) + 1):
+                slots.set_done("contribution", fragment, generation, rank)
+                slots.set_done("result", fragment, generation, rank)
+                slots.publish_result(fragment, generation)
+                slots.contribution(fragment, generation)[:] = b"abcd"
+    assert [slots.step(rank) for rank in range(11)] == list(range(100, 111))
+    for fragment in range(3):
+        for generation in (1 << 40, (1 << 40) + 1):
+            assert slots.all_done("contribution", fragment, generation)
+            assert slots.all_done("result", fragment, generation)
+            assert slots.result_generation(fragment, generation) == generation
+    slots.close()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SlotsShape(ranks=2, fragment_bytes=(12, 16384)),
+        SlotsShape(ranks=3, fragment_bytes=(12, 8192)),
+        SlotsShape(ranks=2, fragment_bytes=(8192,)),
+        SlotsShape(ranks=2, fragment_bytes=(8192, 12)),
+    ],
+)
+def test_another_shape_is_refused(shape: SlotsShape) -> None:
+    slots = Slots.create(SHAPE)
+    with pytest.raises(SlotsError):
+        attach(slots, shape)
+    slots.close()
+
+
+def test_a_file_that_may_shrink_is_refused() -> None:
+    fd = os.memfd_create("plain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, SHAPE.total_bytes)
+    with pytest.raises(SlotsError, match="sealed"):
+        Slots.attach(fd, SHAPE)
+    reading, writing = os.pipe()
+    with pytest.raises(SlotsError, match="bytes"):
+        Slots.attach(reading, SHAPE)
+    os.close(writing)
+
+
+def test_the_size_cannot_change() -> None:
+    slots = Slots.create(SHAPE)
+    for size in (0, SHAPE.total_bytes + 4096):
+        with pytest.raises(PermissionError):
+            os.ftruncate(slots.fd, size)
+    slots.close()
+
+
+@pytest.mark.parametrize(("ranks", "sizes"), [(0, (4,)), (1, ()), (1, (6,)), (1, (0,)), (1, (-4,))])
+def test_a_shape_that_cannot_be_is_refused(ranks: int, sizes: tuple[int, ...]) -> None:
+    with pytest.raises(SlotsError):
+        SlotsShape(ranks, sizes)
+
+
+def test_close_leaves_views_that_are_still_held() -> None:
+    slots = Slots.create(SHAPE)
+    view = slots.result(0, 1)
+    view[:] = b"y" * 12
+    fd = slots.fd
+    slots.close()
+    slots.close()
+    assert view == b"y" * 12
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
