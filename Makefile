@@ -30,9 +30,8 @@ test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests bu
 	$(BIN)/pyright
 	$(BIN)/pytest -m "not long"
 
-test-long: $(VENV)/.installed-dev ## the tests that take minutes, then the demo
+test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
 	$(BIN)/pytest -m long
-	$(BIN)/lowcomm demo
 
 clean: ## remove what the targets above made, the environment too, but no runs
 	rm -rf $(VENV) build *.egg-info .hypothesis .import_linter_cache .pytest_cache .ruff_cache

@@ -69,6 +69,16 @@ class PeerCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeatCut:
+    """Who had which place in the split of the data: the same peers get it back."""
+
+    peer: str
+    name: str
+    incarnation: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """The run at one index of its log."""
 
@@ -77,8 +87,8 @@ class Cut:
     run_digest: str
     fragments: tuple[FragmentCut, ...]
     own: PeerCut
-    members: tuple[str, ...]
-    """Peer ids."""
+    seats: tuple[SeatCut, ...]
+    """Of everybody who ever took part."""
 
     def __post_init__(self) -> None:
         assert self.fragments, "a cut has at least fragment 0"

@@ -6,30 +6,54 @@ goes on. Must NOT decide what a checkpoint looks like (checkpoint.py).
 
 import asyncio
 import shutil
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lowcomm.checkpoint import Cut, FragmentCut, Layout, PeerCut, prune, write_checkpoint
+from lowcomm.checkpoint import (
+    CheckpointError,
+    Cut,
+    FragmentCut,
+    Layout,
+    PeerCut,
+    SeatCut,
+    prune,
+    write_checkpoint,
+)
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
 from protocols.core import PeerCore
+from protocols.membership import Membership
 
 CHECKPOINTS = "checkpoints"
 RANK_STATES = "rank-state"
 KEEP = 2
 
 
+def complain(why: str) -> None:
+    """To whoever looks at the terminal."""
+    sys.stderr.write(f"lowcomm: {why}\n")
+
+
 class Checkpointer:
     """One per daemon; at most one checkpoint is being written at a time."""
 
     def __init__(
-        self, directory: Path, *, every_rounds: int, written: Callable[[Path, int], None]
+        self,
+        directory: Path,
+        *,
+        every_rounds: int,
+        written: Callable[[Path, int], None],
+        failed: Callable[[str], None] = complain,
     ) -> None:
-        """`written` is called in the loop's thread with the path and the round."""
+        """`written` is called in the loop's thread with the path and the round, `failed` with the
+        reason: a full disk costs a checkpoint, not the run.
+        """
         self._directory = directory
         self._every = every_rounds
         self._written = written
+        self._failed = failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._last_round = -1
         self._pending: asyncio.Future[None] | None = None
@@ -43,13 +67,16 @@ class Checkpointer:
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
     def begin(self, core: PeerCore, replica: Replica) -> None:
-        """Copy the state that the replica holds now, and start writing it."""
+        """Copy the state that the replica holds now, and start writing it.
+
+        Does nothing while an earlier one is being written, or when there is nothing newer.
+        """
         busy = self._pending is not None and not self._pending.done()
         round_, _ = replica.version(0)
         if busy or round_ <= self._last_round:
             return
         self._last_round = round_
-        self._pending = asyncio.ensure_future(self._write(self._job(core, replica)))
+        self._pending = asyncio.ensure_future(self._write(self._job(core, replica), round_))
 
     async def finish(self, core: PeerCore, replica: Replica) -> None:
         """Write what is newer than the last checkpoint, and wait until it is on the disk."""
@@ -64,7 +91,8 @@ class Checkpointer:
         self._thread.shutdown()
 
     def _job(self, core: PeerCore, replica: Replica) -> Callable[[], Path]:
-        cut = _cut(core, replica, self.rank_state(self._last_round).name)
+        round_, _ = replica.version(0)
+        cut = _cut(core, replica, self.rank_state(round_).name)
         layout = _layout(replica)
         arrays = [replica.arrays(fragment) for fragment in range(len(layout))]
         outer: list[F32] = [pair[0] for pair in arrays]
@@ -74,27 +102,36 @@ class Checkpointer:
             directory = self._directory / CHECKPOINTS
             path = write_checkpoint(directory, cut, layout, outer, momentum)
             prune(directory, KEEP)
-            self._prune_rank_states()
+            self._prune_rank_states(round_)
             return path
 
         return write
 
-    async def _write(self, job: Callable[[], Path]) -> None:
-        round_ = self._last_round
-        path = await asyncio.get_running_loop().run_in_executor(self._thread, job)
-        self._written(path, round_)
+    async def _write(self, job: Callable[[], Path], round_: int) -> None:
+        try:
+            path = await asyncio.get_running_loop().run_in_executor(self._thread, job)
+        except CheckpointError as error:
+            self._last_round = -1  # `finish` tries again.
+            self._failed(str(error))
+        else:
+            self._written(path, round_)
 
-    def _prune_rank_states(self) -> None:
-        """Those without a checkpoint of their round are of no use any more."""
+    def _prune_rank_states(self, round_: int) -> None:
+        """Older ones without a checkpoint of their round are of no use any more.
+
+        Ranks may be writing a newer one right now.
+        """
         kept = {path.name for path in (self._directory / CHECKPOINTS).glob("round-*")}
         for path in (self._directory / RANK_STATES).glob("round-*"):
-            if path.name not in kept and path != self.rank_state(self._last_round):
+            number = path.name.removeprefix("round-")
+            if path.name not in kept and number.isdecimal() and int(number) < round_:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _cut(core: PeerCore, replica: Replica, rank_state: str) -> Cut:
     members, me = core.members, core.me
     assert members.run is not None
+    inner_step, tokens = _progress(members, replica.version(0)[0])
     return Cut(
         log_index=members.index,
         lineage=f"{members.lineage:016x}",
@@ -102,8 +139,8 @@ def _cut(core: PeerCore, replica: Replica, rank_state: str) -> Cut:
         fragments=tuple(
             FragmentCut(
                 version=replica.version(fragment)[0],
-                inner_step=members.inner_step,
-                tokens=members.tokens,
+                inner_step=inner_step,
+                tokens=tokens,
                 state_digest=replica.version(fragment)[1],
             )
             for fragment in range(members.fragments)
@@ -114,8 +151,19 @@ def _cut(core: PeerCore, replica: Replica, rank_state: str) -> Cut:
             data_slot=members.slot_of(me.peer),
             rank_state=rank_state,
         ),
-        members=tuple(sorted(members.members)),
+        seats=tuple(
+            SeatCut(peer=x.peer, name=x.name, incarnation=x.incarnation, slot=x.slot)
+            for x in sorted(members.seats.values(), key=lambda x: x.slot)
+        ),
     )
+
+
+def _progress(members: Membership, round_: int) -> tuple[int, int]:
+    """Committed inner steps and tokens up to this round: the log may be ahead of our state."""
+    ahead = [commit for commit in members.commits.get(0, ()) if commit.round > round_]
+    steps = sum(max((x.steps for x in commit.contributors), default=0) for commit in ahead)
+    tokens = sum(x.tokens for commit in ahead for x in commit.contributors)
+    return members.inner_step - steps, members.tokens - tokens
 
 
 def _layout(replica: Replica) -> Layout:

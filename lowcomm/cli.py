@@ -4,7 +4,6 @@ Every error that a person can mend is one line: what, why, what to do; 2 for con
 a refusal. Must NOT import torch, nor anything heavy before a command needs it.
 """
 
-import json
 import sys
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -29,6 +28,8 @@ EXIT_CONFIG = 2
 EXIT_REFUSED = 3
 EXIT_FAILED = 4
 RUNS = Path("runs")
+JOINED = "joined"
+"""The run's name in a joiner's path: it learns the real one too late."""
 
 
 class Commands(TyperGroup):
@@ -38,26 +39,32 @@ class Commands(TyperGroup):
         announced = [entry.name for entry in entry_points(group=COMMANDS)]
         return sorted({*super().list_commands(ctx), *announced})  # pyright: ignore
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | None:  # pyright: ignore
+    def get_command(  # pyright: ignore
+        self, ctx: typer.Context, cmd_name: str
+    ) -> TyperCommand | None:
         own = super().get_command(ctx, cmd_name)  # pyright: ignore
         if own is not None:
             return own  # pyright: ignore
         for entry in entry_points(group=COMMANDS, name=cmd_name):
-            alone = typer.Typer(add_completion=False)
+            alone = _plain_typer()
             alone.command(name=cmd_name)(entry.load())
             return typer.main.get_command(alone)  # pyright: ignore
         return None
 
 
-app = typer.Typer(
-    cls=Commands,
-    help="Train one model on many nodes joined by slow, unreliable links.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+def _plain_typer(cls: type[TyperGroup] | None = None) -> typer.Typer:
+    """Help as plain text, in which "[run]" is no markup, and no tracebacks of its own."""
+    return typer.Typer(
+        cls=cls,
+        no_args_is_help=cls is not None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = _plain_typer(Commands)
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="TOML with [run] and [node]. A joiner may leave [run] out.")
@@ -71,17 +78,17 @@ Overrides = Annotated[
 def main() -> None:
     """The program `lowcomm`."""
     command: list[str] = []
-    if "--" in sys.argv:
+    if sys.argv[1:2] == ["peer"] and "--" in sys.argv:
         at = sys.argv.index("--")
         sys.argv, command = sys.argv[:at], sys.argv[at + 1 :]
     try:
         app(obj=tuple(command))
-    except LowcommError as error:
+    except (LowcommError, OSError) as error:
         print(f"lowcomm: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(exit_code(error))
 
 
-def exit_code(error: LowcommError) -> int:
+def exit_code(error: LowcommError | OSError) -> int:
     """2: what somebody typed cannot work; 3: refused; 4: anything else that stopped us."""
     if isinstance(error, ConfigError):
         return EXIT_CONFIG
@@ -95,7 +102,11 @@ def lowcomm(
         bool, typer.Option("--version", help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Train one model on many nodes joined by slow, unreliable links."""
+    """Train one model on many nodes joined by slow, unreliable links.
+
+    \b
+    Try it: lowcomm demo
+    """
     if show_version:
         print(version("lowcomm"))  # noqa: T201
         raise typer.Exit
@@ -124,11 +135,15 @@ def peer(
 ) -> None:
     """Run this node's peer daemon: start a run, or join one.
 
+    Ctrl+C leaves the run; the others go on. After -- comes a training program of your own.
+
     \b
-    lowcomm peer run.toml --new                             # on the first machine
-    lowcomm peer --join 127.0.0.1:4711 --set node.ranks=2   # on the others, at any time
-    lowcomm peer run.toml --new -- torchrun --nproc-per-node 2 train.py   # your own program
+    Examples:
+      lowcomm peer run.toml --new
+      lowcomm peer --join 127.0.0.1:4711 --set node.name=beta --set node.ranks=2
+      lowcomm peer run.toml --new -- torchrun --nproc-per-node 2 train.py
     """
+    from lowcomm.checkpointer import CHECKPOINTS
     from lowcomm.config import load_config
     from lowcomm.identity import node_name
     from peers.address import require_loopback
@@ -140,12 +155,22 @@ def peer(
         )
     loaded = load_config(config, overrides or ())
     if new and loaded.run is None:
-        raise ConfigError("--new needs a [run]: give a configuration file, or --set run.seed=0")
+        raise ConfigError(
+            "--new needs a [run], which says what to train: give a configuration file that has "
+            "one, or --set run.seed=0 for the defaults"
+        )
     require_loopback(loaded.node.listen, key="node.listen")
+    if loaded.node.advertise:
+        require_loopback(loaded.node.advertise, key="node.advertise")
     if join:
         require_loopback(join, key="--join")
-    run_name = loaded.run.name if loaded.run else "joined"
+    run_name = loaded.run.name if loaded.run else JOINED
     directory = Path(loaded.node.directory or RUNS / run_name / node_name(loaded.node.name))
+    if new and any((directory / CHECKPOINTS).glob("*")):
+        raise ConfigError(
+            f"{directory} holds checkpoints of an earlier run: go on with `lowcomm resume "
+            f"{directory}`, or start the new run elsewhere with --set node.directory=PATH"
+        )
     _run_daemon(
         loaded,
         directory,
@@ -166,28 +191,37 @@ def resume(
         ),
     ] = "",
 ) -> None:
-    """Start again what was started in DIRECTORY, from its newest complete checkpoint.
+    """Go on from the newest checkpoint in DIRECTORY.
 
-    A run directory of `lowcomm sim` or `lowcomm demo` starts all its nodes on this machine; the
-    directory of one node (runs/NAME/NODE) starts that node: the one that had started the run
-    takes it up from its checkpoint, any other one joins again.
+    The directory of a run of `lowcomm sim` or `lowcomm demo` starts all its nodes again on this
+    machine. The directory of one node starts that node: the one that started the run takes it up
+    from its checkpoint, any other one joins it again.
+
+    \b
+    Examples:
+      lowcomm resume runs/demo
+      lowcomm resume runs/demo/beta --join 127.0.0.1:4711
     """
-    from lowcomm.config import FileConfig, validate
-    from lowcomm.identity import RECORD, read_record
+    from lowcomm.identity import read_record, recorded_config
+    from lowcomm.status import finished, node_directories
 
-    if (directory / RECORD).exists():
-        record = read_record(directory)
-        assert record is not None
-        config = validate(FileConfig, json.loads(record.config), where=str(directory / RECORD))
-        assert isinstance(config, FileConfig)
-        kind = "restore" if record.leads else "join"
-        _run_daemon(
-            config, directory, kind=kind, address=join or record.join, command=record.command
-        )
+    record = read_record(directory)
+    if record is None:
+        node_directories(directory)  # Raises when there is none.
+        for entry in entry_points(group=RESUME):
+            entry.load()(directory)
+            return
+        raise ConfigError(f"{directory} is a run's directory: give that of a node in it")
+    if over := finished([directory]):
+        print(f"{record.name} {over}")  # noqa: T201
         return
-    for entry in entry_points(group=RESUME):
-        entry.load()(directory)
-        return
+    _run_daemon(
+        recorded_config(directory),
+        directory,
+        kind="restore" if record.leads else "join",
+        address=join or record.join,
+        command=record.command,
+    )
 
 
 @app.command()
@@ -195,7 +229,15 @@ def status(
     directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a node.")] = False,
 ) -> None:
-    """Ask the running daemons of a run on this machine what they do and whom they wait for."""
+    """Ask running daemons what they do, and whom they wait for.
+
+    \b
+    Examples:
+      lowcomm status runs/demo
+      lowcomm status runs/demo/alpha --json
+    """
+    import json
+
     from lowcomm.status import ask_all, print_table
 
     answers = ask_all(directory)

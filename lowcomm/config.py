@@ -5,16 +5,23 @@ import torch: the daemon reads it, and so does every command.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 import xxhash
 
+from lowcomm.validation import check_values, shown, validate
 from protocols.config import ProtocolConfig
 from protocols.errors import ConfigError
+
+BYTE_VALUES = 256
+"""Every source of data is text, taken byte by byte."""
+_RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +45,9 @@ class ModelConfig:
     """Standard deviation of the initial embeddings; the other matrices use 1 / sqrt(fan_in)."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "context"):
-            _positive(f"run.model.{name}", getattr(self, name))
-        _positive("run.model.intermediate_size", self.intermediate_size)
+        sizes = ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "intermediate_size")
+        scales = ("rope_theta", "norm_eps", "embedding_std")
+        check_values("run.model", self, positive=(*sizes, "context", *scales))
         if self.hidden_size % (2 * self.heads):
             raise ConfigError(
                 f"run.model.hidden_size ({self.hidden_size}) must be a multiple of twice the "
@@ -67,12 +74,14 @@ class OptimizerConfig:
     """The cosine ends at this fraction of `lr`, at the last outer step."""
 
     def __post_init__(self) -> None:
-        _positive("run.optimizer.lr", self.lr)
+        check_values(
+            "run.optimizer",
+            self,
+            positive=("lr", "eps"),
+            not_negative=("weight_decay", "grad_clip", "warmup_steps"),
+        )
         if not 0 <= self.lr_final <= 1:
             raise ConfigError(f"run.optimizer.lr_final must be in [0, 1], got {self.lr_final}")
-        for name in ("weight_decay", "grad_clip", "warmup_steps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"run.optimizer.{name} must not be negative")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"run.optimizer.betas must be in [0, 1), got {self.betas}")
 
@@ -91,8 +100,7 @@ class MethodConfig:
     result_codec: Literal["fp32"] = "fp32"
 
     def __post_init__(self) -> None:
-        _positive("run.method.inner_steps", self.inner_steps)
-        _positive("run.method.outer_lr", self.outer_lr)
+        check_values("run.method", self, positive=("inner_steps", "outer_lr"))
         if not 0 <= self.outer_momentum < 1:
             raise ConfigError(
                 f"run.method.outer_momentum must be in [0, 1), got {self.outer_momentum}"
@@ -112,13 +120,16 @@ class DataConfig:
     held_out_below: int = 8
     """A file whose SHA-256 starts with a byte below this is held out (8: 3 %)."""
     eval_windows: int = 256
+    """The held-out loss is the mean over this many windows of held-out text ..."""
+    eval_window: int = 256
+    """... of this many predicted tokens each: runs that train on other windows compare by it."""
 
     def __post_init__(self) -> None:
-        for name in ("window", "batch", "eval_windows"):
-            _positive(f"run.data.{name}", getattr(self, name))
-        if not 0 <= self.held_out_below <= 256:
+        check_values("run.data", self, positive=("window", "batch", "eval_windows", "eval_window"))
+        if not 1 <= self.held_out_below <= 255:
             raise ConfigError(
-                f"run.data.held_out_below must be in [0, 256], got {self.held_out_below}"
+                f"run.data.held_out_below must be in [1, 255], got {self.held_out_below}: "
+                "some files are to train on, some to evaluate on"
             )
 
 
@@ -127,7 +138,9 @@ class RunConfig:
     """Agreed by all peers. Two peers whose digests differ never train together."""
 
     name: str = "run"
+    """For people; its directory is called so."""
     seed: int = 0
+    """Of the initial parameters and the order of the data; below 2**63."""
     peers_min: int = 1
     """Rounds begin when this many members are in."""
     outer_steps: int = 100
@@ -139,12 +152,22 @@ class RunConfig:
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
 
     def __post_init__(self) -> None:
-        _positive("run.peers_min", self.peers_min)
-        _positive("run.outer_steps", self.outer_steps)
-        if self.data.window > self.model.context:
+        if not _RUN_NAME.fullmatch(self.name):
             raise ConfigError(
-                f"run.data.window ({self.data.window}) is longer than run.model.context "
-                f"({self.model.context})"
+                f"run.name names a directory: use up to 64 letters, digits, -, _ and ., not "
+                f"beginning with a dot; got {shown(self.name)}"
+            )
+        check_values("run", self, positive=("peers_min", "outer_steps"), not_negative=("seed",))
+        for name in ("window", "eval_window"):
+            if getattr(self.data, name) > self.model.context:
+                raise ConfigError(
+                    f"run.data.{name} ({getattr(self.data, name)}) is longer than "
+                    f"run.model.context ({self.model.context})"
+                )
+        if self.model.vocab_size < BYTE_VALUES:
+            raise ConfigError(
+                f"run.model.vocab_size must be at least {BYTE_VALUES}, for every byte of the text, "
+                f"got {self.model.vocab_size}"
             )
 
     @property
@@ -178,8 +201,12 @@ class NodeConfig:
     rank_restarts_max: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "checkpoint_every_rounds", "hang_timeout_s"):
-            _positive(f"node.{name}", getattr(self, name))
+        check_values(
+            "node",
+            self,
+            positive=("ranks", "checkpoint_every_rounds", "hang_timeout_s"),
+            not_negative=("memory_max_bytes", "rank_restarts_max"),
+        )
         low, high = self.port_range
         if not 1024 <= low <= high <= 65535:
             raise ConfigError(
@@ -195,42 +222,29 @@ class FileConfig:
     node: NodeConfig = field(default_factory=NodeConfig)
 
 
+def check_node(run: RunConfig, node: NodeConfig) -> None:
+    """Raise ConfigError when this node cannot take part in this run."""
+    if run.data.batch % node.ranks:
+        raise ConfigError(
+            f"run.data.batch ({run.data.batch}) must be a multiple of node.ranks ({node.ranks})"
+        )
+
+
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
     """Read a TOML file and `--set table.key=value` overrides (values as in TOML).
 
     Raises ConfigError with one line: where, what, and what would be right.
     """
     raw: dict[str, Any] = {}
+    sources: list[str] = []
     if path is not None:
-        try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not TOML: {error}") from error
+        raw = _read_toml(path)
+        sources.append(str(path))
+    if overrides:
+        sources.append("--set")
     for override in overrides:
         _apply_override(raw, override)
-    return cast(FileConfig, validate(FileConfig, raw, where=str(path) if path else "--set"))
-
-
-def validate(cls: type, raw: object, *, where: str) -> object:
-    """Turn plain data into the dataclass `cls`: no unknown keys, no coercion.
-
-    Raises ConfigError naming `where`, the key, what it is and what it should be.
-    """
-    from pydantic import TypeAdapter
-    from pydantic_core import SchemaValidator, ValidationError
-
-    schema = TypeAdapter(cls).core_schema
-    try:
-        return SchemaValidator(cast(Any, _strict(schema))).validate_python(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "unexpected_keyword_argument":
-            known = ", ".join(_known_keys(cls, first["loc"]))
-            raise ConfigError(f"{where}: unknown key {key}; known here: {known}") from None
-        raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+    return cast(FileConfig, validate(FileConfig, raw, where=" and ".join(sources)))
 
 
 def run_to_json(run: RunConfig) -> str:
@@ -241,8 +255,8 @@ def run_to_json(run: RunConfig) -> str:
 def run_from_json(text: str) -> RunConfig:
     """The inverse of `run_to_json`; raises ConfigError for anything else."""
     try:
-        raw = json.loads(text)
-    except ValueError as error:
+        raw = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the agreed [run] is not JSON: {error}") from error
     return cast(RunConfig, validate(RunConfig, raw, where="the agreed [run]"))
 
@@ -253,50 +267,46 @@ def run_digest(run_json: str) -> str:
 
 
 def first_difference(mine: Mapping[str, Any], agreed: Mapping[str, Any], at: str = "run") -> str:
-    """Name the first key that differs, or "" when both are equal."""
+    """Name the first key that differs, or "" when both are equal.
+
+    Values are equal when their JSON texts are: 1, 1.0 and true are three values, a tuple is a list.
+    """
     for key in sorted(set(mine) | set(agreed)):
-        left, right = mine.get(key), agreed.get(key)
+        left, right = mine.get(key, _ABSENT), agreed.get(key, _ABSENT)
         if isinstance(left, Mapping) and isinstance(right, Mapping):
             below = first_difference(
                 cast(Mapping[str, Any], left), cast(Mapping[str, Any], right), f"{at}.{key}"
             )
             if below:
                 return below
-        elif left != right:
-            return f"{at}.{key} is {left!r} here and {right!r} in the run"
+        elif _json_text(left) != _json_text(right):
+            return f"{at}.{key} is {_json_text(left)} here and {_json_text(right)} in the run"
     return ""
 
 
-def _strict(schema: Any) -> Any:
-    """Make every leaf of a pydantic core schema strict and every dataclass closed.
-
-    Strict mode as a whole would refuse a table where a dataclass is expected; lax mode takes "30"
-    and true for 30. The dataclasses themselves stay free of pydantic.
-    """
-    if isinstance(schema, list):
-        return [_strict(item) for item in cast(list[Any], schema)]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: _strict(value) for key, value in cast(dict[str, Any], schema).items()}
-    kind = made.get("type")
-    if kind in ("int", "float", "str", "bool"):
-        made["strict"] = True
-    if kind == "dataclass-args":
-        made["extra_behavior"] = "forbid"
-    return made
+def _json_text(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, sort_keys=True)
 
 
-def _known_keys(cls: Any, loc: Sequence[object]) -> list[str]:
-    """The keys of the table that `loc` (path of an unknown key) points into."""
-    from typing import get_args, get_type_hints
+def _refuse_constant(name: str) -> NoReturn:
+    """What Python's JSON takes for a number beyond the standard: NaN and the infinities."""
+    raise ValueError(f"{name} is no number")
 
-    for part in loc[:-1]:
-        hint = get_type_hints(cls)[str(part)]
-        cls = next((arg for arg in get_args(hint) if arg is not type(None)), hint)
-    return sorted(cls.__dataclass_fields__)
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply") from None
+    except ValueError as error:  # Not TOML, not UTF-8, or an integer of over 4300 digits.
+        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:
+    if "\n" in override or "\r" in override:
+        raise ConfigError(f"--set {shown(override)}: a second line would set something else")
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or len(parts) < 2 or parts[0] not in ("run", "node"):
@@ -306,16 +316,14 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"--set {key}: the value is nested too deeply") from None
+    except ValueError:
         value = text  # A bare word: `--set node.name=alpha` without shell quoting.
     table = raw
     for part in parts[:-1]:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
+        below: object = table.setdefault(part, {})
+        if not isinstance(below, dict):
             raise ConfigError(f"--set {override}: {part} is not a table")
+        table = cast(dict[str, Any], below)
     table[parts[-1]] = value
-
-
-def _positive(name: str, value: float) -> None:
-    if value <= 0:
-        raise ConfigError(f"{name} must be positive, got {value}")

@@ -16,14 +16,22 @@ from pathlib import Path
 from typing import Literal
 
 from lowcomm.checkpointer import Checkpointer
-from lowcomm.config import FileConfig, RunConfig
+from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
 from lowcomm.identity import NodeDirectory, Record, exec_time, new_peer_id, node_name
 from lowcomm.journal import Journal
 from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
 from lowcomm.replica import Replica
-from lowcomm.startup import Restored, agreed_run, new_run_id, restore, run_entry
+from lowcomm.reporting import report_metrics, status_json
+from lowcomm.startup import (
+    Restored,
+    agreed_run,
+    new_run_id,
+    own_rank_state,
+    restore,
+    run_entry,
+)
 from peers.driver import Driver
 from peers.faults import Fault, FaultInjector
 from peers.link import Link
@@ -36,13 +44,12 @@ from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
 from protocols.ids import PeerId
 from protocols.messages import Message
-from protocols.waiting import describe
 
-METRICS_INTERVAL_S = 1.0
 FINISH_TIMEOUT_S = 60.0
 """For the ranks' last evaluation after the run is over."""
 LEAVE_TIMEOUT_S = 1.5
 """For the leader to write down that we leave."""
+EXIT_CONFIG = 2
 EXIT_CODES = {"finished": 0, "left": 0, "refused": 3, "failed": 4}
 
 
@@ -70,7 +77,7 @@ class Daemon:
         self._directory = NodeDirectory(directory)
         self._record = self._new_record()
         self._socket, bound = bind(config.node.listen)
-        self._listen_cpu_s = time.process_time()
+        self.listen_cpu_s = time.process_time()
         me = Identity(
             peer=PeerId(self._record.peer),
             name=self._record.name,
@@ -92,7 +99,10 @@ class Daemon:
         )
         self.node = NodeSide(self, command=start.command)
         self._restored: Restored | None = None
+        self._rank_state: Path | None = None
+        """What the ranks' optimizers had in an earlier life."""
         self._stop: c.Stop | None = None
+        self._code = 0
         self._stopped = asyncio.Event()
         self._caught_up = False
         """The log has come to the entry that lets us in."""
@@ -109,14 +119,14 @@ class Daemon:
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
         try:
             await self.mesh.listen(self._socket)
-            self.journal.write("listening", address=me.address, listen_cpu_s=self._listen_cpu_s)
+            self.journal.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
             async with asyncio.TaskGroup() as group:
                 driver = group.create_task(self._guarded(self.driver.run()), name="driver")
                 tasks = [
                     driver,
                     group.create_task(self._guarded(self.node.run()), name="ranks"),
                     group.create_task(self._guarded(self._begin()), name="begin"),
-                    group.create_task(self._report(), name="report"),
+                    group.create_task(report_metrics(self), name="report"),
                 ]
                 await self._stopped.wait()
                 if self.core.stopped:
@@ -129,17 +139,16 @@ class Daemon:
             self.checkpointer.close()
             self.journal.close()
             self._directory.close()
-        assert self._stop is not None
-        return EXIT_CODES[self._stop.outcome]
+        return self._code
 
     async def _guarded(self, life: Coroutine[object, object, None]) -> None:
         """Turn an operating error of one part into one line and the end of this daemon."""
         try:
             await life
+        except ConfigError as error:
+            self.stop(str(error), "failed", code=EXIT_CONFIG)
         except RefusedError as error:
             self.stop(str(error), "refused")
-        except ConfigError as error:
-            self.stop(str(error), "refused" if self.core.members.run else "failed")
         except (LowcommError, OSError) as error:
             self.stop(str(error), "failed")
 
@@ -149,10 +158,10 @@ class Daemon:
             self.mesh.connect(self._start.address, peer="")
             return
         assert self.run_config is not None
+        check_node(self.run_config, self.config.node)
         if self._start.kind == "restore":
-            self._restored = await asyncio.to_thread(
-                restore, self._directory.path, self.run_config, self._record
-            )
+            self._restored = await asyncio.to_thread(restore, self._directory.path, self.run_config)
+            self._rank_state = self._restored.rank_state
         digest = await self._corpus(self.run_config)
         self.node.configure(self.run_config)
         if self._restored is None:
@@ -200,6 +209,8 @@ class Daemon:
                 f"{self._directory.path} belongs to another run: use an empty directory"
             )
         agreed = agreed_run(run, self.config.run)
+        check_node(agreed, self.config.node)
+        self._rank_state = await asyncio.to_thread(own_rank_state, self._directory.path)
         digest = await self._corpus(agreed)
         if digest != run.corpus_digest:
             raise RefusedError(
@@ -256,8 +267,7 @@ class Daemon:
             journal.names[entry.info.peer] = entry.info.name
             if entry.info.peer == me:
                 self._caught_up = True
-                restored = self._restored
-                self.node.provide(entry.info.slot, restored.rank_state if restored else None)
+                self.node.provide(entry.info.slot, self._rank_state)
         if not self._caught_up:
             return  # History from before our time: others told it when it happened.
         match entry:
@@ -285,10 +295,11 @@ class Daemon:
 
     # Ending ---------------------------------------------------------------------------------
 
-    def stop(self, why: str, outcome: c.Outcome) -> None:
+    def stop(self, why: str, outcome: c.Outcome, *, code: int | None = None) -> None:
         """The first reason counts."""
         if self._stop is None:
             self._stop = c.Stop(why, outcome)
+            self._code = EXIT_CODES[outcome] if code is None else code
             self._stopped.set()
 
     async def _wind_up(self) -> None:
@@ -332,57 +343,9 @@ class Daemon:
             params=0,
         )
 
-    async def _report(self) -> None:
-        """About each second: figures, and a wait that is new."""
-        loop, told = asyncio.get_running_loop(), ""
-        while True:
-            await asyncio.sleep(METRICS_INTERVAL_S)
-            wait = describe(self.core, loop.time())
-            if wait.phase in ("joining", "waiting") and wait.reason != told:
-                self.journal.write("waiting", reason=wait.reason)
-            told = wait.reason
-            if self.node.steps:
-                sent, received = self.mesh.bytes_moved()
-                self.journal.write(
-                    "metrics",
-                    step=self.node.steps,
-                    tokens=self.node.tokens,
-                    loss=self.node.loss,
-                    tokens_per_s=self.node.tokens_per_s,
-                    bytes_sent=sent,
-                    bytes_received=received,
-                )
-
     def status(self) -> str:
         """JSON for `lowcomm status` and live views."""
-        core, now = self.core, asyncio.get_running_loop().time()
-        wait = describe(core, now)
-        sent, received = self.mesh.bytes_moved()
-        until = wait.until - now if wait.until < float("inf") else None
-        return json.dumps(
-            {
-                "peer": core.me.peer,
-                "name": core.me.name,
-                "state": wait.phase,
-                "reason": wait.reason,
-                "until_s": until,
-                "inner_steps": self.node.steps,
-                "tokens": self.node.tokens,
-                "tokens_per_s": self.node.tokens_per_s,
-                "loss": self.node.loss,
-                "bytes_sent": sent,
-                "bytes_received": received,
-                "outer_step": core.members.committed(0) if core.members.run else 0,
-                "outer_steps": core.members.run.outer_steps if core.members.run else 0,
-                "roster": list(core.members.views[-1].roster) if core.members.views else [],
-                "members": {p: info.name for p, info in core.members.members.items()},
-                "leader": core.leader_id or "",
-                "ranks": self.config.node.ranks,
-                "address": core.me.address,
-                "listen_cpu_s": self._listen_cpu_s,
-                "discarded": self.driver.discarded,
-            }
-        )
+        return status_json(self)
 
     # Helpers --------------------------------------------------------------------------------
 

@@ -131,7 +131,17 @@ class RanksLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotServed(Event):
+    """A joiner's state was put on its way; `to` is its peer id."""
+
+    to: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotReceived(Event):
+    """The state came, `seconds` after it was asked for."""
+
     donor: str
     size_bytes: int
     seconds: float
@@ -188,8 +198,8 @@ KINDS: Mapping[str, type[Event]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "_", record.__name__).lower(): record  # RanksLost: ranks_lost
     for record in (
         *(Start, Listening, Waiting, Member, Lost, Left, View, Attempt, Ready, Commit, Metrics),
-        *(Fault, RanksReady, RanksLost, SnapshotReceived, Checkpoint, Evaluated, Finished),
-        *(Stopped, Diverged, Layout, Note),
+        *(Fault, RanksReady, RanksLost, SnapshotServed, SnapshotReceived, Checkpoint, Evaluated),
+        *(Finished, Stopped, Diverged, Layout, Note),
     )
 }
 """By the `kind` that stands in the file."""

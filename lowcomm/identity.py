@@ -12,14 +12,16 @@ import socket
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from lowcomm.config import FileConfig, validate
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
 
 RECORD = "node.json"
 LOCK = "lock"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+NAME_CHARS_MAX = 32
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +57,16 @@ class NodeDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigError(f"node.directory {self.path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            raise ConfigError(
+                f"node.directory: cannot use {self.path}: {error.strerror}; "
+                "choose another with --set node.directory=PATH"
+            ) from error
+        if not _lock(self._lock):
             os.close(self._lock)
             raise ConfigError(
                 f"node.directory {self.path} is in use by a running peer: "
-                "stop it, or give this node another name or directory"
-            ) from error
+                "stop it, or give this node another name (--set node.name=NAME)"
+            )
 
     def read(self) -> Record | None:
         """What an earlier life wrote."""
@@ -79,25 +82,53 @@ class NodeDirectory:
         os.close(self._lock)
 
 
+def in_use(directory: Path) -> bool:
+    """A daemon holds this node directory."""
+    try:
+        held = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False  # It has no lock, so it is no node's.
+    try:
+        return not _lock(held)
+    finally:
+        os.close(held)
+
+
 def read_record(directory: Path) -> Record | None:
     """The node.json of a directory, or None. Raises ConfigError when it is damaged."""
     try:
         values: dict[str, Any] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-        values["command"] = tuple(values.get("command", ()))
+        values.update(command=tuple(values.get("command", ())))
         return Record(**values)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{directory / RECORD} cannot be read: {error}") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{directory / RECORD} cannot be read: {error}; start this node in a new directory"
+        ) from error
+
+
+def recorded_config(directory: Path) -> FileConfig:
+    """What the node of this directory was started with. Raises ConfigError."""
+    record = read_record(directory)
+    if record is None:
+        raise ConfigError(f"{directory} is no node's directory: it has no {RECORD}")
+    where = str(directory / RECORD)
+    try:
+        values: object = json.loads(record.config)
+    except ValueError as error:
+        raise ConfigError(f"{where}: its config is not JSON: {error}") from error
+    return cast(FileConfig, validate(FileConfig, values, where=where))
 
 
 def node_name(configured: str) -> str:
     """The node's name: as configured, or the host's. Raises ConfigError for an unusable one."""
-    name = configured or re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().split(".")[0])[:32]
+    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname().split(".")[0]).strip("-")
+    name = configured or host[:NAME_CHARS_MAX]
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"node.name {name!r}: use up to 32 letters, digits, - and _, beginning with a letter "
-            "or digit"
+            f"node.name {name!r} cannot be used: write 1 to {NAME_CHARS_MAX} letters, digits, - "
+            "and _, beginning with a letter or digit"
         )
     return name
 
@@ -113,3 +144,12 @@ def exec_time() -> float:
     ticks = int(stat.rpartition(")")[2].split()[19])
     started_s = ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started_s
+
+
+def _lock(descriptor: int) -> bool:
+    """False: another open file of the same path holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from lowcomm.timeline import EventError, decode, story
@@ -36,19 +37,22 @@ class Journal:
         """One event. Keys as in lowcomm.timeline."""
         event = {"t": time.time(), "peer": self._peer, "name": self._name, "kind": kind, **fields}
         line = (json.dumps(event) + "\n").encode()
-        os.write(self._file, line)
         try:
             record = decode(line)
         except EventError as error:
             raise AssertionError(f"a {kind} event of our own is malformed: {error}") from error
-        text = story(record, self.names) if record is not None else None
+        assert record is not None, f"nobody knows the kind {kind}"
+        os.write(self._file, line)
+        text = story(record, self.names)
         if text:
             self.say(text)
 
     def say(self, text: str) -> None:
         """A plain line for whoever looks at the terminal."""
         elapsed_s = time.monotonic() - self._started
-        print(f"[{elapsed_s:8.2f} {self._name}] {text}", file=sys.stderr, flush=True)  # noqa: T201
+        line = f"[{elapsed_s:8.2f} {self._name}] {text}"
+        with suppress(OSError):  # The terminal may be gone; the run goes on without it.
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     def close(self) -> None:
         os.close(self._file)

@@ -193,6 +193,7 @@ class NodeSide:
         elif self._daemon.replica is not None:
             difference = layout_difference(self._daemon.replica.layout, tensors)
             if difference:
+                self._daemon.stop(f"this node trains another model: {difference}", "refused")
                 self.group.refuse(f"another model: {difference}")
 
     def _contribution(self, event: r.RankContribution) -> None:

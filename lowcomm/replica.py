@@ -5,6 +5,7 @@ ones, their momentum, and the version that the ranks started from. Must NOT impo
 connections, or be called from two threads at once (the driver's worker is the only caller).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,13 +16,17 @@ from lowcomm import outer
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
 from peers.work import Bytes
-from protocols.errors import ConfigError
+from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, TensorSpec
 
 ARRAYS_PER_FRAGMENT = 16
 """Fragment-sized fp32 arrays at the busiest moment: outer, momentum, base, mean, delta (5), the
 four slots of shared memory, two encoded contributions, a result, a state copied for a joiner and
 one for a checkpoint (2 each)."""
+
+
+class LayoutError(LowcommError):
+    """These tensors do not fill their fragments: which one, and where it should be."""
 
 
 @dataclass(slots=True)
@@ -46,6 +51,7 @@ class Replica:
     """One per node, for the life of its daemon."""
 
     def __init__(self, method: Method, layout: Sequence[TensorSpec]) -> None:
+        """All zeros until `initialise`, `restore` or `adopt_state`. Raises LayoutError."""
         self.method = method
         self.layout = tuple(layout)
         self.sizes = fragment_elements(layout)
@@ -163,7 +169,8 @@ class Replica:
         return np.concatenate((state.outer_P, state.momentum_P)).tobytes()
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
-        if memoryview(payload).nbytes != self.state_bytes(fragment):
+        expected = self.state_bytes(fragment)
+        if not expected or memoryview(payload).nbytes != expected:
             return ""
         return _digest(payload)
 
@@ -186,11 +193,21 @@ class Replica:
 
 
 def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """Size of each fragment: its tensors lie densely, one after the other."""
+    """Size of each fragment: its tensors lie densely, one after the other.
+
+    Raises LayoutError for a gap or an overlap, and when a fragment before another has no tensor.
+    """
     sizes: dict[int, int] = {}
     for tensor in layout:
-        end = tensor.offset + int(np.prod(tensor.shape, dtype=np.int64))
-        sizes[tensor.fragment] = max(sizes.get(tensor.fragment, 0), end)
+        end = sizes.get(tensor.fragment, 0)
+        if tensor.offset != end:
+            raise LayoutError(
+                f"parameter {tensor.name} begins at element {tensor.offset} of fragment "
+                f"{tensor.fragment}, expected {end}"
+            )
+        sizes[tensor.fragment] = end + math.prod(tensor.shape)
+    if sorted(sizes) != list(range(len(sizes))):
+        raise LayoutError(f"the layout has fragments {sorted(sizes)}: one is missing")
     return tuple(sizes[fragment] for fragment in range(len(sizes)))
 
 
@@ -200,8 +217,8 @@ def check_memory(layout: Sequence[TensorSpec], *, memory_max_bytes: int, free_by
     allowed = memory_max_bytes or free_bytes // 2
     if needed > allowed:
         raise ConfigError(
-            f"the daemon needs about {needed / 2**30:.1f} GiB for this model and may use "
-            f"{allowed / 2**30:.1f} GiB: set node.memory_max_bytes higher if the machine has it"
+            f"the daemon needs about {needed / 2**30:.2f} GiB for this model and may use "
+            f"{allowed / 2**30:.2f} GiB: set node.memory_max_bytes higher if the machine has it"
         )
 
 

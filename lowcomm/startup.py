@@ -4,6 +4,7 @@ Must NOT hold connections or processes: daemon.py does.
 """
 
 import json
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,9 @@ from pathlib import Path
 from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
 from lowcomm.config import RunConfig, first_difference, run_from_json, run_to_json
-from lowcomm.identity import Record
 from lowcomm.methods import method
 from lowcomm.methods.base import Method
-from lowcomm.replica import Replica, fragment_elements
+from lowcomm.replica import LayoutError, Replica, fragment_elements
 from protocols import entries as e
 from protocols.errors import ConfigError, RefusedError
 from protocols.ids import PeerId, PeerInfo, TensorSpec, Version
@@ -29,6 +29,9 @@ class Restored:
     entry: e.Restore
     state_digests: tuple[str, ...]
     rank_state: Path
+    """The directory of what the ranks kept at that round; it need not exist."""
+    skipped: tuple[str, ...]
+    """Newer checkpoints that are not whole, a line each: what was lost with them, people ask."""
 
 
 def new_run_id() -> int:
@@ -55,8 +58,7 @@ def run_entry(
 
 def common_grain(made: Method) -> int:
     """Part borders must suit both codecs."""
-    grains = (made.contribution_codec.grain, made.result_codec.grain)
-    return max(grains) if max(grains) % min(grains) == 0 else grains[0] * grains[1]
+    return math.lcm(made.contribution_codec.grain, made.result_codec.grain)
 
 
 def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
@@ -66,8 +68,14 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
     """
     try:
         agreed = run_from_json(entry.run_json)
-    except ConfigError as error:
+        sizes = fragment_elements(entry.layout)
+    except (ConfigError, LayoutError) as error:
         raise RefusedError(f"this lowcomm cannot take part in the run: {error}") from error
+    if sizes != entry.fragment_elements:
+        raise RefusedError(
+            f"the run's layout has fragments of {list(sizes)} elements, but it says "
+            f"{list(entry.fragment_elements)}"
+        )
     if mine is not None:
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
         if difference:
@@ -82,16 +90,25 @@ def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) 
     """Name the first parameter in which two models differ; "" when they are equal."""
     for theirs, ours in zip(agreed, mine, strict=False):
         if theirs != ours:
-            return (
-                f"parameter {ours.name} {list(ours.shape)} here is {theirs.name} "
-                f"{list(theirs.shape)} in the run"
-            )
-    if len(agreed) != len(mine):
-        return f"{len(mine)} parameters here, {len(agreed)} in the run"
+            return f"parameter {_described(ours)} here is {_described(theirs)} in the run"
+    shared = min(len(agreed), len(mine))
+    if len(mine) > shared:
+        return f"parameter {_described(mine[shared])} here is not in the run"
+    if len(agreed) > shared:
+        return f"parameter {_described(agreed[shared])} of the run is not here"
     return ""
 
 
-def restore(directory: Path, run: RunConfig, record: Record) -> Restored:
+def own_rank_state(directory: Path) -> Path | None:
+    """Where a node that joins again finds what its ranks' optimizers had, if it does."""
+    path, _ = newest_checkpoint(directory / CHECKPOINTS)
+    if path is None:
+        return None
+    cut, _, _ = read_checkpoint(path)
+    return directory / RANK_STATES / cut.own.rank_state
+
+
+def restore(directory: Path, run: RunConfig) -> Restored:
     """Load this node's newest complete checkpoint. Raises ConfigError when there is none."""
     path, skipped = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
@@ -111,13 +128,20 @@ def restore(directory: Path, run: RunConfig, record: Record) -> Restored:
         replica.restore(f, cut.fragments[f].version, pair.outer, pair.momentum)
         for f, pair in enumerate(arrays)
     )
-    seat = PeerInfo(PeerId(cut.own.peer), record.name, record.incarnation, "", cut.own.data_slot)
+    seats = [PeerInfo(PeerId(x.peer), x.name, x.incarnation, "", x.slot) for x in cut.seats]
     entry = e.Restore(
         parent_lineage=int(cut.lineage, 16),
         versions=tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments)),
         inner_step=cut.fragments[0].inner_step,
         tokens=cut.fragments[0].tokens,
-        seats=(seat,),
+        seats=tuple(seats),
         salt=secrets.randbits(63),
     )
-    return Restored(replica, entry, digests, directory / RANK_STATES / cut.own.rank_state)
+    rank_state = directory / RANK_STATES / cut.own.rank_state
+    return Restored(replica, entry, digests, rank_state, tuple(skipped))
+
+
+def _described(tensor: TensorSpec) -> str:
+    """ "lm_head.weight [256, 64] (fragment 0, element 4096)"."""
+    place = f"fragment {tensor.fragment}, element {tensor.offset}"
+    return f"{tensor.name} {list(tensor.shape)} ({place})"

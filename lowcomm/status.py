@@ -1,5 +1,9 @@
-"""Asks the daemons of a run on this machine over their buses. Must NOT change anything."""
+"""What the daemons of a run on this machine do, asked over their buses, and whether it is over.
 
+Must NOT change anything.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,20 +11,29 @@ from lowcomm.identity import RECORD, read_record
 from protocols.errors import ConfigError
 
 ASK_TIMEOUT_S = 2.0
+TOLD_WAIT_S = 1.0
+"""A wait that is shorter is no news."""
 
 
 def node_directories(directory: Path) -> list[Path]:
-    """The node's own directory, or all those in a run directory."""
+    """The node's own directory, or all those in a run directory. Raises ConfigError: neither."""
     if (directory / RECORD).exists():
         return [directory]
     found = sorted(path.parent for path in directory.glob(f"*/{RECORD}"))
     if not found:
-        raise ConfigError(f"{directory} holds no node: give a directory such as runs/NAME")
+        what = "holds no node" if directory.exists() else "does not exist"
+        raise ConfigError(
+            f"{directory} {what}: give the directory of a run (runs/NAME) or of one of its nodes "
+            "(runs/NAME/NODE)"
+        )
     return found
 
 
 def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, object] | None:
-    """The status of the daemon of a node directory; None if none answers."""
+    """The status of the daemon of a node directory; None if none answers.
+
+    Numbers that are not finite (a loss before the first step) are None, as JSON wants it.
+    """
     from peers.bus import Status, ask_daemon
     from peers.records import LinkError
 
@@ -28,9 +41,10 @@ def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, objec
     if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
         return None
     try:
-        return ask_daemon(record.bus, Status(), timeout_s=timeout_s)
+        answer = ask_daemon(record.bus, Status(), timeout_s=timeout_s)
     except LinkError:
         return None
+    return {key: None if _odd(value) else value for key, value in answer.items()}
 
 
 def ask_all(directory: Path) -> list[dict[str, object]]:
@@ -39,23 +53,74 @@ def ask_all(directory: Path) -> list[dict[str, object]]:
     return [answer for answer in answers if answer is not None]
 
 
+def finished(directories: Sequence[Path]) -> str:
+    """A sentence if the last life of one of these nodes reached the end of the run, else ""."""
+    from lowcomm.events import Checkpoint, Finished, Start
+    from lowcomm.timeline import read_timeline
+
+    for directory in directories:
+        outer_steps, kept = 0, ""
+        for event in read_timeline(directory).events:
+            match event:
+                case Start():
+                    outer_steps = 0
+                case Finished():
+                    outer_steps = event.outer_steps
+                case Checkpoint():
+                    kept = f"; its last checkpoint is {event.path}"
+                case _:
+                    pass
+        if outer_steps:
+            return f"finished after {outer_steps} outer steps: nothing to resume{kept}"
+    return ""
+
+
 def print_table(answers: Sequence[Mapping[str, object]]) -> None:
     """For people."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold")
-    for column in ("peer", "state", "waits for", "outer step", "inner steps", "loss", "address"):
-        table.add_column(column)
+    console = Console(markup=False, highlight=False)
+    if not answers:
+        console.print("no daemon of this run answers: it has ended, or runs on another machine")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("peer", "state", "outer step", "inner steps", "loss", "address", "waits for"):
+        table.add_column(column, overflow="fold")
     for answer in answers:
         loss = answer.get("loss")
         table.add_row(
-            str(answer.get("name")),
-            str(answer.get("state")),
-            str(answer.get("reason") or ""),
-            f"{answer.get('outer_step')}/{answer.get('outer_steps')}",
-            str(answer.get("inner_steps")),
+            _text(answer, "name"),
+            _text(answer, "state"),
+            f"{_text(answer, 'outer_step')}/{_text(answer, 'outer_steps')}",
+            _text(answer, "inner_steps"),
             f"{loss:.3f}" if isinstance(loss, float) else "",
-            str(answer.get("address")),
+            _text(answer, "address"),
+            _wait(answer),
         )
-    Console().print(table if answers else "no daemon of this run answers")
+    console.print(table)
+
+
+def _wait(answer: Mapping[str, object]) -> str:
+    """Whom or what, since when, until when."""
+    reason, since_s, until_s = (answer.get(key) for key in ("reason", "since_s", "until_s"))
+    if not reason:
+        return ""
+    times = [f"for {since_s:.0f} s"] if _at_least(since_s) else []
+    times += [f"{until_s:.0f} s left"] if _at_least(until_s) else []
+    return _text(answer, "reason") + (f" ({', '.join(times)})" if times else "")
+
+
+def _at_least(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and seconds >= TOLD_WAIT_S
+
+
+def _text(answer: Mapping[str, object], key: str) -> str:
+    """Without the control characters that a stranger's name may hold."""
+    from lowcomm.timeline import printable
+
+    return printable(str(answer.get(key, "")))
+
+
+def _odd(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -67,7 +67,7 @@ def evaluate_if_due(model: Llama, peer: Peer) -> None:
         model,
         peer.corpus.held_out,
         windows=run.data.eval_windows,
-        window=run.data.window,
+        window=run.data.eval_window,
         seed=run.seed,
     )
     written = generate(

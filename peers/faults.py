@@ -16,7 +16,7 @@ from protocols.ids import PeerId
 from protocols.messages import ContributionChunk, Message, ResultChunk
 
 DRAIN_LOOK_S = 0.0005
-_FORM = re.compile(r"kill@round=(\d+),chunk=(\d+)")
+_FORM = re.compile(r"kill@round=([0-9]{1,9}),chunk=([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Fault:
 def parse_fault(text: str) -> Fault:
     """Raises ConfigError for anything but the documented form."""
     match = _FORM.fullmatch(text)
-    if match is None or int(match[2]) < 1:
+    if match is None or int(match[1]) < 1 or int(match[2]) < 1:
         raise ConfigError(
-            f"--fault {text!r}: write it as kill@round=R,chunk=C with C from 1, "
+            f"--fault {text!r}: write it as kill@round=R,chunk=C with R and C from 1, "
             "for example kill@round=7,chunk=2"
         )
     return Fault(int(match[1]), int(match[2]))
@@ -49,23 +49,25 @@ class FaultInjector:
         self._fault = fault
         self._before = before
         self._sent = 0
+        self._links: set[Link] = set()
 
     def chunk_sent(self, peer: PeerId, message: Message, link: Link) -> None:
-        """For Mesh(on_chunk_sent=...)."""
+        """For Mesh(on_chunk_sent=...), which holds all links when one is held."""
         if not isinstance(message, ContributionChunk | ResultChunk):
             return
         if message.stamp.round != self._fault.round:
             return
         self._sent += 1
+        self._links.add(link)
         if self._sent == self._fault.chunk:
             link.hold()  # This chunk and no other.
-            self._die_when_drained(link)
+            self._die_when_drained()
 
-    def _die_when_drained(self, link: Link) -> None:
-        """The chunk has left the process when the transport holds none of it any more."""
-        if link.unsent_bytes:
-            loop = asyncio.get_running_loop()
-            loop.call_later(DRAIN_LOOK_S, self._die_when_drained, link)
+    def _die_when_drained(self) -> None:
+        """A chunk counts as sent when its receiver's kernel has it: dying with bytes of theirs
+        unread resets the connection, and what we had not delivered by then would be lost."""
+        if any(link.unsent_bytes for link in self._links):
+            asyncio.get_running_loop().call_later(DRAIN_LOOK_S, self._die_when_drained)
             return
         self._before(str(self._fault))
         os.kill(os.getpid(), signal.SIGKILL)

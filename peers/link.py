@@ -6,8 +6,9 @@ payload goes straight to the place that its owner names. Must NOT dial, retry or
 """
 
 import asyncio
-import socket
+import fcntl
 import struct
+import termios
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, cast
@@ -18,12 +19,17 @@ from protocols.messages import Chunk, Control, Message
 PREFIX = struct.Struct("<II")
 STAGE_BYTES = 256 << 10
 """Control frames and heads are read through this; bigger payload bypasses it."""
+HELLO_BYTES_MAX = 8 << 10
+"""Before its hello a connection may send no more than this: four names of 128 characters, or a
+refusal of 1024, in UTF-8."""
 CONTROL_OUTBOX_MAX = 4096
 """Messages that wait for a slow peer. A whole log of this length fits."""
 BULK_OUTBOX_MAX = 1024
 """Slices, results and states that wait; their bytes are held elsewhere and read when due."""
 CONTROL_WRITE_BYTES_MAX = 256 << 10
 BULK_WRITE_BYTES_MAX = 2 << 20
+LINGER_S = 1.0
+"""What was written before a close has this long to go out: the peer may have stopped reading."""
 assert PREFIX.size + wire.CHUNK_HEADER_BYTES_MAX <= STAGE_BYTES
 
 Frame = tuple[Message, bytes | bytearray | memoryview]
@@ -31,6 +37,10 @@ Frame = tuple[Message, bytes | bytearray | memoryview]
 
 class LinkOwner(Protocol):
     """What a link tells whoever made it. No method may raise or block."""
+
+    def opened(self, link: "Link") -> None:
+        """The connection is there; `closed` will follow."""
+        ...
 
     def received(self, link: "Link", message: Message) -> None:
         """A whole control message."""
@@ -45,32 +55,43 @@ class LinkOwner(Protocol):
         ...
 
     def closed(self, link: "Link", why: str) -> None:
-        """The connection is over; called once."""
+        """The connection is over; called once for each `opened`."""
         ...
 
 
 class Link(asyncio.BufferedProtocol):
     """A connected socket. Made by `asyncio.create_connection` or `create_server`."""
 
-    def __init__(self, owner: LinkOwner) -> None:
-        self.bulk = False
+    def __init__(self, owner: LinkOwner, *, accepted: bool) -> None:
+        """`accepted`: somebody else made the connection."""
+        self.accepted = accepted
         self.peer = ""
         """Set by the owner after the hello."""
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.held = False
+        """Sends nothing more (fault injection)."""
         self.on_chunk_sent: Callable[[Message], None] | None = None
         self._owner = owner
+        self._bulk = False
+        self._head_bytes_max = HELLO_BYTES_MAX
         self._transport: asyncio.Transport | None = None
-        self._outbox: deque[Iterator[Frame]] = deque()
-        self._paused = False
-        self._held = False
+        self._closing = False
+        self._linger: asyncio.TimerHandle | None = None
         self._why = ""
+        self._outbox: deque[Iterator[Frame]] = deque()
+        self._congested = False
+        self._paused = False
         self._stage = memoryview(bytearray(STAGE_BYTES))
         self._staged = 0
         self._chunk: Chunk | None = None
         self._place: memoryview | None = None
         self._missing = 0
         """Bytes of payload still to come."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._closing
 
     # Sending --------------------------------------------------------------------------------
 
@@ -82,29 +103,12 @@ class Link(asyncio.BufferedProtocol):
         """Queue chunks that are made when they are due. False: the outbox is full."""
         return self._enqueue(frames, BULK_OUTBOX_MAX)
 
-    def close(self, why: str) -> None:
-        """End it after what is queued in the kernel; `closed` follows."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._why = self._why or why
-            self._outbox.clear()
-            self._transport.close()
-
-    def close_after_sending(self, why: str) -> None:
-        """As `close`, but what was queued before goes out first (a refusal)."""
-        self._pump()
-        self.close(why)
-
-    def abort(self) -> None:
-        """End it at once, whatever is queued."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def hold(self) -> None:
         """Send nothing more (fault injection)."""
-        self._held = True
+        self.held = True
 
     def _enqueue(self, frames: Iterator[Frame], limit: int) -> bool:
-        if self._transport is None or self._transport.is_closing():
+        if not self.is_open:
             return True  # `closed` tells the owner; nothing is waited for.
         if len(self._outbox) >= limit:
             return False
@@ -114,7 +118,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         transport = self._transport
-        while transport is not None and self._outbox and not self._paused and not self._held:
+        while transport is not None and self._outbox and not self._congested and not self.held:
             frame = next(self._outbox[0], None)
             if frame is None:
                 self._outbox.popleft()
@@ -133,35 +137,63 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the kernel has not taken yet."""
-        return self._transport.get_write_buffer_size() if self._transport else 0
+        """What the other end's kernel has not confirmed yet; 0 when the connection is over."""
+        if self._transport is None or self._transport.is_closing():
+            return 0
+        unwritten = self._transport.get_write_buffer_size()
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        (unconfirmed,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+        return unwritten + unconfirmed
+
+    # Ending ---------------------------------------------------------------------------------
+
+    def close(self, why: str) -> None:
+        """End it after what was written; what waits in the outbox is dropped. `closed` follows."""
+        if self._transport is None or self._closing:
+            return
+        self._closing, self._why = True, why
+        self._outbox.clear()
+        self._transport.close()
+        loop = asyncio.get_running_loop()
+        self._linger = loop.call_later(LINGER_S, self._transport.abort)
+
+    def abort(self, why: str) -> None:
+        """End it at once, whatever was written."""
+        self.close(why)
+        if self._transport is not None:
+            self._transport.abort()
 
     # asyncio's side -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.limit_writes(CONTROL_WRITE_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=CONTROL_WRITE_BYTES_MAX)
+        self._owner.opened(self)
 
-    def limit_writes(self, limit_bytes: int) -> None:
-        """How much may wait in the transport before the outbox is held back."""
-        if self._transport is not None:
-            self._transport.set_write_buffer_limits(high=limit_bytes)
+    def become(self, peer: str, *, bulk: bool) -> None:
+        """The hello said what this connection is for."""
+        self.peer, self._bulk = peer, bulk
+        self._head_bytes_max = wire.CHUNK_HEADER_BYTES_MAX if bulk else wire.CONTROL_BYTES_MAX
+        if bulk and self._transport is not None:
+            self._transport.set_write_buffer_limits(high=BULK_WRITE_BYTES_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
         self._outbox.clear()
-        self._transport = None
-        self._place = None
+        self._transport, self._place, self.on_chunk_sent = None, None, None
         self._owner.closed(self, self._why or (str(exc) if exc else "end of stream"))
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._congested = True
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self._congested = False
         self._pump()
+
+    def eof_received(self) -> bool:
+        self.close("end of stream")  # Whoever says no more will not read on either.
+        return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._missing and self._place is not None:
@@ -170,61 +202,70 @@ class Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
+        if self._closing:
+            return  # TLS delivers while it shuts down; the owner has forgotten this connection.
         if self._missing and self._place is not None:
             self._missing -= nbytes
             if not self._missing:
                 self._finish_chunk()
+        else:
+            self._staged += nbytes
+            self._parse()
+
+    # Receiving ------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`: the peer's bytes wait at the peer."""
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self._paused:
             return
-        self._staged += nbytes
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._parse()
+
+    def _parse(self) -> None:
+        """Take what is whole from the stage, and keep the rest."""
+        used = 0
         try:
-            used = self._parse()
+            while self.is_open and not self._paused and (taken := self._take(used)):
+                used += taken
         except wire.WireError as error:
             self.close(f"its bytes are no message: {error}")
-            self._staged = 0
-            return
+        if not self.is_open:
+            used = self._staged
         left = self._staged - used
         if used and left:
             self._stage[:left] = bytes(self._stage[used : self._staged])
         self._staged = left
 
-    def eof_received(self) -> bool:
-        return False
+    def _take(self, start: int) -> int:
+        """Take a frame's head, or payload; returns how many bytes, 0 when more must come first."""
+        if self._missing:
+            return self._take_payload(self._stage[start : self._staged])
+        if self._staged - start < PREFIX.size:
+            return 0
+        head_bytes, payload_bytes = PREFIX.unpack_from(self._stage, start)
+        if head_bytes > self._head_bytes_max or payload_bytes > wire.CHUNK_BYTES_MAX:
+            raise wire.WireError(f"a frame of {head_bytes} + {payload_bytes} bytes")
+        size = PREFIX.size + head_bytes
+        if start + size > self._staged:
+            self._make_room(size)
+            return 0
+        head = self._stage[start + PREFIX.size : start + size]
+        self._take_head(wire.decode(head, size_max=self._head_bytes_max), payload_bytes)
+        return size
 
-    # Receiving ------------------------------------------------------------------------------
-
-    def _parse(self) -> int:
-        """Take whole frames from the stage; return how many bytes were used."""
-        used = 0
-        while True:
-            if self._missing:
-                taken = self._take_payload(self._stage[used : self._staged])
-                used += taken
-                if self._missing:
-                    return used
-            if self._staged - used < PREFIX.size:
-                return used
-            head_bytes, payload_bytes = PREFIX.unpack_from(self._stage, used)
-            limit = wire.CHUNK_HEADER_BYTES_MAX if self.bulk else wire.CONTROL_BYTES_MAX
-            if head_bytes > limit or payload_bytes > wire.CHUNK_BYTES_MAX:
-                raise wire.WireError(f"a frame of {head_bytes} + {payload_bytes} bytes")
-            end = used + PREFIX.size + head_bytes
-            if end > self._staged:
-                self._make_room(end - used)
-                return used
-            message = wire.decode(self._stage[used + PREFIX.size : end], size_max=limit)
-            used = end
-            self._take_frame(message, payload_bytes)
-            if self._transport is None or self._transport.is_closing():
-                return self._staged
-
-    def _take_frame(self, message: Message, payload_bytes: int) -> None:
+    def _take_head(self, message: Message, payload_bytes: int) -> None:
+        if isinstance(message, Chunk) != self._bulk or bool(payload_bytes) != self._bulk:
+            raise wire.WireError("chunks travel on bulk connections, and only they have payload")
         if isinstance(message, Chunk):
-            if not self.bulk or not payload_bytes:
-                raise wire.WireError("a chunk outside a bulk connection, or without payload")
             self._chunk, self._missing = message, payload_bytes
             self._place = self._owner.place(self, message, payload_bytes)
-        elif payload_bytes:
-            raise wire.WireError("a control message with payload")
         else:
             self._owner.received(self, message)
 

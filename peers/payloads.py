@@ -1,30 +1,23 @@
 """Bulk bytes between the links and the work: chunks become slices, results and states.
 
-What may arrive is bounded by what the run's parts can be; what nobody expects gets no memory.
-Must NOT decide whether a payload counts (the core does) nor look into it.
+Memory is given only for a payload that somebody expects, and for one at a time per sender. Must
+NOT decide whether a payload counts (the core does) nor look into it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from peers.link import Frame
 from peers.work import Bytes
-from protocols.ids import PeerId, Stamp
+from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Chunk
 from protocols.wire import CHUNK_BYTES_MAX
 
-ASSEMBLIES_PER_PEER_MAX = 64
-"""Payloads of one peer that are incomplete at one time: connections are in order, so one, but a
-peer may be replaced in the middle."""
-
-SliceKey = tuple[int, int, int, int, PeerId]
-"""(fragment, round, view, part, contributor): not the attempt."""
+SliceKey = tuple[int, int, int, int, Contributor]
+"""(fragment, round, view, part, contributor): not the attempt, but which bytes."""
 ResultKey = tuple[Stamp, int]
-StateKey = tuple[int, int]
-"""(cut index, fragment)."""
 
 
-def chunks(header: Chunk, payload: Bytes) -> Iterator[Frame]:
+def chunks(header: Chunk, payload: Bytes) -> Iterator[tuple[Chunk, memoryview]]:
     """The frames of one payload; `header`'s extent is filled in."""
     view = memoryview(payload).cast("B")
     for offset in range(0, view.nbytes, CHUNK_BYTES_MAX):
@@ -36,47 +29,54 @@ def chunks(header: Chunk, payload: Bytes) -> Iterator[Frame]:
 class Assembly:
     """A payload of which some chunks are here."""
 
+    header: Chunk
+    """With offset 0."""
     buffer: bytearray
     received: int = 0
 
 
 class Assembler:
-    """Puts chunks together, per sender."""
+    """Puts chunks together: one payload at a time per sender, for connections are in order."""
 
-    def __init__(self, size_max: Callable[[Chunk], int]) -> None:
-        """`size_max` says how many bytes the whole payload may have; 0: nobody expects it."""
-        self._size_max = size_max
-        self._open: dict[PeerId, dict[Chunk, Assembly]] = {}
+    def __init__(self, is_expected: Callable[[PeerId, Chunk], bool]) -> None:
+        """`is_expected` says whether the payload, with its total size, may come from there."""
+        self._is_expected = is_expected
+        self._open: dict[PeerId, Assembly] = {}
         self.refused = 0
-        """Chunks that got no memory."""
+        """Payloads that got no memory, or broke off."""
 
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
-        """Where the next `size` bytes go."""
-        mine = self._open.setdefault(peer, {})
-        key = replace(chunk, offset_bytes=0)
-        assembly = mine.get(key)
+        """Where the next `size` bytes go; None: nowhere."""
+        if chunk.offset_bytes == 0:
+            self._begin(peer, chunk)
+        assembly = self._open.get(peer)
         if assembly is None:
-            fits = 0 < chunk.total_bytes <= self._size_max(chunk)
-            if chunk.offset_bytes or not fits or len(mine) >= ASSEMBLIES_PER_PEER_MAX:
-                self.refused += 1
-                return None
-            assembly = mine[key] = Assembly(bytearray(chunk.total_bytes))
-        end = chunk.offset_bytes + size
-        if chunk.offset_bytes != assembly.received or end > len(assembly.buffer):
+            return None  # Its beginning was refused, and counted.
+        expected = min(CHUNK_BYTES_MAX, len(assembly.buffer) - assembly.received)
+        follows = chunk == replace(assembly.header, offset_bytes=assembly.received)
+        if not follows or size != expected:
+            del self._open[peer]
             self.refused += 1
             return None
-        return memoryview(assembly.buffer)[chunk.offset_bytes : end]
+        return memoryview(assembly.buffer)[assembly.received : assembly.received + size]
+
+    def _begin(self, peer: PeerId, chunk: Chunk) -> None:
+        if self._open.pop(peer, None) is not None:
+            self.refused += 1
+        if chunk.total_bytes and self._is_expected(peer, chunk):
+            self._open[peer] = Assembly(chunk, bytearray(chunk.total_bytes))
+        else:
+            self.refused += 1
 
     def received(self, peer: PeerId, chunk: Chunk) -> bytearray | None:
         """The chunk is at its place; the whole payload if it was the last one."""
-        key = replace(chunk, offset_bytes=0)
-        assembly = self._open.get(peer, {}).get(key)
+        assembly = self._open.get(peer)
         if assembly is None:
             return None
-        assembly.received = min(chunk.offset_bytes + CHUNK_BYTES_MAX, len(assembly.buffer))
+        assembly.received = min(assembly.received + CHUNK_BYTES_MAX, len(assembly.buffer))
         if assembly.received < len(assembly.buffer):
             return None
-        del self._open[peer][key]
+        del self._open[peer]
         return assembly.buffer
 
     def forget(self, peer: PeerId) -> None:
@@ -92,11 +92,10 @@ class PayloadStore:
         """Our own contributions, by (fragment, round)."""
         self.slices: dict[SliceKey, Bytes] = {}
         self.results: dict[ResultKey, Bytes] = {}
-        self.states: dict[StateKey, Bytes] = {}
 
     @staticmethod
-    def slice_key(stamp: Stamp, part: int, peer: PeerId) -> SliceKey:
-        return (stamp.fragment, stamp.round, stamp.view, part, peer)
+    def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
+        return (stamp.fragment, stamp.round, stamp.view, part, contributor)
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         """Contributions to this round and before; ours stay until the round is released."""
@@ -111,3 +110,37 @@ class PayloadStore:
         for stamp, part in list(self.results):
             if stamp.fragment == fragment and stamp.round <= round_:
                 del self.results[stamp, part]
+
+
+@dataclass(slots=True)
+class Transfer:
+    """The state of a cut on its way to us."""
+
+    donor: PeerId
+    cut_index: int
+    versions: tuple[Version, ...]
+    since: float
+    """When we read the cut."""
+    states: dict[int, Bytes] = field(default_factory=dict[int, Bytes])
+    """By fragment: arrived, and not adopted yet."""
+    adopted: set[int] = field(default_factory=set[int])
+    size_bytes: int = 0
+    """Of what is adopted."""
+
+    def lacks(self, peer: PeerId, cut_index: int, fragment: int) -> bool:
+        """Only the donor of this very cut is listened to, and once for each fragment."""
+        if (peer, cut_index) != (self.donor, self.cut_index):
+            return False
+        wanted = any(version.fragment == fragment for version in self.versions)
+        return wanted and fragment not in self.states and fragment not in self.adopted
+
+    def adopt(self, fragment: int) -> Bytes:
+        """Hand out an arrived state, once."""
+        state = self.states.pop(fragment)
+        self.adopted.add(fragment)
+        self.size_bytes += memoryview(state).nbytes
+        return state
+
+    @property
+    def complete(self) -> bool:
+        return len(self.adopted) == len(self.versions)

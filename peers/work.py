@@ -90,3 +90,7 @@ class Listener(Protocol):
     def served(self, peer: PeerId, size_bytes: int) -> None:
         """A joiner's state was put on its way."""
         ...
+
+    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
+        """All fragments of a cut are adopted; `seconds` since the cut was read."""
+        ...

@@ -1,14 +1,22 @@
 """How a peer without the run's state gets it, and how another gives it (protocol.md section 7).
 
-Must NOT decide who may join (leader.py) nor what a state means for rounds (rounds.py).
+The log names a donor; the joiner asks it once both are connected and the joiner has read the cut,
+so that no state comes before anybody expects it. Must NOT decide who may join (leader.py) nor
+what a state means for rounds (rounds.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocols.commands import Command, ExpectState, ServeState
+from protocols.commands import Command, ExpectState, Send, ServeState
 from protocols.entries import Cut
 from protocols.ids import PeerId, Version
+from protocols.messages import FetchState, NoState
+
+HOLD_S = 1.0
+"""A donor stays this long at the version that a cut names: the joiner must read the cut, connect
+and ask, a few round trips. Rounds take longer, so mostly nobody waits at all."""
+NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -20,8 +28,18 @@ class Transfer:
     missing: set[int]
     """Fragments that are not here yet."""
     deadline: float
-    connected: bool
-    """With the donor, at some time since the cut."""
+    asked: bool = False
+    """The donor, on the present connection."""
+
+
+@dataclass(slots=True)
+class Owed:
+    """A state that we are to give."""
+
+    cut_index: int
+    versions: tuple[Version, ...]
+    hold_until: float
+    """Until then we stay at these versions."""
 
 
 class Catchup:
@@ -35,16 +53,30 @@ class Catchup:
         self.transfer: Transfer | None = None
         self.complete = 0
         """Log index of the last cut whose state is here; 0: none."""
-        self._owed: list[tuple[PeerId, int, Version]] = []
-        """To whom, for which cut, which version."""
+        self._owed: dict[PeerId, Owed] = {}
+        self._wanted: dict[PeerId, int] = {}
+        """Who asked us for the state of which cut, and has no answer yet."""
 
     @property
     def deadline(self) -> float:
-        return self.transfer.deadline if self.transfer else float("inf")
+        times = [owed.hold_until for owed in self._owed.values()]
+        times.append(self.transfer.deadline if self.transfer else NEVER)
+        return min(times)
 
     @property
     def needed(self) -> bool:
         return bool(self.asking) or self.transfer is not None
+
+    def is_late(self, now: float) -> bool:
+        """The state that we wait for does not come."""
+        return self.transfer is not None and now >= self.transfer.deadline
+
+    @property
+    def holding(self) -> bool:
+        """Somebody will ask for just the version that we have."""
+        return any(owed.hold_until < NEVER for owed in self._owed.values())
+
+    # Taking ---------------------------------------------------------------------------------
 
     def ask(self, why: str, now: float) -> None:
         """Our state is missing or not the run's: the leader shall give us a cut."""
@@ -53,12 +85,20 @@ class Catchup:
         self.transfer = None
         self.asking = why
 
-    def granted(self, index: int, cut: Cut, *, deadline: float, connected: bool) -> list[Command]:
+    def granted(self, index: int, cut: Cut, deadline: float) -> list[Command]:
         """The log holds a cut for us."""
         self.asking = ""
         missing = {version.fragment for version in cut.versions}
-        self.transfer = Transfer(index, cut, missing, deadline, connected)
+        self.transfer = Transfer(index, cut, missing, deadline)
         return [ExpectState(cut.donor, index, cut.versions)]
+
+    def request(self, connected: frozenset[PeerId]) -> list[Command]:
+        """Ask the donor, once on each connection: what was under way on the last one is lost."""
+        transfer = self.transfer
+        if transfer is None or transfer.asked or transfer.cut.donor not in connected:
+            return []
+        transfer.asked = True
+        return [Send(transfer.cut.donor, FetchState(transfer.cut_index))]
 
     def expected(self, donor: PeerId, cut_index: int, fragment: int) -> Version | None:
         """The version that must arrive, or None if nobody asked for it."""
@@ -75,33 +115,50 @@ class Catchup:
             self.complete = self.transfer.cut_index
             self.transfer = None
 
-    def connected(self, peer: PeerId) -> bool:
-        """True if a transfer from this peer broke off: what was under way is lost."""
-        if self.transfer is None or self.transfer.cut.donor != peer:
-            return False
-        broke, self.transfer.connected = self.transfer.connected, True
-        return broke
+    # Giving ---------------------------------------------------------------------------------
+
+    def owe(self, index: int, cut: Cut, now: float) -> None:
+        """We are the donor of a cut; an earlier one for the same peer is void."""
+        self._owed[cut.info.peer] = Owed(index, cut.versions, now + HOLD_S)
+
+    def wanted(self, peer: PeerId, index: int) -> None:
+        """The joiner read its cut (perhaps before we did)."""
+        self._wanted[peer] = index
+
+    def serve(self, applied: Sequence[int], last_index: int, now: float) -> list[Command]:
+        """Answer those who asked: with what the cut names, if we hold exactly that.
+
+        Call it before rounds are applied. `last_index`: how far we have read the log.
+        """
+        commands: list[Command] = []
+        for peer, index in list(self._wanted.items()):
+            if index > last_index:
+                continue  # We read of it soon.
+            del self._wanted[peer]
+            owed = self._owed.get(peer)
+            if owed is None or owed.cut_index != index:
+                commands.append(Send(peer, NoState(index)))
+                continue
+            owed.hold_until = NEVER
+            if all(applied[version.fragment] == version.round for version in owed.versions):
+                commands.append(ServeState(peer, index, owed.versions))
+            else:
+                commands.append(Send(peer, NoState(index)))
+        for owed in self._owed.values():
+            if now >= owed.hold_until:
+                owed.hold_until = NEVER
+        return commands
+
+    # Both -----------------------------------------------------------------------------------
+
+    def connected(self, peer: PeerId) -> None:
+        """The connection is new."""
+        self._wanted.pop(peer, None)
+        if self.transfer is not None and self.transfer.cut.donor == peer:
+            self.transfer.asked = False
 
     def gone(self, peer: PeerId) -> bool:
         """The peer left the run and wants nothing from us; True if it owes us a state."""
-        self._owed = [owed for owed in self._owed if owed[0] != peer]
+        self._owed.pop(peer, None)
+        self._wanted.pop(peer, None)
         return self.transfer is not None and self.transfer.cut.donor == peer
-
-    def owe(self, index: int, cut: Cut) -> None:
-        """We are the donor of a cut; an earlier one for the same peer is void."""
-        peer = cut.info.peer
-        self._owed = [owed for owed in self._owed if owed[0] != peer]
-        self._owed += [(peer, index, version) for version in cut.versions]
-
-    def serve(self, applied: Sequence[int]) -> list[Command]:
-        """Copy what a cut names while we hold exactly that, before the next round changes it.
-
-        What we jumped over by a transfer of our own is dropped: whoever waits for it asks again.
-        """
-        due = [owed for owed in self._owed if applied[owed[2].fragment] >= owed[2].round]
-        self._owed = [owed for owed in self._owed if owed not in due]
-        return [
-            ServeState(peer, index, (version,))
-            for peer, index, version in due
-            if applied[version.fragment] == version.round
-        ]

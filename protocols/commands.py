@@ -120,7 +120,8 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class ServeState:
-    """Copy these versions now and send them to the peer, whatever rounds do meanwhile."""
+    """Copy these versions now and send them to the peer, whatever rounds do meanwhile. The peer
+    is connected and expects them."""
 
     peer: PeerId
     cut_index: int

@@ -34,10 +34,12 @@ class ProtocolConfig:
             "reduction_timeout_s",
             "transfer_timeout_s",
         ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(
+                    f"run.protocol.{name} must be positive and finite, got {getattr(self, name)}"
+                )
         if self.silence_timeout_s < 3 * self.heartbeat_interval_s:
             raise ConfigError(
-                f"silence_timeout_s must be at least 3 heartbeats "
+                f"run.protocol.silence_timeout_s must be at least 3 heartbeats "
                 f"({3 * self.heartbeat_interval_s}), got {self.silence_timeout_s}"
             )

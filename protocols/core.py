@@ -189,8 +189,7 @@ class PeerCore:
         self._feed.forget(peer)
         for rounds in self.rounds:
             rounds.forget(peer)
-        if self.standing.catchup.connected(peer):
-            self.standing.ask_cut("the connection with the donor broke", now)
+        self.standing.catchup.connected(peer)
         known = self.members.receivers.get(peer)
         if self.leader is None and self.leader_id == peer:
             self.standing.leader_connected()
@@ -207,6 +206,10 @@ class PeerCore:
         elif isinstance(message, m.Fetch):
             for rounds in self._of(message.stamp) if peer in self.members.receivers else []:
                 self._out += rounds.fetched(peer, message.stamp, message.part)
+        elif isinstance(message, m.FetchState):
+            self.standing.catchup.wanted(peer, message.index)
+        elif isinstance(message, m.NoState):
+            self.standing.no_state(peer, message.index, now)
         elif isinstance(message, m.Heartbeat):
             if peer == self.leader_id and message.index > self.log.last_index:
                 self.standing.lacks_log = True
@@ -270,18 +273,16 @@ class PeerCore:
                 pass
 
     def _cut(self, index: int, cut: e.Cut, now: float) -> None:
-        up = self.links.up
         deadline = now + self.rules.transfer_timeout_s
-        connected = cut.donor in up
-        entry = self.standing.cut(index, cut, deadline=deadline, connected=connected)
-        if not entry:
+        ours = self.standing.cut(index, cut, deadline=deadline, now=now)
+        if not ours:
             return
-        self._out += entry
+        self._out += ours
         for version in cut.versions:
             self.rounds[version.fragment].awaited = version.round
         # Later ones dial us; we dial whoever was there before.
         for info in self.members.receivers.values():
-            if info.peer not in (self.me.peer, *up):
+            if info.peer not in (self.me.peer, *self.links.up):
                 self._out.append(self.links.dial(info.peer, info.address))
 
     def _gone(self, body: e.Left | e.Lost, now: float) -> None:
@@ -302,7 +303,7 @@ class PeerCore:
     def _advance(self, now: float) -> None:
         """Do everything that is possible now: each step may make another one possible."""
         self._watch(now)
-        if now >= self.standing.catchup.deadline:
+        if self.standing.catchup.is_late(now):
             self.standing.ask_cut("the transfer took too long", now)
         while not self.stopped and self._progress(now):
             pass
@@ -314,18 +315,19 @@ class PeerCore:
             self._append(body, now)
         self._out += self.standing.start_training(self.rounds)
         told_myself = self._report(now)
-        # Before rounds go on: a donor copies the version that the cut names.
-        self._out += self.standing.catchup.serve([rounds.version for rounds in self.rounds])
-        connected = frozenset(self.links.up)
+        connected, catchup = frozenset(self.links.up), self.standing.catchup
+        self._out += catchup.request(connected)
+        versions = [rounds.version for rounds in self.rounds]
+        self._out += catchup.serve(versions, self.log.last_index, now)
         leader = self.leader_id if self.leads or self.leader_id in connected else None
         for rounds in self.rounds:
-            for command in rounds.advance(now, connected, leader):
+            for command in rounds.advance(now, connected, leader, stay=catchup.holding):
                 if isinstance(command, c.Send) and command.peer == self.me.peer:
                     self._message(self.me.peer, command.message, now)
                     told_myself = True
                 else:
                     self._out.append(command)
-            if rounds.behind and not self.standing.catchup.needed:
+            if rounds.behind and not catchup.needed:
                 self.standing.ask_cut("results of missed rounds are gone", now)
         if self.leader is not None and self.leader.lost_state:
             self._stop(ending.without_state())
@@ -344,7 +346,7 @@ class PeerCore:
             self._feed.forget(loss.peer)
             if self.leader is not None:
                 self.leader.lose(loss.peer, loss.why, left=False)
-                if loss.peer not in self.members.receivers:  # No entry will say so.
+                if loss.silent and loss.peer not in self.members.receivers:
                     self._out.append(self.links.gone(loss.peer, loss.why))
             elif loss.peer == self.leader_id:
                 name = self.name_of(loss.peer)

@@ -118,9 +118,11 @@ class Leader:
 
     @property
     def lost_state(self) -> bool:
-        """Every member asks for a state, so none has one to give: nobody can go on."""
+        """Every member asks for a state and none has one to give: nobody can go on."""
         members = self.members.members.keys()
-        return bool(members) and members <= self.joins.keys()
+        if not members or not members <= self.joins.keys():
+            return False
+        return all(self._donor(peer, self._versions()) is None for peer in members)
 
     def _strike(self) -> e.Entry | None:
         for peer, (left, why) in list(self.gone.items()):
@@ -156,7 +158,7 @@ class Leader:
                 contributors=tuple(reports.ready[peer] for peer in plan.roster),
                 borders=plan.parts.borders,
                 result_digest=digest,
-                previous_state_digest=self.reports.majority_digest(fragment, stamp.round - 1),
+                previous_state_digest=self.reports.sure_digest(fragment, stamp.round - 1),
             )
         return None
 
@@ -221,10 +223,10 @@ class Leader:
 
     def _patience(self, plan: Plan, reports: RoundReports) -> float:
         """Until when the latest attempt may stand as it is."""
-        if reports.everybody_ready(plan):
+        alive = self._alive(plan, reports)
+        if alive and reports.everybody_ready(plan):
             return reports.plan_since + self.rules.reduction_timeout_s
         # Only those whom we could still count wait for the others.
-        alive = self._alive(plan, reports)
         since = min((at for p, at in reports.ready_at.items() if p in alive), default=NEVER)
         return since + self.rules.round_grace_s
 
@@ -303,21 +305,21 @@ class Leader:
     def _donor(self, joiner: PeerId, versions: tuple[Version, ...]) -> PeerId | None:
         """A live member that holds exactly these versions, as another one confirms.
 
-        Not the one that failed the joiner last time, and not the leader, if there is another.
+        Not the one that failed the joiner last time; the leader only in its turn, as the last.
         """
-        others = self.members.members.keys() - self.joins.keys() - {joiner}
-        donors = set(others)
+        donors = self.members.members.keys() - {joiner}
+        silent = donors - self.joins.keys()
         for version in versions:
             equal = self._at(version)
-            if len(equal) < min(2, len(others)):
-                return None  # One report alone may be wrong.
-            donors &= equal
+            unheard = silent - self.reports.states(version.fragment, version.round).keys()
+            if len(equal) < 2 and unheard:
+                return None  # One report may be wrong; a second one, or all, are under way.
+            donors = donors & equal
+        order = sorted(donors, key=lambda peer: (peer == self.me, peer))
         last = self.members.cuts.get(joiner)
-        return min(
-            donors,
-            key=lambda peer: (last is not None and peer == last[1].donor, peer == self.me, peer),
-            default=None,
-        )
+        # Go round, starting after the one that failed: several of them may be bad.
+        tried = order.index(last[1].donor) + 1 if last and last[1].donor in donors else 0
+        return order[tried % len(order)] if order else None
 
     def _at(self, version: Version) -> set[PeerId]:
         """Who reported exactly this state."""

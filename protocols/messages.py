@@ -138,6 +138,21 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchState:
+    """To the donor of my cut: I have read it and wait for the state."""
+
+    index: int
+    """Log index of the Cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoState:
+    """From the donor: I went on meanwhile, or never held it; ask for another cut."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """To the leader: I am going."""
 
@@ -197,6 +212,8 @@ Control = (
     | Have
     | Waiting
     | Fetch
+    | FetchState
+    | NoState
     | Leave
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk

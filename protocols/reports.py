@@ -89,7 +89,7 @@ class Reports:
         committed = self.members.committed(fragment)
         for key in [k for k in self.have if k[0] == fragment and k[1] < committed - 1]:
             del self.have[key]
-        majority = self.majority_digest(fragment, round_)
+        majority = self.sure_digest(fragment, round_)
         return "" if majority in ("", message.state_digest) else f"differs at round {round_}"
 
     def forget(self, peer: PeerId) -> None:
@@ -111,13 +111,18 @@ class Reports:
         return self.have.get((fragment, round_), {})
 
     def majority_digest(self, fragment: int, round_: int) -> str:
-        """The state digest that most peers reported; our own decides a tie. "" without reports."""
-        reported = self.states(fragment, round_)
-        if not reported:
-            return ""
-        counts = Counter(reported.values())
-        mine = reported.get(self.me)
-        return max(sorted(counts), key=lambda digest: (counts[digest], digest == mine))
+        """The state digest that most peers reported; our own decides a tie, if it is in it. ""
+        without reports."""
+        counts = Counter(self.states(fragment, round_).values())
+        mine = self.states(fragment, round_).get(self.me)
+        return max(sorted(counts), key=lambda digest: (counts[digest], digest == mine), default="")
+
+    def sure_digest(self, fragment: int, round_: int) -> str:
+        """As `majority_digest`; "" when it won a tie without us."""
+        counts = Counter(self.states(fragment, round_).values())
+        digest = self.majority_digest(fragment, round_)
+        tie = list(counts.values()).count(counts[digest]) > 1
+        return "" if tie and digest != self.states(fragment, round_).get(self.me) else digest
 
     def _of(self, stamp: Stamp) -> RoundReports | None:
         """Where to note a report; None: its round is decided, or not begun (our log is the

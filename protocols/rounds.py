@@ -209,13 +209,14 @@ class FragmentRounds:
     # What can be done now -------------------------------------------------------------------
 
     def advance(
-        self, now: float, connected: frozenset[PeerId], leader: PeerId | None
+        self, now: float, connected: frozenset[PeerId], leader: PeerId | None, *, stay: bool
     ) -> list[Command]:
-        """Everything that is possible and not done yet."""
+        """Everything that is possible and not done yet. `stay`: apply no round at present."""
         commands = self._forget_unusable()
         if self.version < 0:
             return commands
-        commands += self._apply(now, connected)
+        if not stay:
+            commands += self._apply(now, connected)
         # Before Hold: with a commit, everybody who holds its result has reported its state.
         if leader is not None and self._once(self.version, "have", leader):
             commands.append(Send(leader, Have(self.fragment, self.version, self.state_digest)))

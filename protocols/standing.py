@@ -12,6 +12,7 @@ from protocols.commands import AdoptState, Command, Note
 from protocols.entries import Cut
 from protocols.events import StateReceived
 from protocols.hellos import Identity
+from protocols.ids import PeerId
 from protocols.membership import Membership
 from protocols.messages import Able, CaughtUp, Control, Join, Leave, ReadLog, Unable
 from protocols.rounds import FragmentRounds
@@ -41,7 +42,7 @@ class Standing:
 
     def leader_connected(self) -> None:
         """It may have missed what we said last, and we what it said."""
-        self._told.clear()
+        self._told = {}
         self.lacks_log = True
 
     def ask_cut(self, why: str, now: float) -> None:
@@ -51,13 +52,19 @@ class Standing:
         self._told.pop(Join, None)
         self.catchup.ask(why, now)
 
-    def cut(self, index: int, cut: Cut, *, deadline: float, connected: bool) -> list[Command]:
-        """The log has a cut: [] unless it is for us. `connected`: with its donor, now."""
+    def cut(self, index: int, cut: Cut, *, deadline: float, now: float) -> list[Command]:
+        """The log has a cut: [] unless it is for us."""
         if cut.donor == self.me.peer:
-            self.catchup.owe(index, cut)
+            self.catchup.owe(index, cut, now)
         if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
             return []  # A cut for an earlier life of ours is over too.
-        return self.catchup.granted(index, cut, deadline=deadline, connected=connected)
+        return self.catchup.granted(index, cut, deadline)
+
+    def no_state(self, donor: PeerId, index: int, now: float) -> None:
+        """The donor of our cut cannot give it any more."""
+        transfer = self.catchup.transfer
+        if transfer is not None and (transfer.cut.donor, transfer.cut_index) == (donor, index):
+            self.ask_cut("the donor had gone on", now)
 
     def state_received(
         self, event: StateReceived, rounds: FragmentRounds, now: float
@@ -112,12 +119,10 @@ class Standing:
 
     def news(self, last_index: int) -> list[Control]:
         """What the leader does not know yet; the caller tells it."""
-        new: list[Control] = []
-        for report in self._reports(last_index):
-            kind = Able if isinstance(report, Unable) else type(report)
-            if self._told.get(kind) != report:
-                self._told[kind] = report
-                new.append(report)
+        reports = {_kind(report): report for report in self._reports(last_index)}
+        new = [report for kind, report in reports.items() if self._told.get(kind) != report]
+        # What holds no longer is forgotten: if it holds again, the leader hears it again.
+        self._told = {ReadLog: self._told.get(ReadLog, ReadLog(-1)), **reports}
         self.lacks_log = False
         return new
 
@@ -133,10 +138,15 @@ class Standing:
         if self.is_member:
             able = self.trainers.able and not self.catchup.needed
             reports.append(Able() if able else Unable(self.trainers.why_not))
-        if self.accepted and self.catchup.asking:
+        if self.accepted and self.catchup.asking and not self.leaving:
             reports.append(Join(me.name, me.incarnation, me.address, self.catchup.asking))
-        if self.catchup.complete and me.peer in self.members.joiners:
-            reports.append(CaughtUp(self.catchup.complete))
+        index, _ = self.members.cuts.get(me.peer, (0, None))
+        if index and index == self.catchup.complete and not self.is_member:
+            reports.append(CaughtUp(index))
         if self.leaving and me.peer in self.members.receivers:
             reports.append(Leave(self.leaving))
         return reports
+
+
+def _kind(report: Control) -> type:
+    return Able if isinstance(report, Unable) else type(report)

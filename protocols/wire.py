@@ -277,6 +277,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.Have: {"fragment": _u16, "round": _u32, "state_digest": _digest},
     m.Waiting: {"stamp": _stamp, "peers": _peers},
     m.Fetch: {"stamp": _stamp, "part": _u16},
+    m.FetchState: {"index": _u63},
+    m.NoState: {"index": _u63},
     m.Leave: {"why": _words},
     m.ContributionChunk: {
         "stamp": _stamp,
@@ -319,6 +321,8 @@ MESSAGES: Mapping[int, type] = {
     14: m.Waiting,
     15: m.Fetch,
     16: m.Leave,
+    17: m.FetchState,
+    18: m.NoState,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,

@@ -3,10 +3,32 @@
 A violation is a line of text; the world that produced it prints the story and the seed.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from protocols import entries as e
 from protocols.ids import PeerId, Stamp
 
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
 PRIME = (1 << 61) - 1
+KEPT_MAX = 64
+"""Of anything that a peer keeps by round. Healthy runs stay far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What a peer encoded: steps [first, last) of all that it ever made, worth `delta`."""
+
+    peer: PeerId
+    delta: int
+    first: int
+    last: int
+    expected: int
+    """What these steps are worth, added up one by one."""
 
 
 class Checkers:
@@ -16,43 +38,76 @@ class Checkers:
         self.violations: list[str] = []
         self.commits: dict[int, e.Commit] = {}
         self.log: dict[int, e.Entry] = {}
-        self._deltas: dict[str, int] = {}
+        self.corrupted = False
+        """Some state was changed behind a peer's back: it must be named."""
+        self._contributions: dict[str, Contribution] = {}
         self._states: dict[int, tuple[str, PeerId]] = {}
-        self._manifests: dict[str, int] = {}
+        self._counted: dict[PeerId, int] = {}
+        """How many steps of a peer are counted, or given up before ones that are."""
 
-    def encoded(self, manifest: str, delta: int) -> None:
-        """A peer encoded a contribution worth `delta`."""
-        self._deltas[manifest] = delta
+    def encoded(self, manifest: str, made: Contribution) -> None:
+        """A contribution holds exactly the steps since the last counted one (rebase, I5)."""
+        self._contributions[manifest] = made
+        if made.delta != made.expected:
+            self.found(f"{made.peer} contributes {made.delta}, its steps add up to {made.expected}")
 
     def applied(self, peer: PeerId, index: int, entry: e.Entry) -> None:
-        """One log for all, and each contribution is counted at most once (I1, I10)."""
+        """One log for all, and each inner step is counted at most once (I1, I10)."""
         first = self.log.setdefault(index, entry)
         if first != entry:
-            self._found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
+            self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
         if isinstance(entry, e.Commit) and entry.round not in self.commits:
             self.commits[entry.round] = entry
             for term in entry.contributors:
-                if self._manifests.setdefault(term.manifest, entry.round) != entry.round:
-                    self._found(f"{term.peer}'s contribution counts in two rounds")
+                made = self._contributions[term.manifest]
+                counted = self._counted.get(term.peer, 0)
+                if made.first < counted or made.last - made.first != term.steps:
+                    self.found(
+                        f"round {entry.round} counts steps {made.first} to {made.last} of "
+                        f"{term.peer}, {counted} are counted already"
+                    )
+                self._counted[term.peer] = made.last
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A round is applied with exactly the contributions of its commit (I2)."""
         terms = self.commits[stamp.round].contributors
-        total = sum(term.tokens * self._deltas[term.manifest] for term in terms)
+        total = sum(term.tokens * self._contributions[term.manifest].delta for term in terms)
         expected = total * pow(sum(term.tokens for term in terms), -1, PRIME) % PRIME
         if means != {expected}:
-            self._found(f"round {stamp.round} applied as {means}, its commit says {expected}")
+            self.found(f"round {stamp.round} applied as {means}, its commit says {expected}")
 
     def state(self, peer: PeerId, round_: int, digest: str) -> None:
         """All peers that applied a round hold the same state (I1)."""
         first, who = self._states.setdefault(round_, (digest, peer))
         if first != digest:
-            self._found(f"round {round_}: {peer} holds {digest}, {who} holds {first}")
+            self.found(f"round {round_}: {peer} holds {digest}, {who} holds {first}")
+
+    def dropped(self, peer: PeerId, first: int, last: int) -> None:
+        """Live ranks start again from the outer state: their steps must be in it (I5)."""
+        if first < last and self._counted.get(peer, 0) < last:
+            self.found(f"steps {first} to {last} of {peer} are thrown away")
+
+    def memory(self, node: Node) -> None:
+        """Nothing grows with the length of the run (the log does)."""
+        store, core = node.store, node.core
+        sizes = {
+            "slices": len(store.slices),
+            "results": len(store.results),
+            "encoded": len(store.encoded),
+            "slice names": sum(len(r.held.slices) for r in core.rounds),
+            "result names": sum(len(r.held.results) for r in core.rounds),
+            "rounds done": sum(len(r.done) + len(r.ready) for r in core.rounds),
+            "views": len(core.members.views),
+            "reports": len(core.leader.reports.rounds) if core.leader else 0,
+        }
+        for what, size in sizes.items():
+            if size > KEPT_MAX:
+                self.found(f"{node.peer} keeps {size} {what}")
 
     def note(self, kind: str, text: str) -> None:
-        """Nobody misbehaves in a world without liars."""
-        if kind in ("diverged", "misbehaviour"):
-            self._found(f"{kind}: {text}")
+        """Nobody misbehaves in a world without liars, nor differs without a reason."""
+        if kind == "misbehaviour" or (kind == "diverged" and not self.corrupted):
+            self.found(f"{kind}: {text}")
 
-    def _found(self, text: str) -> None:
+    def found(self, text: str) -> None:
         self.violations.append(text)

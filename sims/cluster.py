@@ -5,6 +5,7 @@ signal. Must NOT know anything about peers that `lowcomm status` and their files
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -12,11 +13,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Self
 
 from lowcomm.identity import read_record
 from lowcomm.status import ask
 from peers.processes import Child, dying_with_us, start_child
+from protocols.errors import LowcommError
 
 LOG = "daemon.log"
 PLAN = "cluster.json"
@@ -29,43 +31,45 @@ STATUS_TIMEOUT_S = 0.5
 
 @dataclass(slots=True)
 class LocalNode:
-    """One daemon that we started."""
+    """One daemon that we started. Its process is a wrapper first, which turns into it."""
 
     name: str
     directory: Path
     child: Child
-    expendable: bool = False
-    """It is meant to die."""
 
     @property
     def running(self) -> bool:
         return self.child.returncode is None
 
+    @property
+    def killed(self) -> bool:
+        """Ended by a signal, and not by itself."""
+        return self.child.returncode is not None and self.child.returncode < 0
+
     def address(self) -> str:
         """Where it listens; "" until it says so in this life."""
         record = read_record(self.directory)
-        return record.address if record is not None and record.pid == self.pid() else ""
-
-    def pid(self) -> int:
-        """Of the daemon; the wrapper that ties it to us turns into it."""
-        return self.child.pid
+        return record.address if record is not None and record.pid == self.child.pid else ""
 
 
 class LocalCluster:
-    """Starts, watches and stops nodes; use as an async context manager."""
+    """Starts, watches and stops nodes; use as an async context manager in the main thread.
+
+    The run directory always says which nodes are to be resumed: the first one, which alone can
+    take the run up again, and all others that were not killed.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.nodes: list[LocalNode] = []
 
-    async def __aenter__(self) -> "LocalCluster":
-        self.run_dir.mkdir(parents=True, exist_ok=True)
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def start(self, name: str, arguments: Sequence[str], *, expendable: bool = False) -> LocalNode:
+    def start(self, name: str, arguments: Sequence[str]) -> LocalNode:
         """Start `lowcomm <arguments>`; its output goes to daemon.log in the node's directory."""
         directory = self.run_dir / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -73,8 +77,9 @@ class LocalCluster:
         argv += [sys.executable, "-m", "lowcomm.cli", *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         child = start_child(dying_with_us(argv), env=environment)
-        node = LocalNode(name, directory, child, expendable)
+        node = LocalNode(name, directory, child)
         self.nodes.append(node)
+        self._write_plan()
         return node
 
     def start_peer(
@@ -89,18 +94,26 @@ class LocalCluster:
         """Start `lowcomm peer`: the first of a run, or one that joins at an address."""
         arguments = ["peer", *([str(config)] if config else [])]
         arguments += ["--join", join] if join else ["--new"]
-        directory = str(self.run_dir / name)
-        for override in (f"node.name={name}", f"node.directory={directory}", *overrides):
+        directory = json.dumps(str(self.run_dir / name), ensure_ascii=False)  # A TOML string.
+        # Ours last: no two nodes share a name or a directory, whatever was typed for all of them.
+        for override in (*overrides, f'node.name="{name}"', f"node.directory={directory}"):
             arguments += ["--set", override]
-        arguments += ["--fault", fault] if fault else []
-        return self.start(name, arguments, expendable=bool(fault))
+        return self.start(name, [*arguments, *(["--fault", fault] if fault else [])])
 
     async def address_of(self, node: LocalNode) -> str:
-        """Wait until the node listens; "" if it ended instead."""
-        async with asyncio.timeout(ADDRESS_TIMEOUT_S):
-            while not (address := node.address()) and node.running:
-                await asyncio.sleep(LOOK_S)
-        return address
+        """Wait until the node listens; "" if it ended instead. Raises LowcommError: too late."""
+        try:
+            async with asyncio.timeout(ADDRESS_TIMEOUT_S):
+                while node.running:
+                    if address := node.address():
+                        return address
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise LowcommError(
+                f"{node.name} does not listen after {ADDRESS_TIMEOUT_S:g} s: "
+                f"see {node.directory / LOG}"
+            ) from None
+        return ""
 
     async def statuses(self) -> list[dict[str, object]]:
         """What every daemon that answers says of itself."""
@@ -111,27 +124,29 @@ class LocalCluster:
 
     async def stop(self) -> None:
         """SIGTERM to all, SIGKILL to what is left; idempotent."""
-        running = [node for node in self.nodes if node.running]
-        for node in running:
-            os.kill(node.child.pid, signal.SIGTERM)
-        await asyncio.wait(
-            [asyncio.ensure_future(node.child.wait()) for node in running],
-            timeout=STOP_TIMEOUT_S,
-        ) if running else None
-        for node in self.nodes:
-            await node.child.stop()
+        running = [node.child for node in self.nodes if node.running]
+        if running:
+            self._write_plan()  # While we still know who was killed before.
+        for child in running:
+            os.kill(child.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await asyncio.gather(*(child.wait() for child in running))
+        await asyncio.gather(*(node.child.stop() for node in self.nodes))
 
-
-def write_plan(run_dir: Path, nodes: Sequence[str]) -> None:
-    """Remember which nodes a run has, the first one first: `lowcomm resume` starts them again."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / PLAN).write_text(json.dumps({"nodes": list(nodes)}, indent=1), encoding="utf-8")
+    def _write_plan(self) -> None:
+        names = [node.name for node in self.nodes[:1]]
+        names += [node.name for node in self.nodes[1:] if not node.killed]
+        path = self.run_dir / PLAN
+        torn = path.with_suffix(".json.new")
+        torn.write_text(json.dumps({"nodes": names}, indent=1), encoding="utf-8")
+        torn.replace(path)
 
 
 def read_plan(run_dir: Path) -> list[str]:
-    """The nodes of a run directory; empty if it is none of ours."""
+    """The nodes to resume, the first one first; empty if the directory is none of ours."""
     try:
-        plan = json.loads((run_dir / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        plan: dict[str, list[str]] = json.loads((run_dir / PLAN).read_text(encoding="utf-8"))
+        return [str(name) for name in plan["nodes"]]
+    except (OSError, ValueError, TypeError, KeyError):
         return []
-    return [str(name) for name in cast(dict[str, Any], plan).get("nodes", [])]

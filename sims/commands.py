@@ -13,11 +13,15 @@ NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "
 
 RunDirectory = Annotated[
     Path | None,
-    typer.Option("--directory", help="Where the run's files go; must be empty. [runs/NAME]"),
+    typer.Option(
+        "--directory", help="Where the run's files go, a new or empty one.  [default: runs/NAME]"
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="As in the file, e.g. run.outer_steps=10."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="As in the file, e.g. run.outer_steps=10. Repeat."
+    ),
 ]
 
 
@@ -28,11 +32,15 @@ def demo(
     directory: RunDirectory = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train a small model on three nodes; kill one in a reduction; let a new one join.
+    """Three nodes train; one is killed, a new one joins.
+
+    Real processes on this machine, for about two minutes. The victim kills itself in the middle
+    of a reduction. Ends with figures, summary.json and report.html.
 
     \b
-    lowcomm demo
-    lowcomm demo --seed 7 --directory /tmp/demo
+    Examples:
+      lowcomm demo
+      lowcomm demo --seed 7 --directory /tmp/demo
     """
     from rich.console import Console
 
@@ -53,9 +61,12 @@ def sim(
 ) -> None:
     """Run several real peers as processes on this machine.
 
+    Ctrl+C stops them all; `lowcomm resume` goes on.
+
     \b
-    lowcomm sim run.toml --peers 4
-    lowcomm sim run.toml --peers 3 --ranks 2,1,1 --set run.outer_steps=20
+    Examples:
+      lowcomm sim run.toml --peers 4
+      lowcomm sim run.toml --peers 3 --ranks 2,1,1 --set run.outer_steps=20
     """
     from rich.console import Console
 

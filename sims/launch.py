@@ -6,27 +6,32 @@ NOT reach into a peer: it knows what their files and their status say.
 
 import asyncio
 import contextlib
-import json
-import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from lowcomm.config import RunConfig
+from lowcomm.events import Event
+from lowcomm.identity import in_use, read_record, recorded_config
 from lowcomm.report import write_report
+from lowcomm.status import finished, node_directories
 from lowcomm.summary import build_summary, write_summary
-from lowcomm.timeline import Event, Follower
+from lowcomm.timeline import Follower
 from lowcomm.view import LiveView, print_end
 from protocols.errors import ConfigError, LowcommError
-from sims.cluster import LOG, LocalCluster, LocalNode, read_plan, write_plan
+from sims.cluster import LOG, LocalCluster, LocalNode, read_plan
 
 LOOK_S = 0.25
 LOG_LINES_SHOWN = 15
 EXIT_INTERRUPTED = 130
+UNABLE = (1, 2, 3)
+"""Exit codes of a daemon that is broken, misconfigured or refused: the run will never be what
+was asked for. After any other end of one peer the others go on."""
 
 
 class RunFailed(LowcommError):  # noqa: N818
@@ -38,10 +43,10 @@ class Watch:
     """One run under our eyes."""
 
     cluster: LocalCluster
-    run: RunConfig
+    follower: Follower
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """Somebody pressed Ctrl+C."""
     on_event: Callable[[Event], None] = lambda _: None
-    events: list[Event] = field(default_factory=list[Event])
-    interrupted: bool = False
 
 
 async def supervise(
@@ -53,60 +58,68 @@ async def supervise(
 ) -> int:
     """Start nodes, watch them until all have ended; returns the exit code.
 
-    Ctrl+C stops every process within 5 s; what was committed is in a checkpoint by then.
+    Ctrl+C stops every process within 5 s; what was committed is in a checkpoint by then. Raises
+    RunFailed, and whatever `start` raises.
     """
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
     began = time.monotonic()
-    async with LocalCluster(run_dir) as cluster:
-        watch = Watch(cluster, run)
-        with LiveView(console, run.name) as view:
-            follower = Follower(run_dir)
-            follower.read_all() if read_plan(run_dir) else None
+    watch = Watch(LocalCluster(run_dir), Follower(run_dir))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, watch.stopped.set)
+    watch.follower.read_all()  # Earlier lives are no news.
+    with LiveView(console, run.name) as view:
+        async with watch.cluster:
             starting = asyncio.ensure_future(start(watch))
             try:
-                while not stopped.is_set() and not (starting.done() and _ended(cluster)):
-                    if starting.done():
-                        starting.result()
-                    events = follower.read()
-                    watch.events += events
-                    for event in events:
-                        watch.on_event(event)
-                    view.update(await cluster.statuses(), events)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_S):
-                            await stopped.wait()
+                await _follow(watch, view, starting)
             finally:
-                starting.cancel()
-                watch.interrupted = stopped.is_set()
-                await cluster.stop()
-                view.update([], follower.read_all())
-        _sum_up(watch, console, wall_s=time.monotonic() - began)
-        failed = [n for n in cluster.nodes if n.child.returncode != 0 and not n.expendable]
-        if watch.interrupted:
-            console.print(f"interrupted; `lowcomm resume {run_dir}` goes on from the checkpoint")
-            return EXIT_INTERRUPTED
-        if failed:
-            raise RunFailed(_last_words(failed))
-        return 0
+                starting.cancel()  # Before the nodes are stopped: it would start more.
+                await asyncio.gather(starting, return_exceptions=True)
+        view.update([], watch.follower.read_all())
+    summary = build_summary(run_dir, run=asdict(run))
+    summary["wall_s"] = time.monotonic() - began
+    _tell_end(run_dir, summary, console)
+    if watch.stopped.is_set():
+        how = f"`lowcomm resume {run_dir}` goes on from round {summary['checkpoint_round']}"
+        if summary["checkpoint"] is None:
+            how = "nothing was committed yet, so there is nothing to resume"
+        console.print(f"interrupted: {how}", markup=False, highlight=False, soft_wrap=True)
+        return EXIT_INTERRUPTED
+    if failed := _failed(watch.cluster.nodes):
+        raise RunFailed(_last_words(failed))
+    return 0
 
 
-def _ended(cluster: LocalCluster) -> bool:
-    """Nobody runs any more, or somebody who should run has failed."""
-    failed = any(n.child.returncode not in (None, 0) and not n.expendable for n in cluster.nodes)
-    return failed or not any(node.running for node in cluster.nodes)
+async def _follow(watch: Watch, view: LiveView, starting: "asyncio.Future[None]") -> None:
+    """Until somebody presses Ctrl+C, all nodes have ended, or one can do nothing at all."""
+    cluster, over = watch.cluster, False
+    while not (over or watch.stopped.is_set()):
+        if starting.done():
+            starting.result()
+        unable = any(node.child.returncode in UNABLE for node in cluster.nodes)
+        idle = not any(node.running for node in cluster.nodes)
+        over = unable or (idle and bool(cluster.nodes or starting.done()))
+        events = watch.follower.read()
+        for event in events:
+            watch.on_event(event)
+        view.update(await cluster.statuses(), events)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if over else LOOK_S):
+                await watch.stopped.wait()
 
 
-def _sum_up(watch: Watch, console: Console, *, wall_s: float) -> None:
-    run_dir = watch.cluster.run_dir
-    summary = build_summary(run_dir, run=asdict(watch.run))
-    summary["wall_s"] = wall_s
+def _tell_end(run_dir: Path, summary: dict[str, Any], console: Console) -> None:
     paths = {"summary": write_summary(run_dir, summary), "report": write_report(run_dir, summary)}
-    if summary.get("checkpoint"):
+    if summary["checkpoint"]:
         paths["checkpoint"] = Path(str(summary["checkpoint"]))
     print_end(console, summary, paths)
+
+
+def _failed(nodes: Sequence[LocalNode]) -> list[LocalNode]:
+    """Those that ended with an error. A killed one is a loss that a run survives, if any did."""
+    errors = [node for node in nodes if (node.child.returncode or 0) > 0]
+    if not errors and all(node.killed for node in nodes):
+        return list(nodes)
+    return errors
 
 
 def _last_words(failed: Sequence[LocalNode]) -> str:
@@ -121,36 +134,59 @@ def _last_words(failed: Sequence[LocalNode]) -> str:
 
 
 def fresh_run_dir(directory: Path | None, name: str) -> Path:
-    """`directory`, or runs/<name>; an older run of that name there moves aside.
+    """Make `directory`, or runs/<name>; an older run of that name there moves aside.
 
-    Raises ConfigError when a given directory is not empty.
+    Raises ConfigError when a given directory is not empty, when the older run still goes on, and
+    when the directory cannot be made.
     """
-    if directory is not None:
-        if directory.exists() and any(directory.iterdir()):
-            raise ConfigError(f"{directory} is not empty: give another one, or `lowcomm resume` it")
-        return directory
-    run_dir = Path("runs") / name
-    if run_dir.exists():
-        aside = run_dir.with_name(f"{name}-{int(run_dir.stat().st_mtime)}")
-        shutil.rmtree(aside, ignore_errors=True)
-        run_dir.rename(aside)
+    run_dir = directory or Path("runs") / name
+    try:
+        if run_dir.exists() and any(run_dir.iterdir()):
+            if directory is not None:
+                raise ConfigError(
+                    f"--directory {directory} is not empty: give another one, or continue what "
+                    f"is in it with `lowcomm resume {directory}`"
+                )
+            _require_idle(run_dir, "stop it, or give --directory")
+            run_dir.rename(_name_aside(run_dir))
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{run_dir} cannot be made: {error.strerror}; give another --directory"
+        ) from error
     return run_dir
+
+
+def _name_aside(run_dir: Path) -> Path:
+    """runs/<name>-1 and so on."""
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}-{number}")).exists():
+        number += 1
+    return aside
+
+
+def _require_idle(run_dir: Path, remedy: str) -> None:
+    """Raises ConfigError while a node of the run directory is at work."""
+    for path in run_dir.iterdir():
+        if in_use(path):
+            raise ConfigError(f"{run_dir} belongs to a run that still goes on: {remedy}")
 
 
 async def resume_all(run_dir: Path, *, console: Console) -> int:
     """Start every node of a run directory again, the first one from its checkpoint."""
-    from lowcomm.config import FileConfig, validate
-    from lowcomm.identity import read_record
-
-    names = read_plan(run_dir)
+    names = [name for name in read_plan(run_dir) if read_record(run_dir / name) is not None]
     if not names:
-        raise ConfigError(f"{run_dir} was not made by `lowcomm sim` or `lowcomm demo`")
-    record = read_record(run_dir / names[0])
-    if record is None:
-        raise ConfigError(f"{run_dir / names[0]} never started: start the run anew")
-    config = validate(FileConfig, json.loads(record.config), where="node.json")
-    assert isinstance(config, FileConfig)
-    assert config.run is not None
+        raise ConfigError(
+            f"{run_dir} holds nothing to resume: give the directory of a run (runs/NAME) of "
+            "`lowcomm sim` or `lowcomm demo`, or that of a node (runs/NAME/NODE)"
+        )
+    _require_idle(run_dir, f"see `lowcomm status {run_dir}`")
+    if over := finished(node_directories(run_dir)):
+        console.print(f"{run_dir} {over}", markup=False, highlight=False, soft_wrap=True)
+        return 0
+    config = recorded_config(run_dir / names[0])
+    if config.run is None:
+        raise ConfigError(f"{run_dir / names[0]} did not start this run: start the run anew")
 
     async def start(watch: Watch) -> None:
         cluster = watch.cluster
@@ -159,5 +195,4 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
         for name in names[1:] if address else ():
             cluster.start(name, ["resume", str(run_dir / name), "--join", address])
 
-    write_plan(run_dir, names)
     return await supervise(run_dir, config.run, start, console=console)

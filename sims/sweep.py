@@ -7,13 +7,15 @@ finish within LIVENESS_S). A failing seed prints its story and the command that 
 import json
 import random
 import sys
+import traceback
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
 from protocols.waiting import describe
-from sims.faults import KINDS, Fault, draw_plan, inject
+from sims.faults import Fault, draw_plan, inject
 from sims.world import World
 
 SAFETY_S = 30.0
@@ -28,7 +30,8 @@ class SeedResult:
     seed: int
     virtual_s: float
     commits: int
-    faults: list[Fault]
+    happened: dict[str, int]
+    """Faults that took place, and what came of them."""
     violations: list[str]
     story: list[str]
 
@@ -40,17 +43,43 @@ def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
     faults = draw_plan(seed, until_s=SAFETY_S) if plan is None else plan
     inject(world, faults)
     world.at(SAFETY_S, world.heal)
-    world.run(until_s=SAFETY_S + LIVENESS_S)
-    violations = list(world.checkers.violations)
-    first, *_ = world.nodes.values()
+    violations: list[str] = []
+    try:
+        world.run(until_s=SAFETY_S + LIVENESS_S)
+    except (AssertionError, LookupError, ValueError):
+        violations = traceback.format_exc().splitlines()[-8:]
+    violations += [*world.checkers.violations, *_unfinished(world)]
+    return SeedResult(
+        seed=seed,
+        virtual_s=world.now,
+        commits=len(world.checkers.commits),
+        happened=dict(world.happened),
+        violations=violations,
+        story=world.story,
+    )
+
+
+def _unfinished(world: World) -> list[str]:
+    """Whoever is alive must have come to a good end."""
+    leader = world.leader
+    found: list[str] = []
     for peer, node in world.nodes.items():
-        # Who slept while the run ended without it finds nobody any more.
-        slept = first.outcome == "finished" and peer not in first.core.members.members
-        if node.alive and node.outcome not in ("finished", "alone", "failed" if slept else ""):
-            violations.append(
-                f"{peer} did not finish: {node.outcome} {describe(node.core, world.now)}"
-            )
-    return SeedResult(seed, world.now, len(world.checkers.commits), faults, violations, world.story)
+        allowed = {"finished", "alone"}
+        if node.asked_to_leave:
+            allowed.add("left")
+        if leader.outcome == "finished" and peer not in leader.core.members.members:
+            allowed.add("failed")  # It slept, or came, while the run ended without it.
+        if node.alive and node.outcome not in allowed:
+            wait = describe(node.core, world.now)
+            found.append(f"{peer} did not finish: {node.outcome} {node.why} {wait}")
+    return found
+
+
+def _added_up(results: list[SeedResult]) -> dict[str, int]:
+    total = Counter[str]()
+    for result in results:
+        total.update(result.happened)
+    return dict(sorted(total.items()))
 
 
 def main(
@@ -70,9 +99,7 @@ def main(
         "first": first,
         "virtual_hours": sum(result.virtual_s for result in results) / 3600,
         "rounds_committed": sum(result.commits for result in results),
-        "faults": {
-            kind: sum(f.kind == kind for result in results for f in result.faults) for kind in KINDS
-        },
+        "happened": _added_up(results),
         "violations": sum(len(result.violations) for result in results),
         "failed": [asdict(result)["seed"] for result in failed],
     }

@@ -1,26 +1,23 @@
-"""A whole cluster in one thread and virtual time: cores, links, trainers, faults, from one seed.
+"""A whole cluster in one thread and virtual time: nodes, lines and faults, all from one seed.
 
-Training is replaced by arithmetic modulo a prime that is exact and easy to check: a peer's inner
-steps move its one parameter by a number of its own, and the outer step subtracts the weighted
-mean. So agreement, atomicity and rebase are checked on values, not only on messages. A tenth of
-the messages pass through the real encoding.
+A tenth of the messages pass through the real encoding. Must NOT judge what happens: checkers do.
 """
 
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
-from protocols import wire
 from protocols.config import ProtocolConfig
-from protocols.core import PeerCore
-from protocols.hellos import Identity
-from protocols.ids import Contributor, PeerId, Stamp, Version, digest_text
+from protocols.hellos import Identity, refusal
+from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.messages import Hello
 from sims.checkers import PRIME, Checkers
+from sims.network import Network
+from sims.nodes import Node, state_digest
 
 FRAGMENT_ELEMENTS = 3 << 18
 """Big enough for three parts; nobody allocates it."""
@@ -32,35 +29,9 @@ RULES = ProtocolConfig(
     reduction_timeout_s=6.0,
     transfer_timeout_s=10.0,
 )
-
-
-@dataclass(slots=True)
-class Node:
-    """One peer's shell and trainer."""
-
-    core: PeerCore
-    speed: float
-    """Seconds an inner step takes."""
-    alive: bool = True
-    paused_until: float = 0.0
-    outer: int = 0
-    """The outer parameter, modulo PRIME."""
-    base: int = 0
-    staged: int = 0
-    """A state that arrived and is not adopted yet."""
-    local: int = 0
-    tokens: int = 0
-    steps: int = 0
-    life: int = 0
-    """Rises when the trainers restart: what older ones scheduled is void."""
-    encoded: dict[str, int] = field(default_factory=dict[str, int])
-    slices: dict[tuple[Stamp, int, PeerId], int] = field(
-        default_factory=dict[tuple[Stamp, int, PeerId], int]
-    )
-    results: dict[tuple[Stamp, int], int] = field(default_factory=dict[tuple[Stamp, int], int])
-    dialled: dict[PeerId, str] = field(default_factory=dict[PeerId, str])
-    outcome: str = ""
-    why: str = ""
+REDIAL_S = 0.5
+FIRST_DIAL_S = 5.0
+"""A peer that finds nobody at all gives up."""
 
 
 class World:
@@ -69,77 +40,96 @@ class World:
     def __init__(self, seed: int, *, peers: int, outer_steps: int, inner_steps: int = 8) -> None:
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.now = 0.0
+        self.rules = RULES
         self.outer_steps, self.inner_steps, self.peers_min = outer_steps, inner_steps, peers
         self.nodes: dict[PeerId, Node] = {}
-        self.by_address: dict[str, PeerId] = {}
-        self.up: set[frozenset[PeerId]] = set()
-        self.connections: dict[frozenset[PeerId], int] = {}
-        """How often a pair has connected: what was sent before is lost."""
-        self.line_free: dict[tuple[PeerId, PeerId, str], float] = {}
-        self.delay_s = self.random.choice([0.0005, 0.01, 0.1])
-        self.jitter = self.random.choice([0.0, 1.0, 5.0])
+        """The newest life of each peer; the first one leads."""
+        self.network = Network(self.random, self.at)
+        self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
+        """What a job of the shell takes."""
         self.checkers = Checkers()
+        self.happened: Counter[str] = Counter()
         self.story: list[str] = []
+        self.traps: dict[str, int] = {}
+        """Faults that wait for the next state transfer: how many of each kind."""
+        self.spring: Callable[[str, Node, Node], None] | None = None
+        """Called with (kind, joiner, donor) when a trap goes off."""
+        self._by_address: dict[str, PeerId] = {}
+        self._steps: Counter[PeerId] = Counter()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        for index in range(peers):
-            self.add_peer(leader=index == 0)
+        for _ in range(peers):
+            self.add_peer()
 
-    # Faults and membership ------------------------------------------------------------------
+    # Membership and faults ------------------------------------------------------------------
 
-    def add_peer(self, *, leader: bool = False) -> PeerId:
+    @property
+    def leader(self) -> Node:
+        return next(iter(self.nodes.values()))
+
+    @property
+    def live(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.running]
+
+    def add_peer(self) -> Node:
+        """A new peer; the first one leads."""
         number = len(self.nodes)
         peer = PeerId(f"p{number}.{self.random.getrandbits(32):08x}")
-        me = Identity(peer=peer, name=f"p{number}", incarnation=1, address=f"host{number}:1")
-        speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
-        node = Node(PeerCore(me, join=not leader), speed)
-        self.nodes[peer] = node
-        self.by_address[me.address] = peer
-        if leader:
-            node.outer = self.random.randrange(PRIME)
-            run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), (FRAGMENT_ELEMENTS,))
-            self.give(peer, v.RunAccepted(RULES))
-            self.give(peer, v.Bootstrap(run, None, (self._digest(node.outer),)))
-        else:
-            first = next(iter(self.nodes.values())).core.me
-            self.at(0.0, lambda: self._dial(peer, first.address))
-        self.at(self.random.uniform(0.0, 2.0), lambda: self.give(peer, v.TrainersReady()))
-        return peer
+        return self._start(
+            Identity(peer=peer, name=f"p{number}", incarnation=1, address=f"h{number}:1")
+        )
 
-    def kill(self, peer: PeerId) -> None:
-        self._tell(f"kill {peer}")
-        self.nodes[peer].alive = False
-        for other in self.nodes:
-            self.cut(peer, other)
+    def restart(self, node: Node) -> None:
+        """The daemon dies and comes back: the same peer, knowing nothing."""
+        old = node.core.me
+        self.kill(node)
+        new = Identity(
+            peer=old.peer, name=old.name, incarnation=old.incarnation + 1, address=old.address
+        )
+        self.at(self.random.choice([0.05, 1.0, 4.0]), lambda: self._start(new) and None)
 
-    def cut(self, one: PeerId, other: PeerId) -> None:
+    def kill(self, node: Node) -> None:
+        self.tell(f"kill {node.peer}")
+        node.alive = False
+        self.gone(node)
+
+    def pause(self, node: Node, seconds: float) -> None:
+        self.tell(f"pause {node.peer} for {seconds:.2f} s")
+        node.paused_until = self.now + seconds
+
+    def cut(self, one: Node, other: Node) -> None:
         """The connection between two peers ends; whoever dialled dials again."""
-        pair = frozenset((one, other))
-        if pair not in self.up:
+        if not self.network.disconnect(one.peer, other.peer):
             return
-        self.up.discard(pair)
         for me, them in ((one, other), (other, one)):
-            self.give(me, v.PeerDisconnected(them, "end of stream"))
-            if them in self.nodes[me].dialled:
-                self._redial(me, them)
-
-    def pause(self, peer: PeerId, seconds: float) -> None:
-        self._tell(f"pause {peer} for {seconds:.2f} s")
-        self.nodes[peer].paused_until = self.now + seconds
-
-    def lose_trainers(self, peer: PeerId) -> None:
-        node = self.nodes[peer]
-        self._tell(f"trainers of {peer} crash")
-        node.life += 1
-        self.give(peer, v.TrainersLost("crash"))
-        self.at(self.random.uniform(0.1, 1.0), lambda: self.give(peer, v.TrainersReady()))
+            me.give(v.PeerDisconnected(them.peer, "end of stream"))
+            if them.core.me.address in me.dials:
+                self.dial(me, them.core.me.address)
 
     def heal(self) -> None:
-        """As many live peers as the run needs, so that it can go on."""
-        live = sum(node.alive and not node.outcome for node in self.nodes.values())
-        if not next(iter(self.nodes.values())).outcome:
-            for _ in range(self.peers_min - live):
+        """No more faults; as many live peers as the run needs, so that it can go on."""
+        self.traps.clear()
+        if self.leader.running:
+            staying = [node for node in self.live if not node.asked_to_leave]
+            for _ in range(self.peers_min - len(staying)):
                 self.add_peer()
+
+    def _start(self, me: Identity) -> Node:
+        leads = not self.nodes
+        node = Node(self, me, join=not leads, speed=self.random.choice([0.05, 0.05, 0.06, 0.1]))
+        self.nodes[me.peer] = node
+        self._by_address[me.address] = me.peer
+        if leads:
+            node.outer = self.random.randrange(PRIME)
+            digest = state_digest(node.outer)
+            self.checkers.state(me.peer, 0, digest)
+            run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), (FRAGMENT_ELEMENTS,))
+            node.give(v.RunAccepted(RULES))
+            node.give(v.Bootstrap(run, None, (digest,)))
+        else:
+            self.dial(node, self.leader.core.me.address)
+        node.after(self.random.uniform(0.0, 2.0), lambda: node.give(v.TrainersReady()))
+        return node
 
     # Time -----------------------------------------------------------------------------------
 
@@ -148,253 +138,112 @@ class World:
 
     def run(self, *, until_s: float) -> None:
         """Run until every live peer has stopped, or the time is over."""
-        while self.now < until_s and any(n.alive and not n.outcome for n in self.nodes.values()):
-            due = min(self._deadlines(), default=(float("inf"), None))
-            if self._heap and self._heap[0][0] <= due[0]:
+        while self.now < until_s and self.live:
+            due, node = min(
+                ((max(n.core.deadline, n.paused_until), n) for n in self.live),
+                key=lambda pair: (pair[0], pair[1].peer),
+            )
+            if self._heap and self._heap[0][0] <= due:
                 self.now, _, action = heapq.heappop(self._heap)
                 action()
-            elif due[1] is not None:
-                self.now = max(self.now, due[0])
-                self.give(due[1], v.DeadlineReached())
-                if self.nodes[due[1]].core.deadline <= due[0]:
-                    core = self.nodes[due[1]].core
-                    self.checkers.violations.append(
-                        f"{due[1]} at {self.now}: the deadline {core.deadline} stays in the past: "
-                        f"{core.links.deadline} {core.leader and core.leader.deadline()} "
-                        f"{[r.deadline for r in core.rounds]} {core.standing.catchup.transfer}"
-                    )
+            elif due < float("inf"):
+                self.now = max(self.now, due)
+                node.give(v.DeadlineReached())
+                if node.running and node.core.deadline <= due:
+                    self.checkers.found(f"{node.peer}: the deadline {due} stays in the past")
                     return
             else:
                 return
 
-    def _deadlines(self) -> list[tuple[float, PeerId]]:
-        return [
-            (max(node.core.deadline, node.paused_until), peer)
-            for peer, node in self.nodes.items()
-            if node.alive and not node.outcome and node.core.deadline < float("inf")
-        ]
+    # What nodes ask for ---------------------------------------------------------------------
 
-    def give(self, peer: PeerId, event: v.Event) -> None:
-        """Let a core take an event, and do what it says."""
-        node = self.nodes[peer]
-        if not node.alive or node.outcome:
-            return
-        if self.now < node.paused_until:
-            self.at(node.paused_until - self.now, lambda: self.give(peer, event))
-            return
-        for command in node.core.handle(event, self.now):
-            self._do(peer, node, command)
-
-    # Commands -------------------------------------------------------------------------------
-
-    def _do(self, peer: PeerId, node: Node, command: c.Command) -> None:
-        match command:
-            case c.Send(peer=to, message=message):
-                if self.random.random() < 0.1:
-                    decoded = wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX)
-                    assert decoded == message
-                self._carry(peer, to, "control", v.MessageReceived(peer, message))
-            case c.Connect(address=address):
-                self._dial(peer, address)
-            case c.Disconnect(peer=other):
-                node.dialled.pop(other, None)
-                self.cut(peer, other)
-            case c.CheckRun():
-                self.at(0.0, lambda: self.give(peer, v.RunAccepted(RULES)))
-            case c.Applied(entry=entry, index=index):
-                self.checkers.applied(peer, index, entry)
-            case c.Stop(why=why, outcome=outcome):
-                self._tell(f"{peer} stops: {outcome} ({why})")
-                node.outcome, node.why = outcome, why
-                self._leave(peer)
-            case c.Note(kind=kind, text=text):
-                self._tell(f"{peer} notes {kind}: {text}")
-                self.checkers.note(kind, text)
-            case c.Resume():
-                self._resume(peer, node, command)
-            case _:
-                self._payload(peer, node, command)
-
-    def _payload(self, peer: PeerId, node: Node, command: c.Command) -> None:
-        match command:
-            case c.Encode(fragment=fragment, round=round_):
-                delta = (node.base - node.local) % PRIME
-                manifest = digest_text(f"{peer} {delta} {node.tokens} {self.now}")
-                node.encoded[manifest] = delta
-                self.checkers.encoded(manifest, delta)
-                self.at(0.001, lambda: self.give(peer, v.Encoded(fragment, round_, manifest)))
-            case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
-                delta = node.encoded[me.manifest]
-                event = v.SliceReceived(peer, stamp, part, me)
-                self._carry(peer, to, "bulk", event, delta)
-            case c.ReducePart(stamp=stamp, part=part, contributors=contributors):
-                self._reduce(peer, node, stamp, part, contributors)
-            case c.SendResult(peer=to, stamp=stamp, part=part):
-                value = node.results[stamp, part]
-                event = v.ResultReceived(peer, stamp, part, command.contributors, command.digest)
-                self._carry(peer, to, "bulk", event, value)
-            case c.ApplyRound(stamp=stamp, borders=borders):
-                self._apply(peer, node, stamp, len(borders) - 1)
-            case c.AdoptState(round=round_):
-                node.outer = node.staged
-                self.checkers.state(peer, round_, self._digest(node.outer))
-            case c.ServeState(peer=to, cut_index=index, versions=versions):
-                for version in versions:
-                    self._serve(peer, node.outer, to, index, version)
-            case _:
-                pass  # Memory is not modelled.
-
-    def _reduce(
-        self, peer: PeerId, node: Node, stamp: Stamp, part: int, terms: tuple[Contributor, ...]
+    def carry(
+        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: int = 0
     ) -> None:
-        values = [
-            node.encoded[t.manifest]
-            if t.peer == peer
-            else next(
-                value
-                for (s, p, who), value in node.slices.items()
-                if (s.round, s.view, p, who) == (stamp.round, stamp.view, part, t.peer)
-            )
-            for t in terms
-        ]
-        total = sum(t.tokens * value for t, value in zip(terms, values, strict=True))
-        mean = total * pow(sum(t.tokens for t in terms), -1, PRIME) % PRIME
-        node.results[stamp, part] = mean
-        digest = digest_text(f"{mean}")
-        self.at(0.001, lambda: self.give(peer, v.PartReduced(stamp, part, digest)))
-
-    def _apply(self, peer: PeerId, node: Node, stamp: Stamp, parts: int) -> None:
-        means = {node.results[stamp, part] for part in range(parts)}
-        self.checkers.means(stamp, means)
-        mean = node.results[stamp, 0]
-
-        def done() -> None:
-            node.outer = (node.outer - mean) % PRIME
-            digest = self._digest(node.outer)
-            self.checkers.state(peer, stamp.round, digest)
-            self.give(peer, v.RoundApplied(stamp.fragment, stamp.round, digest))
-
-        self.at(0.001, done)
-
-    def _serve(self, peer: PeerId, outer: int, to: PeerId, index: int, version: Version) -> None:
-        digest = self._digest(outer)
-        event = v.StateReceived(peer, index, version.fragment, version.round, digest)
-        self.at(
-            self.random.uniform(0.05, 1.0),
-            lambda: self._carry(peer, to, "bulk", event, outer),
-        )
-
-    # Trainer --------------------------------------------------------------------------------
-
-    def _resume(self, peer: PeerId, node: Node, command: c.Resume) -> None:
-        if command.kind == "full":
-            node.local = node.outer
-            node.tokens = node.steps = 0
-        else:
-            node.local = (node.local + node.outer - node.base) % PRIME
-        node.base = node.outer
-        if command.finish:
-            return
-        self._step(peer, node.life, 0, first=command.first)
-
-    def _step(self, peer: PeerId, life: int, done: int, *, first: bool) -> None:
-        """One inner step; at the boundary the trainer contributes and blocks."""
-
-        def step() -> None:
-            node = self.nodes[peer]
-            if node.life != life or not node.alive or node.outcome:
-                return
-            if self.now < node.paused_until:
-                self.at(node.paused_until - self.now, step)
-                return
-            node.local = (node.local + self.random.randrange(1 << 20)) % PRIME
-            node.tokens, node.steps = node.tokens + 16, node.steps + 1
-            early = first and 2 * (done + 1) >= self.inner_steps
-            if early:
-                self.give(peer, v.TrainersAble())
-            if done + 1 >= self.inner_steps or (early and node.core.rounds[0].others_wait):
-                self.give(peer, v.ContributionReady(0, node.tokens, node.steps))
-            else:
-                self._step(peer, life, done + 1, first=first)
-
-        self.at(self.nodes[peer].speed * self.random.uniform(0.9, 1.1), step)
-
-    # Network --------------------------------------------------------------------------------
-
-    def _carry(
-        self,
-        sender: PeerId,
-        to: PeerId,
-        purpose: str,
-        event: v.Event,
-        value: int = 0,
-    ) -> None:
-        """Deliver in order per connection; what is under way when it ends is lost."""
-        pair = frozenset((sender, to))
-        if pair not in self.up:
-            return
-        delay = self.delay_s * (1 + self.jitter * self.random.random())
-        line = (sender, to, purpose)
-        arrival = max(self.line_free.get(line, 0.0), self.now + delay)
-        self.line_free[line] = arrival + 1e-6
-        connection = self.connections[pair]
+        receiver = self.nodes[to]
 
         def deliver() -> None:
-            if pair not in self.up or self.connections[pair] != connection:
-                return
-            node = self.nodes[to]
-            if self.now < node.paused_until:
-                self.at(node.paused_until - self.now, deliver)
-                return
-            match event:
-                case v.SliceReceived():
-                    node.slices.setdefault((event.stamp, event.part, sender), value)
-                case v.ResultReceived():
-                    node.results[event.stamp, event.part] = value
-                case v.StateReceived():
-                    node.staged = value
-                case _:
-                    pass
-            self.give(to, event)
+            if isinstance(event, v.StateReceived):
+                receiver.state_arrived(event, value)
+            else:
+                receiver.give(event, value)
 
-        self.at(arrival - self.now, deliver)
+        self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver)
 
-    def _dial(self, peer: PeerId, address: str) -> None:
-        other = self.by_address[address]
-        self.nodes[peer].dialled[other] = address
-        self._redial(peer, other)
+    def dial(self, node: Node, address: str) -> None:
+        """Until it works, or the node hangs up."""
+        node.dials.add(address)
+        self._dial_later(node, address, self.network.delay_s * 3 + 0.01, self.now + FIRST_DIAL_S)
 
-    def _redial(self, peer: PeerId, other: PeerId) -> None:
-        """Dial after a moment; again while nobody is there."""
+    def hang_up(self, node: Node, other: PeerId) -> None:
+        peer = self.nodes.get(other)
+        if peer is not None:
+            node.dials.discard(peer.core.me.address)
+            self.cut(node, peer)
 
-        def connect() -> None:
-            one, two = self.nodes[peer], self.nodes[other]
-            pair = frozenset((peer, other))
-            if other not in one.dialled or one.outcome or not one.alive or pair in self.up:
-                return
-            if two.outcome or not two.alive:
-                if not one.core.log.entries:
-                    one.outcome = "alone"  # A joiner that finds nobody gives up.
-                return  # Otherwise the log will say that it is gone.
-            self.up.add(pair)
-            self.connections[pair] = self.connections.get(pair, 0) + 1
-            for me, them in ((peer, other), (other, peer)):
-                self.give(me, self._hello(them))
+    def gone(self, node: Node) -> None:
+        """The process ended: every connection with it does."""
+        for other in list(self.nodes.values()):
+            if other is not node and self.network.disconnect(node.peer, other.peer):
+                other.give(v.PeerDisconnected(node.peer, "end of stream"))
+                if node.core.me.address in other.dials:
+                    self.dial(other, node.core.me.address)
 
-        self.at(self.delay_s * 3 + 0.01, connect)
+    def transfer_s(self) -> float:
+        return self.random.choice([0.05, 0.5, 3.0])
 
-    def _hello(self, peer: PeerId) -> v.PeerConnected:
-        core = self.nodes[peer].core
-        leader = core.leader_address()
-        return v.PeerConnected(peer, core.me.incarnation, core.me.address, leader)
+    def transfer_began(self, joiner: Node, donor: PeerId) -> None:
+        """Traps that wait for a transfer go off during it."""
+        self.happened["transfer"] += 1
+        waiting = [kind for kind, count in sorted(self.traps.items()) if count]
+        if waiting and self.spring is not None:
+            kind, spring = self.random.choice(waiting), self.spring
+            self.traps[kind] -= 1
+            giver = self.nodes[donor]
+            if kind == "lie":
+                spring(kind, joiner, giver)  # Before the donor copies its state.
+            else:
+                joiner.after(self.random.uniform(0.0, 0.5), lambda: spring(kind, joiner, giver))
 
-    def _leave(self, peer: PeerId) -> None:
-        """The process ends: every connection with it does."""
-        for other in self.nodes:
-            self.at(self.delay_s, lambda other=other: self.cut(peer, other))
+    def steps_of(self, peer: PeerId) -> int:
+        """How many inner steps a peer made in all its lives."""
+        return self._steps[peer]
 
-    def _digest(self, outer: int) -> str:
-        return digest_text(str(outer))
+    def count_step(self, peer: PeerId, number: int) -> None:
+        self._steps[peer] = number
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         self.story.append(f"{self.now:9.3f} {text}")
+
+    def _dial_later(self, node: Node, address: str, delay_s: float, give_up: float) -> None:
+        def connect() -> None:
+            other = self.nodes[self._by_address[address]]
+            if address not in node.dials or self.network.line(node.peer, other.peer).up:
+                return
+            if other.running:
+                self._connect(node, other)
+            elif not node.core.log.entries and self.now > give_up:
+                node.outcome = "alone"
+            else:
+                self._dial_later(node, address, REDIAL_S, give_up)
+
+        node.after(delay_s, connect)
+
+    def _connect(self, node: Node, other: Node) -> None:
+        """Hellos are exchanged; the side that was dialled may refuse."""
+        hello = self._hello(node)
+        core = other.core
+        why = refusal(hello, me=core.me, run=core.log.run, members=core.members)
+        if why:
+            self.tell(f"{node.peer} is refused by {other.peer}: {why}")
+            node.outcome, node.why = "refused", why
+            self.gone(node)
+            return
+        back = self._hello(other)
+        self.network.connect(node.peer, other.peer)
+        for me, theirs in ((node, back), (other, hello)):
+            me.give(v.PeerConnected(theirs.peer, theirs.incarnation, theirs.address, theirs.leader))
+
+    def _hello(self, node: Node) -> Hello:
+        me, run, leader = node.core.me, node.core.log.run, node.core.leader_address()
+        return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

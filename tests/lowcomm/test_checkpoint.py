@@ -23,6 +23,7 @@ from lowcomm.checkpoint import (
     FragmentCut,
     LayoutEntry,
     PeerCut,
+    SeatCut,
     newest_checkpoint,
     prune,
     read_checkpoint,
@@ -60,7 +61,10 @@ def cut_at(round: int, outer: list[F32], momentum: list[F32]) -> Cut:  # noqa: A
             for fragment in (0, 1)
         ),
         own=PeerCut(peer="alpha.1f0c9a2e", incarnation=3, data_slot=1, rank_state="ranks-12"),
-        members=("alpha.1f0c9a2e", "beta.00000002"),
+        seats=(
+            SeatCut(peer="alpha.1f0c9a2e", name="alpha", incarnation=1, slot=0),
+            SeatCut(peer="beta.00000002", name="beta", incarnation=2, slot=1),
+        ),
     )
 
 

@@ -50,12 +50,15 @@ FIELDS: dict[str, dict[str, Any]] = {
     "fault": {"what": "SIGKILL"},
     "ranks_ready": {"attempt": 0},
     "ranks_lost": {"attempt": 0, "why": "rank 1 exited with -9"},
+    "snapshot_served": {"to": "delta.4", "size_bytes": 6_920_601},
     "snapshot_received": {"donor": "alpha.1", "size_bytes": 6_920_601, "seconds": 0.21},
     "checkpoint": {"path": "x/y", "round": 10},
     "evaluated": {"loss": 1.25, "windows": 256, "sample": "def f():\n\tpass"},
     "finished": {"outer_steps": 30, "bytes_sent": 5, "bytes_received": 6, "state_digest": "cd"},
     "stopped": {"why": "asked to"},
     "diverged": {"member": "beta.2", "round": 12},
+    "layout": {"params": 1000},
+    "note": {"topic": "straggler", "text": "round 7 goes on without beta.2"},
 }
 STORIES = {
     "start": None,
@@ -72,12 +75,15 @@ STORIES = {
     "fault": "fault at alpha: SIGKILL",
     "ranks_ready": "alpha trains",
     "ranks_lost": "the ranks of alpha are lost (rank 1 exited with -9)",
+    "snapshot_served": None,
     "snapshot_received": "alpha has its state from alpha (6.6 MiB in 0.2 s)",
     "checkpoint": "alpha wrote its checkpoint of round 10",
     "evaluated": "alpha evaluates: loss 1.2500 over 256 windows",
     "finished": "alpha finished after 30 outer steps",
     "stopped": "alpha stopped (asked to)",
     "diverged": "beta differs from the others in round 12",
+    "layout": None,
+    "note": "straggler: round 7 goes on without beta",
 }
 
 

@@ -225,7 +225,7 @@ def test_errors_say_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert "0 bytes to train on in 0 files" in fails(str(tmp_path / "empty"))
     long = DataConfig(source="files", window=5000, held_out_below=64)
     assert "one sample takes 5001" in fails(str(folder), config=long)
-    none = DataConfig(source="files", window=8, held_out_below=0)
+    none = DataConfig(source="files", window=8, held_out_below=1)
     assert "raise run.data.held_out_below" in fails(str(folder), config=none)
     assert "outside" in fails(str(folder), directory="texts/run")
     (tmp_path / "file").write_bytes(b"")

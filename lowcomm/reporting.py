@@ -1,0 +1,70 @@
+"""What a daemon tells about itself while it runs. Must NOT change anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from protocols.waiting import describe
+
+if TYPE_CHECKING:
+    from lowcomm.daemon import Daemon
+
+METRICS_INTERVAL_S = 1.0
+
+
+async def report_metrics(daemon: Daemon) -> None:
+    """About each second, for ever: figures, and a wait that is new."""
+    loop, told = asyncio.get_running_loop(), ""
+    while True:
+        await asyncio.sleep(METRICS_INTERVAL_S)
+        wait = describe(daemon.core, loop.time())
+        if wait.phase in ("joining", "waiting") and wait.reason != told:
+            daemon.journal.write("waiting", reason=wait.reason)
+        told = wait.reason
+        node = daemon.node
+        if node.steps:
+            sent, received = daemon.mesh.bytes_moved()
+            daemon.journal.write(
+                "metrics",
+                step=node.steps,
+                tokens=node.tokens,
+                loss=node.loss,
+                tokens_per_s=node.tokens_per_s,
+                bytes_sent=sent,
+                bytes_received=received,
+            )
+
+
+def status_json(daemon: Daemon) -> str:
+    """One JSON object: what it does, whom it waits for, how far it is."""
+    core, node, now = daemon.core, daemon.node, asyncio.get_running_loop().time()
+    wait = describe(core, now)
+    sent, received = daemon.mesh.bytes_moved()
+    run, members = core.members.run, core.members
+    return json.dumps(
+        {
+            "peer": core.me.peer,
+            "name": core.me.name,
+            "state": wait.phase,
+            "reason": wait.reason,
+            "since_s": now - wait.since,
+            "until_s": wait.until - now if wait.until < float("inf") else None,
+            "inner_steps": node.steps,
+            "tokens": node.tokens,
+            "tokens_per_s": node.tokens_per_s,
+            "loss": node.loss,
+            "bytes_sent": sent,
+            "bytes_received": received,
+            "outer_step": members.committed(0) if run else 0,
+            "outer_steps": run.outer_steps if run else 0,
+            "roster": list(members.views[-1].roster) if members.views else [],
+            "members": {peer: info.name for peer, info in members.members.items()},
+            "leader": core.leader_id or "",
+            "ranks": daemon.config.node.ranks,
+            "address": core.me.address,
+            "listen_cpu_s": daemon.listen_cpu_s,
+            "discarded": daemon.driver.discarded,
+        }
+    )

@@ -1,0 +1,200 @@
+"""The connections that we make: dialling, our hello, and trying again.
+
+Must NOT decide whom to dial, keep sessions, or accept anything.
+"""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from typing import Protocol
+
+from peers.address import parse_address
+from peers.link import Link
+from protocols.errors import ConfigError
+from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.messages import BulkHello, Hello, Message, Refused
+
+DIAL_TIMEOUT_S = 5.0
+REDIAL_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Waits between two tries, longer and longer while they follow each other quickly."""
+QUICK_S = 2.0
+FIRST_DIAL_S = 30.0
+"""How long the address that a person typed may not answer."""
+
+
+class DialError(OSError):
+    """It did not work this time."""
+
+
+class Host(Protocol):
+    """What dialling needs from the mesh. No method may raise or block."""
+
+    def hello(self) -> Hello: ...
+
+    def new_link(self) -> Link: ...
+
+    def is_connected(self, peer: str, address: str) -> bool:
+        """Is there a session with this peer ("": anybody) or at this address?"""
+        ...
+
+    def yields_to(self, peer: PeerId) -> bool:
+        """A connection that this peer made is better than one that we make."""
+        ...
+
+    def dialled(self, address: str, hello: Hello, control: Link, bulk: Link) -> None:
+        """Both connections are up."""
+        ...
+
+    def dialling_refused(self, why: str) -> None:
+        """Nobody we know is at the address that a person gave, and nobody will be."""
+        ...
+
+
+@dataclass(slots=True)
+class Dial:
+    """An address that we keep trying until `forget`."""
+
+    address: str
+    peer: str
+    """"" until somebody answered."""
+    task: "asyncio.Task[None] | None" = None
+    tries: int = 0
+    tried_at: float = float("-inf")
+
+
+class Dialling:
+    """Every address that we dial, each in a task that ends when there is a session."""
+
+    def __init__(self, host: Host, *, tls: ssl.SSLContext | None) -> None:
+        self._host = host
+        self._tls = tls
+        self._dials: dict[str, Dial] = {}
+        """By address."""
+        self._answers: dict[Link, asyncio.Future[Message | None]] = {}
+        """What the other side says first; None: it hung up."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    # Interface ------------------------------------------------------------------------------
+
+    def connect(self, address: str, *, peer: str) -> None:
+        """Dial until it works, and after `again`, until `forget`."""
+        dial = self._dials.setdefault(address, Dial(address, peer))
+        dial.peer = peer or dial.peer
+        if dial.task is None or dial.task.done():
+            self._start(dial)
+
+    def again(self, peer: PeerId) -> None:
+        """The session with this peer is over."""
+        for dial in self._dials.values():
+            # A task that still runs looks for the session itself before it ends.
+            if dial.peer == peer and (dial.task is None or dial.task.done()):
+                self._start(dial)
+
+    def forget(self, peer: PeerId) -> None:
+        """Dial this peer no more."""
+        for address in [a for a, dial in self._dials.items() if dial.peer == peer]:
+            dial = self._dials.pop(address)
+            if dial.task is not None:
+                dial.task.cancel()
+
+    async def close(self) -> None:
+        """End every try; idempotent."""
+        self._closing = True
+        self._dials.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def received(self, link: Link, message: Message) -> bool:
+        """True: it answers our hello."""
+        answer = self._answers.get(link)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+        return answer is not None
+
+    def closed(self, link: Link) -> None:
+        """A link ended; perhaps one of ours that waits for an answer."""
+        answer = self._answers.get(link)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
+
+    # One address ----------------------------------------------------------------------------
+
+    def _start(self, dial: Dial) -> None:
+        if self._closing:
+            return
+        loop = asyncio.get_running_loop()
+        dial.task = loop.create_task(self._run(dial), name=f"dial {dial.address}")
+        self._tasks.add(dial.task)
+        dial.task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, dial: Dial) -> None:
+        """Try until there is a session, or nobody wants us at the address that a person gave."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while not self._host.is_connected(dial.peer, dial.address):
+            await self._wait_turn(dial)
+            failure, final = "", False
+            try:
+                async with asyncio.timeout(DIAL_TIMEOUT_S):
+                    failure = await self._try(dial)
+                    final = bool(failure)
+            except OSError as error:  # A TimeoutError is one, without a text.
+                failure = f"nobody answers at {dial.address}: {str(error) or 'no answer in time'}"
+                final = loop.time() - started > FIRST_DIAL_S
+            if final and not dial.peer:
+                self._dials.pop(dial.address, None)
+                self._host.dialling_refused(failure)
+                return
+
+    async def _wait_turn(self, dial: Dial) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - dial.tried_at < QUICK_S:
+            await asyncio.sleep(REDIAL_DELAYS_S[min(dial.tries, len(REDIAL_DELAYS_S) - 1)])
+            dial.tries += 1
+        else:
+            dial.tries = 0
+        dial.tried_at = loop.time()
+
+    async def _try(self, dial: Dial) -> str:
+        """Returns why the other side refused us, or "". Raises OSError when it did not work."""
+        control, bulk = self._host.new_link(), self._host.new_link()
+        answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+        self._answers[control] = answer
+        try:
+            await self._open(control, dial.address)
+            control.send(self._host.hello())
+            hello = await answer
+            if isinstance(hello, Refused):
+                return f"refused by {dial.address}: {hello.why}"
+            if not isinstance(hello, Hello):
+                raise DialError("it hung up, or does not speak our protocol")
+            if hello.protocol != PROTOCOL_VERSION:
+                return f"{dial.address} speaks protocol {hello.protocol}, not {PROTOCOL_VERSION}"
+            if dial.peer and dial.peer != hello.peer:
+                raise DialError(f"{hello.peer} is there now, not {dial.peer}")
+            await self._open(bulk, dial.address)
+            if not control.is_open or self._host.yields_to(hello.peer):
+                raise DialError("closed after its hello, or it dialled us")
+            me = self._host.hello()
+            bulk.send(BulkHello(PROTOCOL_VERSION, me.run, me.peer, me.incarnation))
+            del self._answers[control]
+            dial.peer = hello.peer
+            self._host.dialled(dial.address, hello, control, bulk)
+            return ""
+        finally:
+            if self._answers.pop(control, None) is not None:
+                for link in (control, bulk):
+                    link.close("dialling failed")
+
+    async def _open(self, link: Link, address: str) -> None:
+        """Connect. Raises OSError."""
+        try:
+            host, port = parse_address(address, key="address")
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: link, host, port, ssl=self._tls)
+        except (ConfigError, UnicodeError) as error:
+            # Addresses come from other peers too: a wrong one is one that does not answer.
+            raise DialError(str(error)) from error

@@ -1,0 +1,337 @@
+"""One simulated peer: a core, its shell, and a trainer.
+
+Training is replaced by arithmetic modulo a prime that is exact and easy to check: inner steps
+move a peer's one parameter by numbers of its own, and the outer step subtracts the weighted mean.
+The shell keeps and drops payloads as the real one does, and does jobs in order, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocols import commands as c
+from protocols import events as v
+from protocols import wire
+from protocols.core import PeerCore
+from protocols.hellos import Identity
+from protocols.ids import PeerId, Stamp, Version, digest_text
+from protocols.messages import Control
+from sims.checkers import PRIME, Contribution
+
+if TYPE_CHECKING:
+    from sims.world import World
+
+STEP_TOKENS = 16
+
+SliceKey = tuple[int, int, int, PeerId]
+"""(round, view, part, contributor), as the real shell has it: not the attempt."""
+
+
+def state_digest(outer: int) -> str:
+    """Of a state: here it is one number."""
+    return digest_text(str(outer))
+
+
+@dataclass(slots=True)
+class Store:
+    """Payloads that the core wants; each is one number."""
+
+    encoded: dict[int, tuple[str, int]] = field(default_factory=dict[int, tuple[str, int]])
+    """By round: (manifest, value)."""
+    slices: dict[SliceKey, int] = field(default_factory=dict[SliceKey, int])
+    results: dict[tuple[Stamp, int], int] = field(default_factory=dict[tuple[Stamp, int], int])
+    states: dict[int, int] = field(default_factory=dict[int, int])
+    """By cut."""
+
+    def drop_slices(self, round_: int) -> None:
+        for key in [key for key in self.slices if key[0] <= round_]:
+            del self.slices[key]
+
+    def release(self, round_: int) -> None:
+        self.drop_slices(round_)
+        for old in [old for old in self.encoded if old <= round_]:
+            del self.encoded[old]
+        for key in [key for key in self.results if key[0].round <= round_]:
+            del self.results[key]
+
+
+@dataclass(slots=True)
+class Work:
+    """The ranks' parameter, and what of their work no round has counted yet."""
+
+    local: int = 0
+    base: int = 0
+    base_round: int = 0
+    first: int = 0
+    """Number of the first step that is not counted; steps of a peer are numbered for its life."""
+    last: int = 0
+    moved: int = 0
+    """Sum of the moves of these steps."""
+
+
+class Node:
+    """One life of one peer. After `kill` or Stop, whatever was scheduled for it is void."""
+
+    def __init__(self, world: World, me: Identity, *, join: bool, speed: float) -> None:
+        self.world = world
+        self.core = PeerCore(me, join=join)
+        self.speed = speed
+        """Seconds an inner step takes."""
+        self.alive = True
+        self.outcome = ""
+        self.why = ""
+        self.asked_to_leave = False
+        self.paused_until = 0.0
+        self.outer = 0
+        """The outer parameter, modulo PRIME."""
+        self.corrupt = False
+        """Something changed the parameter behind our back."""
+        self.lies = False
+        """The next state that we serve is wrong."""
+        self.store = Store()
+        self.work = Work(first=world.steps_of(me.peer), last=world.steps_of(me.peer))
+        self.dials: set[str] = set()
+        self._trainer_life = 0
+        """Rises when the trainers restart: what older ones scheduled is void."""
+        self._crashed = False
+        """And what they had not contributed is gone."""
+        self._busy_until = 0.0
+
+    @property
+    def peer(self) -> PeerId:
+        return self.core.me.peer
+
+    @property
+    def running(self) -> bool:
+        return self.alive and not self.outcome
+
+    # Events ---------------------------------------------------------------------------------
+
+    def give(self, event: v.Event, value: int = 0) -> None:
+        """Let the core take an event, and do what it says. `value`: what a payload carries."""
+        if not self.running:
+            return
+        if self.world.now < self.paused_until:
+            self.after(0.0, lambda: self.give(event, value))
+            return
+        commands = self.core.handle(event, self.world.now)
+        self._keep(event, value, commands)
+        for command in commands:
+            self._do(command)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something later, unless this life is over by then; not while we are stopped."""
+
+        def act() -> None:
+            if not self.running:
+                return
+            if self.world.now < self.paused_until:
+                self.world.at(self.paused_until - self.world.now, act)
+            else:
+                action()
+
+        self.world.at(seconds, act)
+
+    def lose_trainers(self, restart_s: float) -> None:
+        """The ranks crash and are started again."""
+        self._trainer_life += 1
+        life, self._crashed = self._trainer_life, True
+        self.give(v.TrainersLost("crash"))
+
+        def ready() -> None:
+            if life == self._trainer_life:
+                self.give(v.TrainersReady())
+
+        self.after(restart_s, ready)
+
+    def _keep(self, event: v.Event, value: int, commands: list[c.Command]) -> None:
+        if not isinstance(event, v.SliceReceived | v.ResultReceived):
+            return
+        if c.Discard(event) in commands:
+            return
+        if isinstance(event, v.SliceReceived):
+            stamp = event.stamp
+            key = (stamp.round, stamp.view, event.part, event.contributor.peer)
+            self.store.slices[key] = value
+        else:
+            self.store.results[event.stamp, event.part] = value
+
+    # Commands -------------------------------------------------------------------------------
+
+    def _do(self, command: c.Command) -> None:
+        world = self.world
+        match command:
+            case c.Send(peer=to, message=message):
+                self._send(to, message)
+            case c.Connect(address=address):
+                world.dial(self, address)
+            case c.Disconnect(peer=other):
+                world.hang_up(self, other)
+            case c.CheckRun():
+                self.after(world.compute_s, lambda: self.give(v.RunAccepted(world.rules)))
+            case c.Applied(entry=entry, index=index):
+                world.checkers.applied(self.peer, index, entry)
+            case c.Stop(why=why, outcome=outcome):
+                world.tell(f"{self.peer} stops: {outcome} ({why})")
+                self.outcome, self.why = outcome, why
+                world.gone(self)
+            case c.Note(kind=kind, text=text):
+                world.tell(f"{self.peer} notes {kind}: {text}")
+                world.checkers.note(kind, text)
+            case c.DropSlices(round=round_):
+                self.store.drop_slices(round_)
+            case c.ReleaseRound(round=round_):
+                self.store.release(round_)
+            case c.Discard():
+                world.happened["discard"] += 1  # `give` did not keep it.
+            case c.ExpectState(donor=donor):
+                self.store.states.clear()
+                world.transfer_began(self, donor)
+            case _:
+                self._payload(command)
+
+    def _payload(self, command: c.Command) -> None:
+        store = self.store
+        match command:
+            case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
+                manifest, value = store.encoded[stamp.round]
+                assert manifest == me.manifest, "other bytes than were announced"
+                self._send_bulk(to, v.SliceReceived(self.peer, stamp, part, me), value)
+            case c.SendResult(peer=to, stamp=stamp, part=part):
+                terms, digest = command.contributors, command.digest
+                event = v.ResultReceived(self.peer, stamp, part, terms, digest)
+                self._send_bulk(to, event, store.results[stamp, part])
+            case c.ReducePart():
+                self._reduce(command)
+            case c.Encode(round=round_):
+                self._job(lambda: self._encode(round_))
+            case c.ApplyRound(stamp=stamp, borders=borders):
+                means = [store.results[stamp, part] for part in range(len(borders) - 1)]
+                self._job(lambda: self._apply(stamp, means))
+            case c.AdoptState(cut_index=index, round=round_):
+                value = store.states.pop(index)
+                self._job(lambda: self._adopt(round_, value))
+            case c.ServeState(peer=to, cut_index=index, versions=versions):
+                for version in versions:
+                    self._job(lambda version=version: self._serve(to, index, version))
+            case c.Resume():
+                life = self._trainer_life
+                self._job(lambda: self._resume(command, life))
+            case _:
+                raise AssertionError(f"unknown command {command!r}")
+
+    def _job(self, work: Callable[[], None]) -> None:
+        """As the real shell: one at a time, in the order of the commands."""
+        now = self.world.now
+        self._busy_until = max(now, self._busy_until) + self.world.compute_s
+        self.after(self._busy_until - now, work)
+
+    def _send(self, to: PeerId, message: Control) -> None:
+        if self.world.random.random() < 0.1:
+            decoded = wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX)
+            assert decoded == message
+        self.world.carry(self.peer, to, "control", v.MessageReceived(self.peer, message))
+
+    def _send_bulk(self, to: PeerId, event: v.Event, value: int) -> None:
+        self.world.carry(self.peer, to, "bulk", event, value)
+
+    def _encode(self, round_: int) -> None:
+        work = self.work
+        delta = (work.base - work.local) % PRIME
+        manifest = digest_text(f"{self.peer} {work.first} {work.last} {round_} {self.world.now}")
+        self.store.encoded[round_] = (manifest, delta)
+        made = Contribution(self.peer, delta, work.first, work.last, -work.moved % PRIME)
+        self.world.checkers.encoded(manifest, made)
+        self.give(v.Encoded(0, round_, manifest))
+
+    def _reduce(self, command: c.ReducePart) -> None:
+        stamp, part = command.stamp, command.part
+        total = weights = 0
+        for term in command.contributors:
+            if term.peer == self.peer:
+                value = self.store.encoded[stamp.round][1]
+            else:
+                value = self.store.slices[stamp.round, stamp.view, part, term.peer]
+            total, weights = total + term.tokens * value, weights + term.tokens
+        mean = total * pow(weights, -1, PRIME) % PRIME
+
+        def done() -> None:
+            self.store.results[stamp, part] = mean
+            self.give(v.PartReduced(stamp, part, digest_text(str(mean))))
+
+        self._job(done)
+
+    def _apply(self, stamp: Stamp, means: list[int]) -> None:
+        self.world.checkers.means(stamp, set(means))
+        self.outer = (self.outer - means[0]) % PRIME
+        digest = state_digest(self.outer)
+        if not self.corrupt:
+            self.world.checkers.state(self.peer, stamp.round, digest)
+        self.give(v.RoundApplied(0, stamp.round, digest))
+        self.world.checkers.memory(self)
+
+    def _adopt(self, round_: int, value: int) -> None:
+        self.outer, self.corrupt = value, False
+        self.world.checkers.state(self.peer, round_, state_digest(value))
+
+    def _serve(self, to: PeerId, index: int, version: Version) -> None:
+        value = self.outer + self.lies
+        if self.lies:
+            self.world.happened["lie"] += 1
+            self.lies = False
+        event = v.StateReceived(self.peer, index, 0, version.round, state_digest(value))
+        self.after(self.world.transfer_s(), lambda: self._send_bulk(to, event, value))
+
+    def state_arrived(self, event: v.StateReceived, value: int) -> None:
+        """As the real shell: only what the donor of the present cut sends is kept."""
+        if self.world.now < self.paused_until:
+            self.after(0.0, lambda: self.state_arrived(event, value))
+            return
+        transfer = self.core.standing.catchup.transfer
+        if transfer is not None and transfer.cut_index == event.cut_index:
+            self.store.states[event.cut_index] = value
+        else:
+            self.world.happened["unexpected state"] += 1
+        self.give(event)
+
+    # Trainer --------------------------------------------------------------------------------
+
+    def _resume(self, command: c.Resume, life: int) -> None:
+        if life != self._trainer_life:
+            return  # The ranks that waited for it are gone.
+        work = self.work
+        if command.kind == "full":
+            stale = command.round - work.base_round > 4
+            if not (stale or command.finish or self._crashed):
+                self.world.checkers.dropped(self.peer, work.first, work.last)
+            self._crashed = False
+            self.work = work = Work(local=self.outer, first=work.last, last=work.last)
+        else:
+            work.local = (work.local + self.outer - work.base) % PRIME
+        work.base, work.base_round = self.outer, command.round
+        if not command.finish:
+            self._step(life, 0, first=command.first)
+
+    def _step(self, life: int, done: int, *, first: bool) -> None:
+        """One inner step; at the boundary the trainer contributes and blocks."""
+
+        def step() -> None:
+            if self._trainer_life != life:
+                return
+            work, move = self.work, self.world.random.randrange(1 << 20)
+            work.local, work.moved = (work.local + move) % PRIME, work.moved + move
+            work.last += 1
+            self.world.count_step(self.peer, work.last)
+            early = first and 2 * (done + 1) >= self.world.inner_steps
+            if early:
+                self.give(v.TrainersAble())
+            asked = early and self.core.rounds[0].others_wait
+            if done + 1 >= self.world.inner_steps or asked:
+                steps = work.last - work.first
+                self.give(v.ContributionReady(0, steps * STEP_TOKENS, steps))
+            else:
+                self._step(life, done + 1, first=first)
+
+        self.after(self.speed * self.world.random.uniform(0.9, 1.1), step)

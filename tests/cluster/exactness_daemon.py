@@ -1,0 +1,41 @@
+"""`lowcomm peer` that also leaves behind what no event tells: exactness_daemon.py TARGET peer ...
+
+TARGET is the ranks' program ("module:function"); "" is lowcomm's worker. At its end daemon.json in
+the node's directory holds the manifests of each round that this peer applied, by peer id, and the
+modules that this process has imported. Must NOT change what the daemon does.
+"""
+
+import json
+import sys
+
+from lowcomm import cli, daemon, node_side
+
+RECORD = "daemon.json"
+
+
+class RecordingDaemon(daemon.Daemon):
+    """Writes RECORD when it has ended."""
+
+    def applied(self, fragment: int, round_: int, state_digest: str) -> None:
+        """Called by the driver for each committed round."""
+        super().applied(fragment, round_, state_digest)
+        commit = self.core.members.commit(fragment, round_)
+        if commit is not None:
+            MANIFESTS[str(round_)] = {each.peer: each.manifest for each in commit.contributors}
+
+    async def run(self) -> int:
+        """Until the run is finished."""
+        code = await super().run()
+        record = {"manifests": MANIFESTS, "modules": sorted(sys.modules)}
+        (self._directory.path / RECORD).write_text(json.dumps(record), encoding="utf-8")
+        return code
+
+
+MANIFESTS: dict[str, dict[str, str]] = {}
+
+if __name__ == "__main__":
+    target = sys.argv.pop(1)
+    if target:
+        node_side.WORKER = target  # pyright: ignore[reportConstantRedefinition]
+    daemon.Daemon = RecordingDaemon
+    cli.main()

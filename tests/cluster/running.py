@@ -1,0 +1,231 @@
+"""Starts `lowcomm` commands as a person would, reads what they leave, and always ends them.
+
+Must NOT judge anything: the tests do.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lowcomm.events import Commit, Event
+from lowcomm.timeline import read_timeline
+from peers.processes import dying_with_us, kill_group
+
+LOOK_S = 0.02
+MARK = "LOWCOMM_TEST"
+"""tests/conftest.py sets it anew for each test, and every process of the test inherits it."""
+RUN = """
+[run]
+name = "tiny"
+seed = 1
+peers_min = {peers}
+outer_steps = {rounds}
+[run.model]
+layers = 2
+hidden_size = {hidden}
+intermediate_size = {intermediate}
+[run.data]
+source = "files"
+window = 64
+batch = 4
+held_out_below = 64
+eval_windows = 8
+[run.method]
+inner_steps = {inner}
+[node]
+corpus = {corpus}
+checkpoint_every_rounds = 10
+"""
+
+E = TypeVar("E", bound=Event)
+T = TypeVar("T")
+
+
+def write_config(
+    directory: Path, *, peers: int, rounds: int, inner: int = 5, hidden: int = 64
+) -> Path:
+    """A run of a tiny model, on a corpus that takes no time to read."""
+    corpus = directory / "text"
+    corpus.mkdir(exist_ok=True)
+    for number in range(16):
+        lines = (f"def f{n}(x):\n    return x * {n * number} + {n ^ number}\n" for n in range(60))
+        (corpus / f"{number}.py").write_text("".join(lines), encoding="utf-8")
+    path = directory / "run.toml"
+    quoted = json.dumps(str(corpus))
+    values = {"peers": peers, "rounds": rounds, "inner": inner, "hidden": hidden}
+    text = RUN.format(**values, intermediate=43 * hidden // 16, corpus=quoted)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@dataclass
+class Command:
+    """A running command, in its own session as under a shell of its own."""
+
+    popen: "subprocess.Popen[bytes]"
+    out_path: Path
+    err_path: Path
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def out(self) -> str:
+        return self.out_path.read_text(encoding="utf-8")
+
+    @property
+    def err(self) -> str:
+        return self.err_path.read_text(encoding="utf-8")
+
+    def wait(self, *, within_s: float) -> int:
+        return self.popen.wait(within_s)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+
+class Shell:
+    """Starts commands in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.commands: list[Command] = []
+
+    def start(self, *arguments: str, before: str = "") -> Command:
+        """`lowcomm ARGUMENTS`; `before` is Python that runs in its process first."""
+        program = f"{before}\nfrom lowcomm.cli import main\nmain()"
+        argv = dying_with_us([sys.executable, "-c", program, *arguments])
+        number = len(self.commands)
+        out, err = self.directory / f"{number}.out", self.directory / f"{number}.err"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            popen = subprocess.Popen(
+                argv,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+            )
+        self.commands.append(Command(popen, out, err))
+        return self.commands[-1]
+
+    def run(self, *arguments: str, within_s: float = 30, before: str = "") -> Command:
+        """The command, once it has ended."""
+        command = self.start(*arguments, before=before)
+        command.wait(within_s=within_s)
+        return command
+
+    def peer(self, name: str, *arguments: str) -> Command:
+        """`lowcomm peer ARGUMENTS` in the directory `name`."""
+        directory = json.dumps(str(self.directory / name))
+        own = ["--set", f"node.name={name}", "--set", f"node.directory={directory}"]
+        return self.start("peer", *arguments, *own)
+
+    def kill(self, directory: Path) -> None:
+        """SIGKILL the daemon of a node's directory."""
+        pid = int(record(directory)["pid"])
+        assert pid in marked_processes()  # Ours, and not a number from somewhere.
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def new_shell(directory: Path) -> Generator[Shell]:
+    """Whatever it started is killed at the end, and what that started dies with it."""
+    shell = Shell(directory)
+    try:
+        yield shell
+    finally:
+        for command in shell.commands:
+            if command.popen.poll() is None:
+                kill_group(command.pid)
+            command.popen.wait(10)
+
+
+def until(look: Callable[[], T], *, within_s: float, what: str) -> T:
+    """The first true answer; an AssertionError when there is none in time."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"after {within_s} s: not {what}"
+        time.sleep(LOOK_S)
+
+
+def listens(directory: Path, *, within_s: float = 20) -> str:
+    """The address of the daemon of a node's directory."""
+
+    def look() -> str:
+        return str(record(directory).get("address", ""))
+
+    return until(look, within_s=within_s, what=f"{directory.name} listening")
+
+
+def record(directory: Path) -> dict[str, Any]:
+    path = directory / "node.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def of(kind: type[E], directory: Path) -> list[E]:
+    """Events of one kind, of a node or of all nodes of a run, by time."""
+    events = read_timeline(directory).events if directory.exists() else ()
+    return [event for event in events if isinstance(event, kind)]
+
+
+def commits(directory: Path) -> list[int]:
+    """The rounds that a node has applied."""
+    return [event.round for event in of(Commit, directory)]
+
+
+def commits_until(directory: Path, round_: int, *, within_s: float = 30) -> None:
+    until(
+        lambda: max(commits(directory), default=0) >= round_,
+        within_s=within_s,
+        what=f"{directory.name} committing round {round_}",
+    )
+
+
+def marked_processes() -> dict[int, str]:
+    """Pid and command line of all that this test has started and that still runs."""
+    entry = f"{MARK}={os.environ[MARK]}".encode()
+    found: dict[int, str] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if entry in (process / "environ").read_bytes().split(b"\0"):
+                line = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(process.name)] = line.decode(errors="replace")
+        except OSError:
+            continue
+    return found
+
+
+def children_of(pid: int) -> set[int]:
+    """All descendants, in whatever session."""
+    found: set[int] = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        for child in (thread / "children").read_text().split():
+            found |= {int(child)} | children_of(int(child))
+    return found
+
+
+def alive(pids: Sequence[int] | set[int]) -> set[int]:
+    """Those that still run: a zombie has ended."""
+    running: set[int] = set()
+    for pid in pids:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        if stat.rpartition(")")[2].split()[0] not in "ZX":
+            running.add(pid)
+    return running

@@ -1,0 +1,154 @@
+"""Peers die, leave and join while others train: real processes, a tiny model."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.config import load_config
+from lowcomm.events import Commit, Event, Fault, Finished, Left, Lost, Member, Stopped
+from lowcomm.summary import build_summary
+from lowcomm.timeline import read_timeline
+from sims.launch import Watch, supervise
+from tests.cluster.running import (
+    Shell,
+    alive,
+    children_of,
+    commits,
+    commits_until,
+    listens,
+    marked_processes,
+    new_shell,
+    of,
+    record,
+    until,
+    write_config,
+)
+
+KILL_ROUND = 4
+ROUNDS = 50
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with new_shell(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.deadline(100)
+@pytest.mark.parametrize(
+    ("hidden", "chunk"),
+    [
+        (64, 1),  # One part: its only chunk is the contribution.
+        pytest.param(192, 3, marks=pytest.mark.long),  # Three parts: of the result that it owns.
+    ],
+)
+def test_a_peer_dies_in_a_reduction_and_a_new_one_joins(
+    hidden: int, chunk: int, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, peers=3, rounds=ROUNDS, inner=10, hidden=hidden)
+    run, run_dir = load_config(config).run, tmp_path / "run"
+    assert run is not None
+    committed = asyncio.Event()
+
+    def look(event: Event) -> None:
+        if isinstance(event, Commit) and event.round >= KILL_ROUND + 1:
+            committed.set()
+
+    async def start(watch: Watch) -> None:
+        watch.on_event = look
+        address = await watch.cluster.address_of(watch.cluster.start_peer("alpha", config))
+        fault = f"kill@round={KILL_ROUND},chunk={chunk}"
+        watch.cluster.start_peer("beta", config, join=address)
+        watch.cluster.start_peer("gamma", config, join=address, fault=fault)
+        await committed.wait()
+        watch.cluster.start_peer("delta", config, join=address)
+
+    with (tmp_path / "console").open("w", encoding="utf-8") as file:
+        code = asyncio.run(supervise(run_dir, run, start, console=Console(file=file)))
+    assert code == 0
+    events = read_timeline(run_dir).events
+    (fault,) = [event for event in events if isinstance(event, Fault)]
+    assert fault.name == "gamma"
+    assert KILL_ROUND not in commits(run_dir / "gamma")
+    for name in ("alpha", "beta"):
+        assert commits(run_dir / name) == list(range(1, ROUNDS + 1))  # In order, each once.
+        assert "gamma" in {event.member_name for event in of(Lost, run_dir / name)}
+    assert any(event.counted for event in of(Commit, run_dir / "delta"))
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert sorted(event.name for event in ends) == ["alpha", "beta", "delta"]
+    assert len({event.state_digest for event in ends}) == 1
+    assert {event.outer_steps for event in ends} == {ROUNDS}
+    by_round: dict[int, set[str]] = {}
+    for event in events:
+        if isinstance(event, Commit):
+            by_round.setdefault(event.round, set()).add(event.state_digest)
+    assert all(len(digests) == 1 for digests in by_round.values())
+
+    summary = build_summary(run_dir, run={})
+    assert summary["digests_agree"]
+    assert 0 <= summary["kill_to_next_commit_s"] <= 1.5
+    assert 0 < summary["join_to_member_s"] <= 8
+    assert summary["join_to_member_s"] < summary["join_to_contribution_s"]
+    assert (run_dir / "summary.json").exists()
+    assert marked_processes() == {}
+
+
+@pytest.mark.deadline(60)
+def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = str(write_config(tmp_path, peers=3, rounds=100_000))
+    alpha, beta, gamma = (tmp_path / name for name in ("alpha", "beta", "gamma"))
+    shell.peer("alpha", config, "--new")
+    address = listens(alpha)
+    leaver = shell.peer("beta", config, "--join", address)
+    victim = shell.peer("gamma", config, "--join", address, "--set", "node.ranks=2")
+    commits_until(gamma, 2)
+
+    leaver.signal(signal.SIGINT)
+    assert leaver.wait(within_s=5) == 0
+    until(lambda: of(Left, alpha), within_s=5, what="alpha saying that beta left")
+    assert [event.member_name for event in of(Left, alpha)] == ["beta"]
+    (stopped,) = of(Stopped, beta)
+    assert "SIGINT" in stopped.why
+    assert "Traceback" not in leaver.err
+    had = commits(gamma)[-1]
+    commits_until(gamma, had + 3)  # The others go on.
+
+    ranks = children_of(victim.pid)
+    assert len(ranks) >= 3  # A zygote and two ranks.
+    victim.signal(signal.SIGKILL)
+    until(lambda: not alive(ranks), within_s=5, what="the ranks gone")
+    until(lambda: of(Lost, alpha), within_s=5, what="alpha missing gamma")
+    had = commits(alpha)[-1]
+    commits_until(alpha, had + 3)
+    assert {event.member_name for event in of(Member, alpha)} == {"alpha", "beta", "gamma"}
+
+
+@pytest.mark.deadline(60)
+def test_without_the_first_peer_the_others_end_with_a_checkpoint(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = str(write_config(tmp_path, peers=2, rounds=100_000))
+    first = shell.peer("alpha", config, "--new")
+    second = shell.peer("beta", config, "--join", listens(tmp_path / "alpha"))
+    beta = tmp_path / "beta"
+    commits_until(beta, 3)
+    ranks = children_of(first.pid) | children_of(second.pid)
+    first.signal(signal.SIGKILL)
+    assert second.wait(within_s=40) == 4
+    last = second.err.splitlines()[-1]
+    assert last.startswith("lowcomm: the sequencer alpha is gone")
+    assert "lowcomm resume" in last
+    assert "Traceback" not in second.err
+    until(lambda: not alive(ranks), within_s=5, what="all ranks gone")
+    path, _ = newest_checkpoint(beta / "checkpoints")
+    assert path is not None
+    cut, _, _ = read_checkpoint(path)
+    assert cut.round == commits(beta)[-1]
+    assert record(beta)["peer"] == cut.own.peer

@@ -1,0 +1,127 @@
+"""Stopped runs go on from their checkpoint: `lowcomm resume`, with real processes."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.events import Commit, Finished, Start
+from tests.cluster.running import (
+    Shell,
+    alive,
+    commits,
+    commits_until,
+    marked_processes,
+    new_shell,
+    of,
+    record,
+    until,
+    write_config,
+)
+
+ROUNDS = 30
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with new_shell(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.deadline(100)
+def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, peers=2, rounds=ROUNDS, inner=10)
+    run_dir = tmp_path / "runs" / "tiny"
+    launcher = shell.start("sim", str(config), "--peers", "2", "--ranks", "2,1")
+    commits_until(run_dir / "beta", 3)
+    started = set(marked_processes())
+    assert len(started) >= 8  # A launcher, two daemons, two zygotes, three ranks.
+    began = time.monotonic()
+    launcher.signal(signal.SIGINT)
+    assert launcher.wait(within_s=8) == 130, launcher.err
+    until(lambda: not alive(started), within_s=1, what="every process gone")
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in launcher.err
+    assert "goes on from round" in launcher.out
+
+    path, _ = newest_checkpoint(run_dir / "alpha" / "checkpoints")
+    assert path is not None
+    cut, _, _ = read_checkpoint(path)
+    before = {name: len(commits(run_dir / name)) for name in ("alpha", "beta")}
+    assert before["alpha"] < ROUNDS
+    peers = {name: record(run_dir / name)["peer"] for name in before}
+
+    again = shell.run("resume", str(run_dir), within_s=60)
+    assert again.popen.returncode == 0, again.err
+    ends: list[Finished] = []
+    for name, had in before.items():
+        node = run_dir / name
+        assert record(node)["peer"] == peers[name]  # The same peer, in its next life.
+        rounds = commits(node)[had:]
+        assert rounds == list(range(rounds[0], ROUNDS + 1))
+        assert rounds[0] == cut.round + 1 or (name == "beta" and rounds[0] > cut.round)
+        ends += of(Finished, node)
+        starts = of(Start, node)
+        assert [start.ranks for start in starts] == [2 if name == "alpha" else 1] * 2
+    assert len(ends) == 2
+    assert len({end.state_digest for end in ends}) == 1
+    by_round = {
+        event.round: event.inner_step for event in of(Commit, run_dir) if event.name == "alpha"
+    }
+    assert by_round[ROUNDS] == 10 * ROUNDS
+    summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    assert summary["finished"]
+    assert summary["outer_steps"] == ROUNDS
+
+    third = shell.run("resume", str(run_dir))
+    assert third.popen.returncode == 0, third.err
+    assert f"finished after {ROUNDS} outer steps: nothing to resume" in third.out
+    assert len(third.out.splitlines()) == 1
+    fourth = shell.run("resume", str(run_dir / "beta"))
+    assert fourth.popen.returncode == 0, fourth.err
+    assert f"beta finished after {ROUNDS} outer steps" in fourth.out
+    assert len(of(Start, run_dir)) == 4  # Nothing was started by these two.
+
+
+@pytest.mark.deadline(60)
+def test_a_single_node_goes_on_in_its_own_directory(shell: Shell, tmp_path: Path) -> None:
+    config = write_config(tmp_path, peers=1, rounds=60)
+    alpha = tmp_path / "alpha"
+    first = shell.peer("alpha", str(config), "--new")
+    commits_until(alpha, 3)
+    refused = shell.run("resume", str(alpha))
+    assert refused.popen.returncode == 2
+    assert "is in use by a running peer" in refused.err
+    first.signal(signal.SIGTERM)
+    assert first.wait(within_s=5) == 0
+    had = commits(alpha)
+    assert had[-1] < 60
+    second = shell.run("resume", str(alpha))
+    assert second.popen.returncode == 0, second.err
+    assert commits(alpha) == list(range(1, 61))  # None is lost, none is made twice.
+    (end,) = of(Finished, alpha)
+    assert end.outer_steps == 60
+
+
+@pytest.mark.deadline(60)
+def test_what_has_no_checkpoint_cannot_go_on(shell: Shell, tmp_path: Path) -> None:
+    config = write_config(tmp_path, peers=2, rounds=60)
+    launcher = shell.start("sim", str(config), "--peers", "1")  # It waits for a second one.
+    run_dir = tmp_path / "runs" / "tiny"
+    until(lambda: record(run_dir / "alpha"), within_s=20, what="alpha there")
+    launcher.signal(signal.SIGINT)
+    assert launcher.wait(within_s=5) == 130, launcher.err
+    assert "nothing was committed yet" in launcher.out
+    node = shell.run("resume", str(run_dir / "alpha"))
+    assert node.popen.returncode == 2, node.err
+    assert "no complete checkpoint" in node.err.splitlines()[-1]
+    whole = shell.run("resume", str(run_dir))
+    assert whole.popen.returncode == 4, whole.err
+    assert "alpha ended with 2" in whole.err
+    assert "Traceback" not in whole.err + node.err

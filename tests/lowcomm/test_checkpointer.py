@@ -1,0 +1,256 @@
+"""When a node's checkpoints are written, of which state, and what is kept beside them."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowcomm.checkpoint import FragmentCut, PeerCut, SeatCut, newest_checkpoint, read_checkpoint
+from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES, Checkpointer
+from lowcomm.config import MethodConfig
+from lowcomm.methods import method
+from lowcomm.outer import F32
+from lowcomm.replica import Replica
+from protocols import entries as e
+from protocols import events as v
+from protocols.config import ProtocolConfig
+from protocols.core import PeerCore
+from protocols.hellos import Identity
+from protocols.ids import Contributor, PeerId, PeerInfo, TensorSpec, Version
+
+ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")
+LAYOUT = (
+    TensorSpec(0, "embed", (2, 3), 0),
+    TensorSpec(1, "norm", (4,), 0),
+    TensorSpec(0, "head", (), 6),
+)
+SIZES = (7, 4)
+EVERY = 5
+
+
+class Scene:
+    """A peer that leads a run alone, its outer state, and what its checkpointer reports."""
+
+    def __init__(self, directory: Path) -> None:
+        self.written: list[tuple[str, int]] = []
+        self.failed: list[str] = []
+        self.directory = directory
+        self.gate = threading.Event()
+        self.checkpointer = Checkpointer(
+            directory,
+            every_rounds=EVERY,
+            written=lambda path, round_: self.written.append((path.name, round_)),
+            failed=self.failed.append,
+        )
+        self.replica = Replica(method(MethodConfig()), LAYOUT)
+        me = Identity(peer=ALPHA, name="alpha", incarnation=3, address="127.0.0.1:1")
+        self.core = PeerCore(me, join=False)
+        self.core.handle(v.RunAccepted(ProtocolConfig()), 0.0)
+        run = e.Run(0xABC, "{}", "", 1, 99, 1, LAYOUT, SIZES)
+        beta = PeerInfo(BETA, "beta", 2, "127.0.0.1:2", 4)
+        # Beta was in before; it keeps its seat.
+        restored = e.Restore(1, tuple(Version(f, 0, "0" * 32) for f in (0, 1)), 0, 0, (beta,), 1)
+        digests = tuple(
+            self.replica.initialise(f, np.full(size, f + 1, np.float32).data.cast("B"))
+            for f, size in enumerate(SIZES)
+        )
+        self.core.handle(v.Bootstrap(run, restored, digests), 0.0)
+        self.core.handle(v.TrainersReady(), 0.0)
+
+    def commit(self, round_: int) -> None:
+        """The log counts 10 * round steps and 1000 * round tokens."""
+        entry = e.LogEntry(
+            self.core.members.index + 1,
+            1,
+            e.Commit(
+                view=1,
+                fragment=0,
+                group=0,
+                round=round_,
+                attempt=0,
+                contributors=(Contributor(ALPHA, 1000 * round_, 10 * round_, "0" * 32),),
+                borders=self.core.members.views[0].parts[0].borders,
+                result_digest="0" * 32,
+                previous_state_digest="",
+            ),
+        )
+        self.core.members.apply(entry, self.core.members.lineage)
+
+    def apply(self, round_: int) -> None:
+        """The replica takes the outer step of that round."""
+        mean = np.full(7, 1 / round_, np.float32)
+        self.replica.apply(0, round_, (0, 7), [mean.tobytes()])
+
+    def advance(self, last: int) -> None:
+        for round_ in range(self.replica.version(0)[0] + 1, last + 1):
+            self.commit(round_)
+            self.apply(round_)
+
+    def begin(self) -> None:
+        self.checkpointer.begin(self.core, self.replica)
+
+    async def finish(self) -> None:
+        await self.checkpointer.finish(self.core, self.replica)
+
+    async def write(self, round_: int) -> None:
+        self.advance(round_)
+        self.begin()
+        assert self.checkpointer._pending is not None
+        await self.checkpointer._pending
+
+    def hold(self) -> None:
+        """Nothing is written before `gate` is set."""
+        self.checkpointer._thread.submit(self.gate.wait)
+
+    def state(self) -> list[bytes]:
+        return bits([self.replica.arrays(f) for f in (0, 1)])
+
+    def on_disk(self) -> tuple[str, list[bytes]]:
+        """Name and bits of the newest checkpoint."""
+        path, reasons = newest_checkpoint(self.directory / CHECKPOINTS)
+        assert path is not None
+        assert reasons == []
+        _, _, arrays = read_checkpoint(path)
+        return path.name, bits([(pair.outer, pair.momentum) for pair in arrays])
+
+
+def bits(pairs: list[tuple[F32, F32]]) -> list[bytes]:
+    return [array.tobytes() for pair in pairs for array in pair]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.gate.set()
+    made.checkpointer.close()
+
+
+@pytest.mark.parametrize(("round_", "due"), [(0, False), (1, False), (4, False), (5, True)])
+def test_every_so_many_rounds_but_not_at_once(scene: Scene, round_: int, due: bool) -> None:
+    assert scene.checkpointer.is_due(round_) == due
+    assert scene.checkpointer.is_due(round_ + EVERY) == (due or round_ == 0)
+
+
+def test_ranks_write_where_the_checkpoint_of_the_round_says(scene: Scene) -> None:
+    place = scene.checkpointer.rank_state(20)
+    assert place == scene.directory / RANK_STATES / "round-000020"
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_says_where_the_run_was(scene: Scene) -> None:
+    await scene.write(2)
+    assert scene.written == [("round-000002", 2)]
+    assert scene.on_disk() == ("round-000002", scene.state())
+    cut, layout, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000002")
+    members = scene.core.members
+    assert (cut.log_index, cut.run_digest) == (members.index, "0000000000000abc")
+    assert int(cut.lineage, 16) == members.lineage
+    assert cut.fragments == tuple(
+        FragmentCut(version=version, inner_step=30, tokens=3000, state_digest=digest)
+        for version, digest in map(scene.replica.version, (0, 1))
+    )
+    assert [each.version for each in cut.fragments] == [2, 0]
+    assert cut.own == PeerCut(
+        peer=ALPHA, incarnation=3, data_slot=5, rank_state=scene.checkpointer.rank_state(2).name
+    )
+    assert cut.seats == (
+        SeatCut(peer=BETA, name="beta", incarnation=2, slot=4),
+        SeatCut(peer=ALPHA, name="alpha", incarnation=3, slot=5),
+    )
+    assert layout == ((("embed", (2, 3), 0), ("head", (), 6)), (("norm", (4,), 0),))
+
+
+@pytest.mark.asyncio
+async def test_progress_is_that_of_the_state_when_the_log_is_ahead(scene: Scene) -> None:
+    scene.advance(2)
+    scene.commit(3)
+    scene.commit(4)
+    await scene.finish()
+    cut, _, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000002")
+    assert (cut.fragments[0].inner_step, cut.fragments[0].tokens) == (30, 3000)
+    scene.apply(3)
+    await scene.finish()
+    cut, _, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000003")
+    assert (cut.fragments[0].inner_step, cut.fragments[0].tokens) == (60, 6000)
+
+
+@pytest.mark.asyncio
+async def test_the_state_is_copied_before_training_goes_on(scene: Scene) -> None:
+    scene.hold()
+    scene.advance(1)
+    before = scene.state()
+    scene.begin()
+    scene.advance(2)
+    scene.replica.restore(1, 9, np.zeros(4, np.float32), np.ones(4, np.float32))
+    scene.gate.set()
+    assert scene.checkpointer._pending is not None
+    await scene.checkpointer._pending
+    assert scene.on_disk() == ("round-000001", before)
+
+
+@pytest.mark.asyncio
+async def test_one_is_written_at_a_time_and_the_newest_at_the_end(scene: Scene) -> None:
+    scene.hold()
+    for round_ in (1, 2, 3):
+        scene.advance(round_)
+        scene.begin()
+    assert scene.written == []
+    scene.gate.set()
+    await scene.finish()
+    assert scene.written == [("round-000001", 1), ("round-000003", 3)]
+    assert scene.on_disk() == ("round-000003", scene.state())
+    scene.begin()
+    await scene.finish()
+    assert len(scene.written) == 2  # It is on the disk already.
+
+
+@pytest.mark.asyncio
+async def test_before_the_first_commit_there_is_nothing_to_keep(scene: Scene) -> None:
+    await scene.finish()
+    assert scene.written == scene.failed == []
+    assert not (scene.directory / CHECKPOINTS).exists()
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_refuses_costs_one_checkpoint_and_is_told(scene: Scene) -> None:
+    (scene.directory / CHECKPOINTS).touch()
+    await scene.write(1)
+    assert scene.written == []
+    assert len(scene.failed) == 1
+    assert scene.failed[0].startswith(f"cannot write {scene.directory}/checkpoints/round-000001: ")
+    await scene.finish()
+    assert len(scene.failed) == 2
+    (scene.directory / CHECKPOINTS).unlink()
+    await scene.finish()
+    assert scene.written == [("round-000001", 1)]
+    assert scene.on_disk() == ("round-000001", scene.state())
+
+
+@pytest.mark.asyncio
+async def test_rank_states_go_with_their_checkpoints(scene: Scene) -> None:
+    for round_ in (3, 5, 8, 10, 15, 20):
+        scene.checkpointer.rank_state(round_).mkdir(parents=True)
+        (scene.checkpointer.rank_state(round_) / "rank-0-of-1.safetensors").touch()
+    (scene.directory / RANK_STATES / "round-notes").mkdir()
+    for round_ in (5, 10, 15):
+        await scene.write(round_)
+    # 15 and 10 are what is kept; ranks may be writing 20 by now; notes are not ours.
+    kept = ["round-000010", "round-000015"]
+    assert sorted(path.name for path in (scene.directory / CHECKPOINTS).iterdir()) == kept
+    assert sorted(path.name for path in (scene.directory / RANK_STATES).iterdir()) == [
+        *kept,
+        "round-000020",
+        "round-notes",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_the_first_checkpoint_takes_no_rank_state_but_the_old(scene: Scene) -> None:
+    for round_ in (5, 10):
+        scene.checkpointer.rank_state(round_).mkdir(parents=True)
+    await scene.write(5)
+    left = sorted(path.name for path in (scene.directory / RANK_STATES).iterdir())
+    assert left == ["round-000005", "round-000010"]

@@ -1,0 +1,378 @@
+"""The outer state of a node against slow references, one scalar operation at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xxhash
+
+from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
+from lowcomm.codecs.fp32 import Fp32
+from lowcomm.config import MethodConfig
+from lowcomm.methods import method
+from lowcomm.outer import F32, WeightsError, nesterov_step
+from lowcomm.replica import (
+    ARRAYS_PER_FRAGMENT,
+    LayoutError,
+    Replica,
+    check_memory,
+    fragment_elements,
+    free_memory_bytes,
+)
+from protocols.errors import ConfigError
+from protocols.ids import Contributor, PeerId, TensorSpec
+
+LAYOUT = (
+    TensorSpec(0, "embed", (3, 4), 0),
+    TensorSpec(1, "norm", (7,), 0),
+    TensorSpec(0, "scale", (), 12),
+    TensorSpec(0, "head", (2, 5), 13),
+    TensorSpec(1, "bias", (1,), 7),
+)
+SIZES = (23, 8)
+LR, BETA = 0.7, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A codec of its own width: numbers of 2 or 8 bytes, so that mixing two up is seen."""
+
+    wire: str
+    name: str = "small"
+    grain: int = 1
+
+    def encoded_bytes(self, elements: int) -> int:
+        return elements * np.dtype(self.wire).itemsize
+
+    def encode(self, values_P: F32, out: WritablePayload) -> None:
+        np.copyto(np.frombuffer(out, self.wire), values_P, casting="unsafe")
+
+    def decode(self, payload: Payload, out_P: F32) -> None:
+        if len(payload) != self.encoded_bytes(out_P.size):
+            raise CodecError("another size")
+        np.copyto(out_P, np.frombuffer(payload, self.wire), casting="unsafe")
+
+
+@dataclass(frozen=True, slots=True)
+class TwoCodecs:
+    """A method with two fragments whose two codecs differ."""
+
+    contribution_codec: Codec = Small("<f2")
+    result_codec: Codec = Small("<f8")
+    name: str = "two codecs"
+    inner_steps: int = 1
+    fragments: int = 2
+    state_arrays: tuple[str, ...] = ("outer", "momentum")
+
+    def fragment_of(self, parameter: str) -> int:
+        return int(parameter in ("norm", "bias"))
+
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
+        nesterov_step(outer_P, mean_P, momentum_P, scratch, lr=LR, beta=BETA)
+
+
+def plain() -> Replica:
+    return Replica(method(MethodConfig(outer_lr=LR, outer_momentum=BETA)), LAYOUT)
+
+
+def gaussian(seed: int, size: int) -> F32:
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+def view(array: npt.NDArray[Any]) -> memoryview:
+    """As the shared memory gives it out."""
+    return array.data.cast("B")
+
+
+def state_digest(outer: F32, momentum: F32) -> str:
+    return xxhash.xxh3_128_hexdigest(outer.tobytes() + momentum.tobytes())
+
+
+def contributors(*tokens: int) -> list[Contributor]:
+    return [Contributor(PeerId(f"p{i}.0"), count, 1, "") for i, count in enumerate(tokens)]
+
+
+def slow_mean(slices: Sequence[F32], tokens: Sequence[int]) -> F32:
+    """One rounding an operation, in the order given."""
+    weights = [np.float32(count / max(tokens)) for count in tokens]
+    inverse = np.float32(1.0 / float(np.cumsum(np.array(weights, np.float64))[-1]))
+    out = np.empty_like(slices[0])
+    for place in range(out.size):
+        total = slices[0][place] * weights[0]
+        for values, weight in zip(slices[1:], weights[1:], strict=True):
+            total = total + values[place] * weight
+        out[place] = total * inverse
+    return out
+
+
+def slow_step(outer: F32, momentum: F32, mean: F32) -> tuple[F32, F32]:
+    lr, beta = np.float32(LR), np.float32(BETA)
+    outer, momentum = outer.copy(), momentum.copy()
+    for place in range(outer.size):
+        momentum[place] = momentum[place] * beta + mean[place]
+        outer[place] = outer[place] - (momentum[place] * beta + mean[place]) * lr
+    return outer, momentum
+
+
+def started(replica: Replica) -> Replica:
+    """Both fragments hold their first parameters, and the ranks train on them."""
+    for fragment, size in enumerate(SIZES):
+        replica.initialise(fragment, view(gaussian(fragment, size)))
+        replica.fill_result(fragment, view(np.empty(size, np.float32)), full=True)
+    return replica
+
+
+def test_the_first_parameters_are_version_zero() -> None:
+    replica = plain()
+    assert replica.sizes == SIZES
+    assert replica.version(0) == (0, "")
+    first = gaussian(1, 23)
+    expected = state_digest(first, np.zeros(23, np.float32))
+    assert replica.initialise(0, view(first)) == expected
+    assert replica.version(0) == (0, expected)
+    assert replica.version(1) == (0, "")
+    first[:] = 0  # The ranks write their next contribution there.
+    outer, momentum = replica.arrays(0)
+    assert outer.tobytes() == gaussian(1, 23).tobytes()
+    assert momentum.tobytes() == bytes(4 * 23)
+
+
+@pytest.mark.parametrize("fragment", [0, 1])
+def test_a_contribution_is_where_we_began_minus_where_we_are(fragment: int) -> None:
+    replica, size = started(plain()), SIZES[fragment]
+    local = gaussian(5, size)
+    replica.take_local(fragment, view(local))
+    manifest, payload = replica.encode(fragment)
+    base = gaussian(fragment, size)
+    expected = np.array([base[i] - local[i] for i in range(size)], np.float32)
+    assert bytes(payload) == expected.tobytes()
+    assert manifest == xxhash.xxh3_128_hexdigest(expected.tobytes())
+    local[:] = 0  # The slot is written again; what is on its way is not.
+    assert bytes(payload) == expected.tobytes()
+
+
+def test_contributions_count_from_what_the_ranks_were_given_not_from_the_newest() -> None:
+    replica = started(plain())
+    base, local = gaussian(0, 23), gaussian(6, 23)
+    replica.take_local(0, view(local))
+    before = replica.encode(0)
+    replica.apply(0, 1, (0, 23), [gaussian(7, 23).tobytes()])
+    assert replica.encode(0) == before  # A later attempt of the round sends the same bytes.
+    assert bytes(before[1]) == (base - local).tobytes()
+
+
+def test_without_a_contribution_there_is_nothing_to_encode() -> None:
+    replica = started(plain())
+    replica.take_local(0, view(gaussian(1, 23)))
+    replica.fill_result(0, view(np.empty(23, np.float32)), full=False)
+    for fragment in (0, 1):
+        with pytest.raises(AssertionError, match="nothing was contributed"):
+            replica.encode(fragment)
+
+
+def test_a_full_result_is_the_outer_parameters_and_the_next_base() -> None:
+    replica = started(plain())
+    replica.apply(0, 1, (0, 23), [gaussian(7, 23).tobytes()])
+    outer, _ = replica.arrays(0)
+    result = np.empty(23, np.float32)
+    replica.fill_result(0, view(result), full=True)
+    assert result.tobytes() == outer.tobytes()
+    replica.take_local(0, view(outer))
+    assert bytes(replica.encode(0)[1]) == bytes(4 * 23)  # Nobody has trained since.
+
+
+def test_a_delta_moves_the_ranks_and_keeps_what_they_learned() -> None:
+    """Local parameters plus the delta contribute what the local ones did, to the new base."""
+    replica = started(plain())
+    old = gaussian(0, 23)
+    replica.apply(0, 1, (0, 23), [gaussian(7, 23).tobytes()])
+    new, _ = replica.arrays(0)
+    delta = np.empty(23, np.float32)
+    replica.fill_result(0, view(delta), full=False)
+    assert delta.tobytes() == np.array([a - b for a, b in zip(new, old, strict=True)]).tobytes()
+    local = gaussian(8, 23) + delta
+    replica.take_local(0, view(local))
+    assert bytes(replica.encode(0)[1]) == (new - local).tobytes()
+    replica.fill_result(0, view(delta), full=False)
+    assert delta.tobytes() == bytes(4 * 23)  # Nothing was committed since.
+
+
+@pytest.mark.parametrize("borders", [(0, 23), (0, 1, 1, 8, 23), (0, 22, 23)])
+def test_a_cut_is_the_bytes_of_its_elements_and_no_copy(borders: tuple[int, ...]) -> None:
+    replica = started(Replica(TwoCodecs(), LAYOUT))
+    replica.take_local(0, view(gaussian(5, 23)))
+    _, encoded = replica.encode(0)
+    whole = (gaussian(0, 23) - gaussian(5, 23)).astype("<f2")
+    assert bytes(encoded) == whole.tobytes()
+    for start, stop in pairwise(borders):
+        piece = replica.cut(0, encoded, start, stop)
+        assert bytes(piece) == whole[start:stop].tobytes()
+        assert len(piece) == replica.contribution_bytes(0, stop - start)
+        assert isinstance(piece, memoryview)
+        assert piece.obj is encoded
+
+
+@pytest.mark.parametrize("size", [1, 3, 23])
+@pytest.mark.parametrize("tokens", [(5,), (3, 0), (1, 2, 4), (7, 7, 7, 1000)])
+def test_a_mean_is_that_of_the_slices_in_their_order(size: int, tokens: tuple[int, ...]) -> None:
+    slices = [gaussian(i, size) for i in range(len(tokens))]
+    payloads = [values.tobytes() for values in slices]
+    digest, payload = plain().reduce(0, size, payloads, contributors(*tokens))
+    expected = slow_mean(slices, tokens)
+    assert bytes(payload) == expected.tobytes()
+    assert digest == xxhash.xxh3_128_hexdigest(expected.tobytes())
+    assert plain().check_result(payload) == digest
+
+
+def test_slices_come_in_one_codec_and_their_mean_goes_in_another() -> None:
+    replica = Replica(TwoCodecs(), LAYOUT)
+    slices = [gaussian(i, 5).astype("<f2") for i in range(2)]
+    _, payload = replica.reduce(0, 5, [x.tobytes() for x in slices], contributors(1, 3))
+    mean = slow_mean([x.astype(np.float32) for x in slices], (1, 3))
+    assert bytes(payload) == mean.astype("<f8").tobytes()
+    assert len(payload) == replica.result_bytes(0, 5) == 40
+    assert replica.contribution_bytes(0, 5) == 10
+
+
+def test_a_slice_or_a_weight_that_cannot_be_is_the_senders_fault() -> None:
+    with pytest.raises(CodecError):
+        plain().reduce(0, 5, [bytes(20), bytes(19)], contributors(1, 1))
+    with pytest.raises(WeightsError):
+        plain().reduce(0, 5, [bytes(20)], contributors(0))
+
+
+@pytest.mark.parametrize("borders", [(0, 23), (0, 7, 7, 23), (0, 1, 22, 23)])
+def test_a_step_takes_the_decoded_parts_wherever_they_were_cut(borders: tuple[int, ...]) -> None:
+    replica = started(Replica(TwoCodecs(), LAYOUT))
+    other = replica.version(1), [array.tobytes() for array in replica.arrays(1)]
+    outer, momentum = gaussian(0, 23), np.zeros(23, np.float32)
+    for round_ in (1, 2, 3):
+        mean = gaussian(10 + round_, 23)
+        parts = [mean[a:b].astype("<f8").tobytes() for a, b in pairwise(borders)]
+        outer, momentum = slow_step(outer, momentum, mean)
+        digest = state_digest(outer, momentum)
+        assert replica.apply(0, round_, borders, parts) == digest
+        assert replica.version(0) == (round_, digest)
+    assert [array.tobytes() for array in replica.arrays(0)] == [outer.tobytes(), momentum.tobytes()]
+    assert (replica.version(1), [array.tobytes() for array in replica.arrays(1)]) == other
+
+
+def test_the_arrays_are_copies() -> None:
+    replica = started(plain())
+    before = [array.tobytes() for array in replica.arrays(0)]
+    for array in replica.arrays(0):
+        array[:] = 9
+    assert [array.tobytes() for array in replica.arrays(0)] == before
+
+
+@pytest.mark.parametrize("fragment", [0, 1])
+def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
+    donor, joiner, size = started(plain()), plain(), SIZES[fragment]
+    donor.apply(fragment, 4, (0, size), [gaussian(7, size).tobytes()])
+    payload = donor.copy_state(fragment)
+    outer, momentum = donor.arrays(fragment)
+    donor.apply(fragment, 5, (0, size), [gaussian(8, size).tobytes()])
+    assert bytes(payload) == outer.tobytes() + momentum.tobytes()
+    assert len(payload) == joiner.state_bytes(fragment) == 8 * size
+    digest = joiner.check_state(fragment, payload)
+    assert digest == state_digest(outer, momentum)
+    joiner.adopt_state(fragment, 4, memoryview(b"x" + bytes(payload))[1:])  # At any address.
+    assert joiner.version(fragment) == (4, digest)
+    assert joiner.version(1 - fragment) == (0, "")
+    assert [x.tobytes() for x in joiner.arrays(fragment)] == [outer.tobytes(), momentum.tobytes()]
+    mean = gaussian(8, size).tobytes()
+    assert joiner.apply(fragment, 5, (0, size), [mean]) == donor.version(fragment)[1]
+
+
+def test_a_state_of_another_size_has_no_digest() -> None:
+    replica = plain()
+    assert replica.check_state(1, bytes(64)) != ""
+    for fragment, payload in ((1, bytes(63)), (1, b""), (0, bytes(64)), (2, bytes(64)), (2, b"")):
+        assert replica.check_state(fragment, payload) == ""
+    assert replica.state_bytes(2) == 0
+
+
+def test_a_checkpoint_is_taken_up_where_it_was() -> None:
+    replica = plain()
+    outer, momentum = gaussian(1, 8), gaussian(2, 8)
+    digest = replica.restore(1, 12, outer, momentum)
+    assert replica.version(1) == (12, digest)
+    assert digest == state_digest(outer, momentum)
+    outer[:] = 0
+    assert replica.arrays(1)[0].tobytes() == gaussian(1, 8).tobytes()
+    assert replica.arrays(1)[1].tobytes() == momentum.tobytes()
+
+
+def test_peers_that_exchange_parts_end_with_equal_bits() -> None:
+    """A whole round of three, each the owner of one part, as the driver plays it."""
+    peers = [started(plain()) for _ in range(3)]
+    tokens, borders = (300, 100, 200), (0, 9, 16, 23)
+    encoded: list[Any] = []
+    for number, peer in enumerate(peers):
+        peer.take_local(0, view(gaussian(20 + number, 23)))
+        encoded.append(peer.encode(0)[1])
+    parts: list[Any] = []
+    for owner, (start, stop) in zip(peers, pairwise(borders), strict=True):
+        slices = [peer.cut(0, each, start, stop) for peer, each in zip(peers, encoded, strict=True)]
+        parts.append(owner.reduce(0, stop - start, slices, contributors(*tokens))[1])
+    assert len({peer.apply(0, 1, borders, parts) for peer in peers}) == 1
+    mean = slow_mean([gaussian(0, 23) - gaussian(20 + i, 23) for i in range(3)], tokens)
+    expected, _ = slow_step(gaussian(0, 23), np.zeros(23, np.float32), mean)
+    assert peers[0].arrays(0)[0].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes"),
+    [
+        (LAYOUT, SIZES),
+        ((), ()),
+        ((TensorSpec(0, "a", (), 0),), (1,)),
+        ((TensorSpec(0, "a", (0, 3), 0), TensorSpec(0, "b", (2,), 0)), (2,)),
+        ((TensorSpec(0, "a", (1 << 40, 1 << 40), 0),), (1 << 80,)),  # No 64-bit product.
+    ],
+)
+def test_a_fragment_is_as_large_as_its_tensors(
+    layout: tuple[TensorSpec, ...], sizes: tuple[int, ...]
+) -> None:
+    assert fragment_elements(layout) == sizes
+
+
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        ([TensorSpec(0, "a", (2,), 1)], "parameter a begins at element 1 of fragment 0, expected"),
+        ([*LAYOUT, TensorSpec(1, "b", (2,), 9)], "b begins at element 9 of fragment 1, expected 8"),
+        ([*LAYOUT, TensorSpec(0, "b", (2,), 22)], "b begins at element 22 of fragment 0, expected"),
+        ([*LAYOUT, TensorSpec(3, "b", (2,), 0)], r"has fragments \[0, 1, 3\]: one is missing"),
+        ([TensorSpec(1, "b", (2,), 0)], r"has fragments \[1\]: one is missing"),
+    ],
+)
+def test_a_layout_with_holes_is_refused(layout: list[TensorSpec], why: str) -> None:
+    with pytest.raises(LayoutError, match=why):
+        fragment_elements(layout)
+    with pytest.raises(LayoutError, match=why):
+        Replica(TwoCodecs(Fp32(), Fp32()), layout)
+
+
+def test_memory_is_refused_with_both_figures() -> None:
+    needed = 4 * ARRAYS_PER_FRAGMENT * sum(SIZES)
+    check_memory(LAYOUT, memory_max_bytes=needed, free_bytes=0)
+    check_memory(LAYOUT, memory_max_bytes=0, free_bytes=2 * needed)
+    for limit, free in ((needed - 1, 1 << 60), (0, 2 * needed - 1)):
+        with pytest.raises(ConfigError, match=r"^the daemon needs about 0\.00 GiB"):
+            check_memory(LAYOUT, memory_max_bytes=limit, free_bytes=free)
+    billion = [TensorSpec(0, "a", (1 << 30,), 0)]
+    with pytest.raises(ConfigError) as caught:
+        check_memory(billion, memory_max_bytes=0, free_bytes=3 << 30)
+    assert str(caught.value) == (
+        "the daemon needs about 64.00 GiB for this model and may use 1.50 GiB: "
+        "set node.memory_max_bytes higher if the machine has it"
+    )
+
+
+def test_the_machine_has_some_memory_free() -> None:
+    assert 1 << 20 < free_memory_bytes() < 1 << 50

@@ -1,0 +1,282 @@
+"""How a run is entered in the log, agreed to, and taken up again from a checkpoint."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, SeatCut, write_checkpoint
+from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
+from lowcomm.codecs.base import Codec
+from lowcomm.codecs.fp32 import Fp32
+from lowcomm.config import DataConfig, ModelConfig, OptimizerConfig, RunConfig, run_to_json
+from lowcomm.methods import method
+from lowcomm.methods.diloco import DiLoCo
+from lowcomm.outer import F32, state_digest
+from lowcomm.startup import (
+    agreed_run,
+    common_grain,
+    layout_difference,
+    new_run_id,
+    own_rank_state,
+    restore,
+    run_entry,
+)
+from protocols import entries as e
+from protocols.errors import ConfigError, RefusedError
+from protocols.ids import PeerId, PeerInfo, TensorSpec, Version
+
+RUN = RunConfig(seed=7, peers_min=3, outer_steps=5, data=DataConfig(batch=4))
+LAYOUT = (
+    TensorSpec(0, "embed", (2, 3), 0),
+    TensorSpec(0, "head", (), 6),
+    TensorSpec(1, "norm", (4,), 0),
+)
+ALPHA = PeerInfo(PeerId("alpha.1"), "alpha", 2, "", 1)
+BETA = PeerInfo(PeerId("beta.2"), "beta", 1, "", 0)
+ENTRY = run_entry(RUN, run_id=9, corpus_digest="c" * 64, layout=LAYOUT)
+
+
+def state(round_: int) -> tuple[list[F32], list[F32]]:
+    """(outer, momentum) of both fragments, other ones in each round."""
+    values = np.random.default_rng(round_).standard_normal(22, np.float32)
+    outer_0, momentum_0, outer_1, momentum_1 = np.split(values, [7, 14, 18])
+    return [outer_0, outer_1], [momentum_0, momentum_1]
+
+
+def write(directory: Path, round_: int) -> Path:
+    outer, momentum = state(round_)
+    cut = Cut(
+        log_index=40,
+        lineage="00000000000000ff",
+        run_digest=f"{9:016x}",
+        fragments=tuple(
+            FragmentCut(
+                version=round_ - fragment,
+                inner_step=20 * round_,
+                tokens=1000 * round_,
+                state_digest=state_digest(outer[fragment], momentum[fragment]),
+            )
+            for fragment in (0, 1)
+        ),
+        own=PeerCut(peer="alpha.1", incarnation=2, data_slot=1, rank_state=f"round-{round_:06d}"),
+        seats=(
+            SeatCut(peer="beta.2", name="beta", incarnation=1, slot=0),
+            SeatCut(peer="alpha.1", name="alpha", incarnation=2, slot=1),
+        ),
+    )
+    layout = [[("embed", (2, 3), 0), ("head", (), 6)], [("norm", (4,), 0)]]
+    return write_checkpoint(directory / CHECKPOINTS, cut, layout, outer, momentum)
+
+
+def tear(path: Path) -> None:
+    with (path / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+
+
+def test_the_first_entry_holds_what_all_peers_agree_on() -> None:
+    assert (
+        e.Run(
+            run=9,
+            run_json=run_to_json(RUN),
+            corpus_digest="c" * 64,
+            peers_min=3,
+            outer_steps=5,
+            grain=1,
+            layout=LAYOUT,
+            fragment_elements=(7, 4),
+        )
+        == ENTRY
+    )
+
+
+def test_run_ids_differ_and_fit_into_the_log() -> None:
+    ids = {new_run_id() for _ in range(100)}
+    assert len(ids) == 100
+    assert all(0 < number < 2**63 for number in ids)
+
+
+class Coarse(Fp32):
+    """Encodes so many elements together."""
+
+    def __init__(self, grain: int) -> None:
+        self.grain = grain
+
+
+@dataclass(frozen=True, slots=True)
+class TwoGrains(DiLoCo):
+    """As DiLoCo, with a codec of another grain each way."""
+
+    grains: tuple[int, int] = (1, 1)
+
+    @property
+    def contribution_codec(self) -> Codec:
+        return Coarse(self.grains[0])
+
+    @property
+    def result_codec(self) -> Codec:
+        return Coarse(self.grains[1])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"), [(1, 1, 1), (1, 8, 8), (8, 4, 8), (64, 64, 64), (6, 4, 12)]
+)
+def test_part_borders_suit_both_codecs(one: int, other: int, both: int) -> None:
+    assert common_grain(TwoGrains(RUN.method, (one, other))) == both
+    assert common_grain(TwoGrains(RUN.method, (other, one))) == both
+
+
+def test_a_joiner_takes_the_run_of_the_log_or_has_the_same() -> None:
+    assert agreed_run(ENTRY, None) == RUN
+    assert agreed_run(ENTRY, replace(RUN)) == RUN
+
+
+@pytest.mark.parametrize(
+    ("mine", "difference"),
+    [
+        (replace(RUN, seed=8), "run.seed is 8 here and 7 in the run"),
+        (
+            replace(RUN, seed=8, data=DataConfig(batch=5, window=9)),
+            "run.data.batch is 5 here and 4 in the run",
+        ),
+        (
+            replace(RUN, optimizer=OptimizerConfig(betas=(0.9, 0.9))),
+            "run.optimizer.betas is [0.9, 0.9] here and [0.9, 0.95] in the run",
+        ),
+        (
+            replace(RUN, model=ModelConfig(tied_embeddings=True)),
+            "run.model.tied_embeddings is true here and false in the run",
+        ),
+    ],
+)
+def test_a_joiner_with_another_run_hears_the_first_key_that_differs(
+    mine: RunConfig, difference: str
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        agreed_run(ENTRY, mine)
+    assert str(caught.value) == (
+        f"another configuration: {difference}; "
+        "leave [run] out of this node's file to take the run's"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"run_json": "{"}, "the agreed [run] is not JSON"),
+        ({"run_json": "[" * 100_000}, "the agreed [run] is not JSON"),
+        ({"run_json": '{"news":1}'}, "the agreed [run]: unknown key news; known here: "),
+        ({"run_json": '{"method":{"name":"new"}}'}, "the agreed [run]: method.name: Input should"),
+        ({"run_json": '{"outer_steps":0}'}, "run.outer_steps must be positive, got 0"),
+        ({"layout": LAYOUT[1:]}, "parameter head begins at element 6 of fragment 0, expected 0"),
+        ({"layout": LAYOUT[2:]}, "the layout has fragments [1]: one is missing"),
+        ({"layout": LAYOUT[:2]}, "fragments of [7] elements, but it says [7, 4]"),
+        ({"fragment_elements": (7, 5)}, "fragments of [7, 4] elements, but it says [7, 5]"),
+    ],
+)
+def test_a_run_that_this_node_cannot_understand_is_refused(
+    changed: dict[str, object], why: str
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        agreed_run(replace(ENTRY, **changed), None)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_says_less_than_this_version_would_is_another_one() -> None:
+    """An older version did not know the key: whether it did the same, nobody can say."""
+    raw = json.loads(ENTRY.run_json)
+    del raw["data"]["eval_window"]
+    older = replace(ENTRY, run_json=json.dumps(raw))
+    with pytest.raises(RefusedError, match=r"run\.data\.eval_window is 256 here and absent in the"):
+        agreed_run(older, RUN)
+
+
+@pytest.mark.parametrize(
+    ("mine", "difference"),
+    [
+        (LAYOUT, ""),
+        (
+            (LAYOUT[0], TensorSpec(0, "tail", (), 6), LAYOUT[2]),
+            "parameter tail [] (fragment 0, element 6) here is head [] (fragment 0, element 6) "
+            "in the run",
+        ),
+        (
+            (TensorSpec(0, "embed", (3, 2), 0), *LAYOUT[1:]),
+            "parameter embed [3, 2] (fragment 0, element 0) here is embed [2, 3] "
+            "(fragment 0, element 0) in the run",
+        ),
+        (
+            (LAYOUT[0], TensorSpec(1, "head", (), 6), LAYOUT[2]),
+            "parameter head [] (fragment 1, element 6) here is head [] (fragment 0, element 6) "
+            "in the run",
+        ),
+        (LAYOUT[:2], "parameter norm [4] (fragment 1, element 0) of the run is not here"),
+        (
+            (*LAYOUT, TensorSpec(1, "bias", (1,), 4)),
+            "parameter bias [1] (fragment 1, element 4) here is not in the run",
+        ),
+    ],
+)
+def test_another_model_is_told_by_its_first_parameter(
+    mine: tuple[TensorSpec, ...], difference: str
+) -> None:
+    assert layout_difference(LAYOUT, mine) == difference
+
+
+def test_a_run_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    for round_ in (3, 4):
+        write(tmp_path, round_)
+    made = restore(tmp_path, RUN)
+    outer, momentum = state(4)
+    digests = tuple(state_digest(outer[f], momentum[f]) for f in (0, 1))
+    assert made.state_digests == digests
+    assert [made.replica.version(f) for f in (0, 1)] == [(4, digests[0]), (3, digests[1])]
+    for fragment in (0, 1):
+        found = [array.tobytes() for array in made.replica.arrays(fragment)]
+        assert found == [outer[fragment].tobytes(), momentum[fragment].tobytes()]
+    assert made.replica.layout == LAYOUT
+    assert made.replica.method == method(RUN.method)
+    assert replace(made.entry, salt=0) == e.Restore(
+        parent_lineage=0xFF,
+        versions=(Version(0, 4, digests[0]), Version(1, 3, digests[1])),
+        inner_step=80,
+        tokens=4000,
+        seats=(BETA, ALPHA),
+        salt=0,
+    )
+    assert made.rank_state == tmp_path / RANK_STATES / "round-000004"
+    assert made.skipped == ()
+
+
+def test_two_restores_from_one_checkpoint_are_two_lineages(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    salts = {restore(tmp_path, RUN).entry.salt for _ in range(5)}
+    assert len(salts) == 5
+    assert all(0 <= salt < 2**63 for salt in salts)
+
+
+def test_a_torn_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    tear(write(tmp_path, 4))
+    made = restore(tmp_path, RUN)
+    assert made.replica.version(0)[0] == 3
+    assert made.rank_state.name == "round-000003"
+    assert len(made.skipped) == 1
+    assert made.skipped[0].startswith("round-000004: model.safetensors has 100 bytes, expected ")
+    assert own_rank_state(tmp_path) == made.rank_state
+
+
+def test_without_a_whole_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        restore(tmp_path, RUN)
+    assert str(caught.value) == (
+        f"{tmp_path} holds no complete checkpoint: nothing was committed before it stopped; "
+        "start it anew"
+    )
+    tear(write(tmp_path, 4))
+    with pytest.raises(ConfigError, match=r"checkpoint \(round-000004: model\.safetensors has 100"):
+        restore(tmp_path, RUN)
+    assert own_rank_state(tmp_path) is None

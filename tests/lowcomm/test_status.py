@@ -1,0 +1,114 @@
+"""`lowcomm status` without a daemon; tests/cluster asks real ones."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from lowcomm.identity import RECORD, Record
+from lowcomm.journal import EVENTS
+from lowcomm.status import ask, ask_all, finished, node_directories, print_table
+from protocols.errors import ConfigError
+
+ANSWER: dict[str, object] = {
+    "peer": "alpha.1",
+    "name": "alpha",
+    "state": "reducing",
+    "reason": "round 7: beta",
+    "since_s": 2.6,
+    "until_s": 57.4,
+    "inner_steps": 140,
+    "loss": 1.5,
+    "outer_step": 6,
+    "outer_steps": 24,
+    "address": "127.0.0.1:4711",
+}
+
+
+def write_node(directory: Path, *kinds: dict[str, object]) -> None:
+    directory.mkdir(parents=True)
+    record = Record(peer="a.1", name="a", incarnation=1, bus="ipc:///nowhere/at/all")
+    (directory / RECORD).write_text(json.dumps(asdict(record)))
+    common = {"t": 1.0, "peer": "a.1", "name": "a"}
+    lines = [json.dumps({**common, "t": n, **kind}) + "\n" for n, kind in enumerate(kinds)]
+    (directory / EVENTS).write_text("".join(lines))
+
+
+START: dict[str, object] = {"kind": "start", "pid": 1, "exec_t": 0.0, "ranks": 1, "params": 0}
+KEPT: dict[str, object] = {"kind": "checkpoint", "path": "kept/here", "round": 9}
+END: dict[str, object] = {
+    "kind": "finished",
+    "outer_steps": 9,
+    "bytes_sent": 0,
+    "bytes_received": 0,
+    "state_digest": "d",
+}
+
+
+def test_the_nodes_of_a_run_and_of_a_node(tmp_path: Path) -> None:
+    write_node(tmp_path / "run" / "b")
+    write_node(tmp_path / "run" / "a")
+    assert node_directories(tmp_path / "run") == [tmp_path / "run" / "a", tmp_path / "run" / "b"]
+    assert node_directories(tmp_path / "run" / "b") == [tmp_path / "run" / "b"]
+    with pytest.raises(ConfigError, match=r"nowhere does not exist: give .*runs/NAME"):
+        node_directories(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"holds no node: give .*runs/NAME"):
+        node_directories(tmp_path)
+
+
+def test_a_daemon_that_is_gone_does_not_answer(tmp_path: Path) -> None:
+    write_node(tmp_path / "a")
+    assert ask(tmp_path / "a") is None
+    assert ask(tmp_path / "nowhere") is None
+    assert ask_all(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_over"),
+    [
+        ([START, KEPT, END], True),
+        ([START, KEPT], False),
+        ([START, KEPT, END, START], False),  # It was started anew.
+        ([START, START, KEPT, END], True),
+    ],
+)
+def test_a_run_is_over_when_its_last_life_says_so(
+    kinds: list[dict[str, object]], is_over: bool, tmp_path: Path
+) -> None:
+    write_node(tmp_path / "a", START)
+    write_node(tmp_path / "b", *kinds)
+    over = finished([tmp_path / "a", tmp_path / "b"])
+    expected = "finished after 9 outer steps: nothing to resume; its last checkpoint is kept/here"
+    assert over == (expected if is_over else "")
+
+
+def test_the_table_says_whom_and_how_long_a_peer_waits_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    calm = {**ANSWER, "name": "beta", "reason": "", "loss": None}
+    print_table([ANSWER, calm])
+    head, alpha, beta = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["peer", "state"]
+    assert "6/24" in alpha
+    assert "1.500" in alpha
+    assert "round 7: beta (for 3 s, 57 s left)" in alpha
+    assert "None" not in beta
+    assert "left" not in beta
+
+
+def test_what_a_stranger_named_itself_cannot_paint_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    print_table([{**ANSWER, "name": "[red]x[/red]", "reason": "\x1b[31mall\x07"}])
+    out = capsys.readouterr().out
+    assert "[red]x[/red]" in out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+def test_no_daemon_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([])
+    assert "no daemon of this run answers" in capsys.readouterr().out

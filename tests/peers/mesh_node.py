@@ -1,0 +1,212 @@
+"""Meshes and strangers for tests on real sockets.
+
+Must NOT hold tests.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+from peers.link import PREFIX, Link
+from peers.mesh import Mesh, Tls, bind
+from peers.payloads import chunks
+from protocols import wire
+from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.messages import (
+    Chunk,
+    Control,
+    Heartbeat,
+    Hello,
+    Message,
+    StateChunk,
+)
+
+RUN = 7
+ALPHA, BETA, EVE = PeerId("alpha.00000001"), PeerId("beta.00000002"), PeerId("eve.00000003")
+PAYLOAD = bytes(range(251)) * 10_000  # 2.4 chunks.
+STATE = StateChunk(RUN, 2, 3, 0, 4, 0, 0)
+
+
+@dataclass(frozen=True)
+class Up:
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class Down:
+    peer: PeerId
+    why: str
+
+
+Seen = Up | Down | tuple[PeerId, Control] | bytes | str
+
+
+class Node:
+    """A mesh and its owner, which remembers what it is told, in order."""
+
+    def __init__(self, peer: PeerId, *, tls: Tls | None = None, listen: str = "127.0.0.1:0"):
+        self.peer = peer
+        self.run = RUN
+        self.protocol = PROTOCOL_VERSION
+        self.incarnation = 1
+        self.seen: list[Seen] = []
+        self.mesh = Mesh(self, tls=tls)
+        self.socket, self.address = bind(listen)
+        self.accepts = True
+        self._news = asyncio.Event()
+        self._buffers: dict[PeerId, bytearray] = {}
+
+    def hello(self) -> Hello:
+        return Hello(self.protocol, self.run, self.peer, "name", self.incarnation, self.address, "")
+
+    def refusal(self, hello: Hello) -> str:
+        if hello.protocol != PROTOCOL_VERSION:
+            return "another protocol"
+        return "" if hello.run == self.run else "another run"
+
+    def connected(self, hello: Hello) -> None:
+        self._buffers.pop(hello.peer, None)
+        self._see(Up(hello.peer))
+
+    def disconnected(self, peer: PeerId, why: str) -> None:
+        self._see(Down(peer, why))
+
+    def received(self, peer: PeerId, message: Control) -> None:
+        self._see((peer, message))
+
+    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
+        if not self.accepts:
+            return None
+        buffer = self._buffers.setdefault(peer, bytearray(chunk.total_bytes))
+        return memoryview(buffer)[chunk.offset_bytes : chunk.offset_bytes + size]
+
+    def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
+        if chunk.offset_bytes + wire.CHUNK_BYTES_MAX >= chunk.total_bytes:
+            self._see(bytes(self._buffers.pop(peer)))
+
+    def refused(self, why: str) -> None:
+        self._see(why)
+
+    def _see(self, what: Seen) -> None:
+        self.seen.append(what)
+        self._news.set()
+
+    async def until(self, condition: Callable[[], object], *, within_s: float = 10) -> None:
+        async with asyncio.timeout(within_s):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_seen(self, *wanted: Seen) -> None:
+        """These are all that it saw, in this order; forget them."""
+        await self.until(lambda: len(self.seen) >= len(wanted))
+        assert self.seen == list(wanted)
+        self.seen.clear()
+
+    def stream(self, peer: PeerId, payload: bytes = PAYLOAD) -> bool:
+        return self.mesh.send_bulk(peer, chunks(STATE, payload))
+
+    @property
+    def strangers(self) -> int:
+        return len(self.mesh._strangers)
+
+
+@asynccontextmanager
+async def nodes(
+    *peers: PeerId, tls: Tls | None = None, listen: str = "127.0.0.1:0"
+) -> AsyncGenerator[list[Node]]:
+    """Listening; closed at the end, after which nothing is left."""
+    made = [Node(peer, tls=tls, listen=listen) for peer in peers]
+    try:
+        for node in made:
+            await node.mesh.listen(node.socket)
+        yield made
+    finally:
+        for node in made:
+            await node.mesh.close()
+            node.socket.close()
+    for node in made:
+        assert not node.mesh._links
+        assert not node.mesh._strangers
+        assert not node.mesh._halves
+
+
+@asynccontextmanager
+async def pair(tls: Tls | None = None, listen: str = "127.0.0.1:0") -> AsyncGenerator[list[Node]]:
+    """Two that are connected; beta dialled."""
+    async with nodes(ALPHA, BETA, tls=tls, listen=listen) as (alpha, beta):
+        beta.mesh.connect(alpha.address, peer="")
+        await beta.until_seen(Up(ALPHA))
+        await alpha.until_seen(Up(BETA))
+        yield [alpha, beta]
+
+
+class Stranger:
+    """A bare socket."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.raw = socket.create_connection((host, int(port)))
+        self.raw.setblocking(False)
+
+    async def send(self, *pieces: bytes) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # Closed in the middle, rightly.
+            await asyncio.get_running_loop().sock_sendall(self.raw, b"".join(pieces))
+
+    async def answer(self) -> Message:
+        """The first message that comes."""
+        received = bytearray()
+        async with asyncio.timeout(10):
+            while True:
+                received += await asyncio.get_running_loop().sock_recv(self.raw, 1 << 16)
+                if len(received) >= PREFIX.size:
+                    size, _ = PREFIX.unpack_from(received)
+                    if len(received) == PREFIX.size + size:
+                        return wire.decode(received[PREFIX.size :], size_max=size)
+
+    async def messages(self, within_s: float = 10) -> list[Message]:
+        """All until the other side closes."""
+        received = bytearray()
+        async with asyncio.timeout(within_s):
+            try:
+                while piece := await asyncio.get_running_loop().sock_recv(self.raw, 1 << 16):
+                    received += piece
+            except ConnectionResetError:
+                pass
+            finally:
+                self.raw.close()
+        found: list[Message] = []
+        while received:
+            size, _ = PREFIX.unpack_from(received)
+            head = received[PREFIX.size : PREFIX.size + size]
+            found.append(wire.decode(head, size_max=wire.CONTROL_BYTES_MAX))
+            del received[: PREFIX.size + size]
+        return found
+
+
+def frame(message: Message, payload: bytes = b"") -> bytes:
+    head = wire.encode(message)
+    return PREFIX.pack(len(head), len(payload)) + head + payload
+
+
+def hello(peer: PeerId, **changes: object) -> bytes:
+    base = Hello(PROTOCOL_VERSION, RUN, peer, "name", 1, "127.0.0.1:1", "")
+    return frame(replace(base, **changes))  # pyright: ignore[reportArgumentType]
+
+
+async def still_works(alpha: Node, beta: Node) -> None:
+    """The healthy ones noticed nothing."""
+    for node in (alpha, beta):
+        assert node.seen == []
+    assert alpha.mesh.send(BETA, Heartbeat(1))
+    assert beta.stream(ALPHA)
+    await beta.until_seen((ALPHA, Heartbeat(1)))
+    await alpha.until_seen(PAYLOAD)
+
+
+def cut(link: Link) -> None:
+    """End a connection as the network would: no word from either side's mesh."""
+    assert link._transport is not None
+    link._transport.abort()

@@ -1,0 +1,360 @@
+"""One connection: any cut of the bytes, any length, a peer that misbehaves or stops reading."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peers import link as link_module
+from peers.link import BULK_OUTBOX_MAX, HELLO_BYTES_MAX, PREFIX, STAGE_BYTES, Frame, Link
+from protocols import wire
+from protocols.entries import LogEntry, Run
+from protocols.ids import PeerId
+from protocols.messages import Append, Chunk, Heartbeat, Leave, Message, Refused, StateChunk
+
+PEER = PeerId("beta.00000002")
+BEATS = [Heartbeat(index) for index in range(3)]
+
+
+def state_chunk(size: int) -> StateChunk:
+    return StateChunk(1, 2, 3, 0, 4, 0, size)
+
+
+def frame(message: Message, payload: bytes = b"") -> bytes:
+    head = wire.encode(message)
+    return PREFIX.pack(len(head), len(payload)) + head + payload
+
+
+class Recorder:
+    """Owner of a link: remembers everything, gives memory to every chunk unless told not to."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.payloads: list[bytes] = []
+        self.why: list[str] = []
+        self.refuses = 0
+        """Chunks that get no memory."""
+        self.stops_at: Message | None = None
+        self.pauses_at: Message | None = None
+        self.news = asyncio.Event()
+        self._place = memoryview(b"")
+
+    def opened(self, link: Link) -> None:
+        pass
+
+    def received(self, link: Link, message: Message) -> None:
+        self.messages.append(message)
+        self.news.set()
+        if message == self.stops_at:
+            link.close("enough")
+        if message == self.pauses_at:
+            link.pause()
+
+    def place(self, link: Link, chunk: Chunk, size: int) -> memoryview | None:
+        if self.refuses:
+            self.refuses -= 1
+            return None
+        self._place = memoryview(bytearray(size))
+        return self._place
+
+    def chunk_received(self, link: Link, chunk: Chunk) -> None:
+        self.payloads.append(bytes(self._place))
+        self.news.set()
+
+    def closed(self, link: Link, why: str) -> None:
+        self.why.append(why)
+        self.news.set()
+
+    async def until_closed(self) -> str:
+        async with asyncio.timeout(10):
+            while not self.why:
+                self.news.clear()
+                await self.news.wait()
+        return self.why[0]
+
+    async def until_messages(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.messages) < count:
+                self.news.clear()
+                await self.news.wait()
+
+    async def until_payload(self) -> None:
+        async with asyncio.timeout(10):
+            while not self.payloads:
+                self.news.clear()
+                await self.news.wait()
+
+
+class NoNetwork(asyncio.Transport):
+    """As much of a transport as receiving needs."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+@asynccontextmanager
+async def connected(*, bulk: bool | None = False) -> AsyncGenerator[tuple[Link, Recorder, "Raw"]]:
+    """A link and, at the other end of a TCP connection, a bare socket. bulk None: no hello yet."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        raw = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    raw.setblocking(False)
+    owner = Recorder()
+    link = Link(owner, accepted=True)
+    await loop.create_connection(lambda: link, sock=accepted)
+    if bulk is not None:
+        link.become(PEER, bulk=bulk)
+    try:
+        yield link, owner, Raw(raw)
+    finally:
+        raw.close()
+        link.abort("the test is over")
+        await owner.until_closed()
+
+
+class Raw:
+    """The other end."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self.raw = raw
+
+    async def write(self, *pieces: bytes) -> None:
+        async with asyncio.timeout(10):
+            await asyncio.get_running_loop().sock_sendall(self.raw, b"".join(pieces))
+
+    async def read_all(self) -> bytes:
+        """Everything until the end of the stream."""
+        received = bytearray()
+        async with asyncio.timeout(10):
+            while piece := await asyncio.get_running_loop().sock_recv(self.raw, 1 << 20):
+                received += piece
+        return bytes(received)
+
+    async def read(self, size: int) -> bytes:
+        received = bytearray()
+        async with asyncio.timeout(10):
+            while len(received) < size:
+                loop = asyncio.get_running_loop()
+                received += await loop.sock_recv(self.raw, size - len(received))
+        return bytes(received)
+
+
+# Receiving --------------------------------------------------------------------------------------
+
+SIZES = st.lists(st.sampled_from([1, 2, 1000, STAGE_BYTES - 60, STAGE_BYTES, 700_000]), max_size=4)
+
+
+CUTS = st.lists(st.sampled_from([1, 7, 8, 9, 60, 5000, STAGE_BYTES]), max_size=9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(sizes=SIZES, cuts=CUTS)
+def test_chunks_arrive_exactly_however_the_stream_is_cut(sizes: list[int], cuts: list[int]) -> None:
+    cuts = [*cuts, 300_000]  # Some progress with each turn.
+    payloads = [bytes([n + 1]) * (size - 1) + b"\xff" for n, size in enumerate(sizes)]
+    stream = b"".join(frame(state_chunk(len(p)), p) for p in payloads)
+    owner = Recorder()
+    link = Link(owner, accepted=True)
+    link.connection_made(NoNetwork())
+    link.become(PEER, bulk=True)
+    sent = step = 0
+    while sent < len(stream):
+        room = link.get_buffer(-1)
+        assert len(room), "asyncio ends a connection that has no room for more"
+        size = min(len(room), cuts[step % len(cuts)], len(stream) - sent)
+        room[:size] = stream[sent : sent + size]
+        link.buffer_updated(size)
+        sent, step = sent + size, step + 1
+    assert owner.payloads == payloads
+    assert link.received_bytes == len(stream)
+
+
+@pytest.mark.asyncio
+async def test_messages_and_chunks_arrive_in_order() -> None:
+    async with connected() as (_, owner, raw):
+        await raw.write(*map(frame, BEATS))
+        await owner.until_messages(3)
+        assert owner.messages == BEATS
+
+
+@pytest.mark.asyncio
+async def test_a_refused_chunk_is_read_and_dropped_and_the_next_one_arrives() -> None:
+    async with connected(bulk=True) as (_, owner, raw):
+        owner.refuses = 1
+        await raw.write(frame(state_chunk(1 << 20), bytes(1 << 20)), frame(state_chunk(2), b"yz"))
+        await owner.until_payload()
+        assert owner.payloads == [b"yz"]
+
+
+@pytest.mark.asyncio
+async def test_a_message_longer_than_the_stage_arrives() -> None:
+    run = Run(1, "x" * (64 << 10), "", 1, 1, 1, (), (1,))
+    long = Append(1, tuple(LogEntry(index, 1, run) for index in range(8)))
+    assert len(wire.encode(long)) > STAGE_BYTES
+    refusals = [Refused("x" * 1024)] * 300  # More than a stage of them at once.
+    async with connected() as (_, owner, raw):
+        await raw.write(*map(frame, refusals), frame(long))
+        await owner.until_messages(301)
+        assert owner.messages == [*refusals, long]
+
+
+BAD = {
+    "a huge head": (False, PREFIX.pack(wire.CONTROL_BYTES_MAX + 1, 0)),
+    "a huge head on a bulk connection": (True, PREFIX.pack(wire.CHUNK_HEADER_BYTES_MAX + 1, 1)),
+    "a huge payload": (True, PREFIX.pack(20, wire.CHUNK_BYTES_MAX + 1)),
+    "all ones": (False, b"\xff" * 64),
+    "no message": (False, PREFIX.pack(0, 0)),
+    "no msgpack": (False, PREFIX.pack(3, 0) + b"\xc1\xc1\xc1"),
+    "a chunk on a control connection": (False, frame(state_chunk(1), b"x")),
+    "a message on a bulk connection": (True, frame(BEATS[0])),
+    "a message with payload": (False, frame(BEATS[0], b"x")),
+    "a chunk without payload": (True, frame(state_chunk(1))),
+    "a hello too long": (None, PREFIX.pack(HELLO_BYTES_MAX + 1, 0)),
+    "a chunk without hello": (None, frame(state_chunk(1), b"x")),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", BAD)
+async def test_bytes_that_are_no_frame_end_the_connection(kind: str) -> None:
+    bulk, garbage = BAD[kind]
+    async with connected(bulk=bulk) as (link, owner, raw):
+        await raw.write(garbage, b"\0" * 1000)
+        assert "no message" in await owner.until_closed()
+        assert owner.messages == []
+        assert owner.payloads == []
+        assert not link.is_open
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_close_is_not_delivered() -> None:
+    async with connected() as (_, owner, raw):
+        owner.stops_at = BEATS[0]
+        await raw.write(*map(frame, BEATS))
+        assert await owner.until_closed() == "enough"
+        assert owner.messages == BEATS[:1]
+
+
+@pytest.mark.asyncio
+async def test_a_paused_link_delivers_nothing_until_it_is_resumed() -> None:
+    async with connected() as (link, owner, raw):
+        owner.pauses_at = BEATS[0]
+        await raw.write(*map(frame, BEATS[:2]))
+        await owner.until_messages(1)
+        await raw.write(frame(BEATS[2]))
+        await asyncio.sleep(0)
+        assert owner.messages == BEATS[:1]
+        link.resume()
+        await owner.until_messages(3)
+        assert owner.messages == BEATS
+
+
+# Sending ----------------------------------------------------------------------------------------
+
+
+def endless(payload: bytes, made: list[int]) -> Iterator[Frame]:
+    while True:
+        made.append(1)
+        yield state_chunk(len(payload)), payload
+
+
+@pytest.mark.asyncio
+async def test_what_is_sent_is_what_arrives() -> None:
+    payload = bytes(range(256)) * 4096
+    async with connected(bulk=True) as (link, _, raw):
+        wanted = frame(state_chunk(len(payload)), payload) * 3
+        for _ in range(3):
+            assert link.send_bulk(iter([(state_chunk(len(payload)), memoryview(payload))]))
+        assert await raw.read(len(wanted)) == wanted
+        assert link.sent_bytes == len(wanted)
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_does_not_read_holds_back_what_is_made() -> None:
+    made: list[int] = []
+    async with connected(bulk=True) as (link, _, _raw):
+        assert link.send_bulk(endless(bytes(1 << 20), made))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 2 <= len(made) <= 24, "the kernel's buffers, and 2 MiB of ours"
+        waiting = sum(link.send_bulk(iter(())) for _ in range(2 * BULK_OUTBOX_MAX))
+        assert waiting == BULK_OUTBOX_MAX - 1, "False says that the outbox is full"
+
+
+@pytest.mark.asyncio
+async def test_a_full_control_outbox_says_so_and_the_rest_arrives_in_order() -> None:
+    leaves = [Leave(f"{n:4}" + "x" * 1000) for n in range(20_000)]
+    async with connected() as (link, _, raw):
+        sent = [leave for leave in leaves if link.send(leave)]
+        assert 4096 <= len(sent) < len(leaves)
+        wanted = b"".join(map(frame, sent))
+        assert await raw.read(len(wanted)) == wanted
+        assert link.send(leaves[-1]), "there is room again"
+
+
+@pytest.mark.asyncio
+async def test_unsent_bytes_are_those_that_the_other_kernel_does_not_have() -> None:
+    async with connected(bulk=True) as (link, _, raw):
+        payload = bytes(1 << 20)
+        link.send_bulk((state_chunk(len(payload)), payload) for _ in range(16))
+        await asyncio.sleep(0)
+        assert link.unsent_bytes > 0
+        await raw.read(16 * len(frame(state_chunk(len(payload)), payload)))
+        async with asyncio.timeout(10):
+            while link.unsent_bytes:  # noqa: ASYNC110  Nobody tells of an acknowledgement.
+                await asyncio.sleep(0.001)
+
+
+@pytest.mark.asyncio
+async def test_a_held_link_sends_nothing_more() -> None:
+    async with connected() as (link, _, raw):
+        link.send(BEATS[0])
+        link.hold()
+        link.send(BEATS[1])
+        link.close("done")
+        assert await raw.read_all() == frame(BEATS[0])
+
+
+# Ending -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_what_was_written_before_a_close_arrives() -> None:
+    async with connected() as (link, owner, raw):
+        link.send(Refused("no"))
+        link.close("refused")
+        link.send(BEATS[0])
+        assert await raw.read_all() == frame(Refused("no"))
+        assert await owner.until_closed() == "refused"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ends", ["we", "they"])
+async def test_a_close_does_not_wait_for_a_peer_that_stopped_reading(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "LINGER_S", 0.05)
+    async with connected(bulk=True) as (link, owner, raw):
+        link.send_bulk(endless(bytes(1 << 20), []))
+        if ends == "we":
+            link.close("too slow")
+        else:
+            raw.raw.shutdown(socket.SHUT_WR)
+        await owner.until_closed()
+        assert len(owner.why) == 1
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_the_stream_is_told_once() -> None:
+    async with connected() as (link, owner, raw):
+        raw.raw.close()
+        assert await owner.until_closed() == "end of stream"
+        link.close("again")
+        link.abort("again")
+        assert link.send(BEATS[0]), "nobody waits for it: the owner was told"
+    assert owner.why == ["end of stream"]

@@ -1,0 +1,310 @@
+"""Two meshes and strangers on real sockets: who is connected, in what order, with which bytes."""
+
+import asyncio
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peers import mesh
+from peers.link import PREFIX, STAGE_BYTES
+from peers.mesh import STRANGERS_MAX, Tls, bind
+from protocols.errors import ConfigError
+from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.messages import BulkHello, Heartbeat, Leave, Refused
+from tests.peers.mesh_node import (
+    ALPHA,
+    BETA,
+    EVE,
+    PAYLOAD,
+    RUN,
+    STATE,
+    Down,
+    Node,
+    Stranger,
+    Up,
+    cut,
+    frame,
+    hello,
+    nodes,
+    pair,
+    still_works,
+)
+
+# Healthy ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_messages_and_chunks_go_both_ways_exactly_and_in_order() -> None:
+    beats = [Heartbeat(index) for index in range(100)]
+    other = PAYLOAD[::-1]
+    async with pair() as (alpha, beta):
+        for node, to in ((alpha, BETA), (beta, ALPHA)):
+            assert all(node.mesh.send(to, beat) for beat in beats)
+        await alpha.until_seen(*((BETA, beat) for beat in beats))
+        await beta.until_seen(*((ALPHA, beat) for beat in beats))
+        assert alpha.stream(BETA)
+        assert alpha.stream(BETA, other)
+        assert beta.stream(ALPHA, other)
+        await beta.until_seen(PAYLOAD, other)
+        await alpha.until_seen(other)
+        sent, received = alpha.mesh.bytes_moved()
+        assert (received, sent) == beta.mesh.bytes_moved()
+        assert sent > 2 * len(PAYLOAD)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["localhost", "[::1]"])
+async def test_names_and_ipv6_addresses_work(host: str) -> None:
+    async with pair(listen=f"{host}:0") as (alpha, beta):
+        assert alpha.address.rpartition(":")[0] in ("127.0.0.1", "[::1]")
+        await still_works(alpha, beta)
+    async with nodes(ALPHA, BETA, listen=f"{host}:0") as (alpha, beta):
+        beta.mesh.connect(f"{host}:{alpha.address.rpartition(':')[2]}", peer=ALPHA)
+        await beta.until_seen(Up(ALPHA))
+
+
+def both_ways() -> Tls:
+    """One certificate for all, and nobody without it."""
+    file = Path(__file__).with_name("self_signed.pem")
+    made: list[ssl.SSLContext] = []
+    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
+        context = ssl.create_default_context(purpose, cafile=file)
+        context.load_cert_chain(file)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        made.append(context)
+    return Tls(accepting=made[0], dialling=made[1])
+
+
+@pytest.mark.asyncio
+async def test_both_connections_work_under_mutual_tls() -> None:
+    async with pair(tls=both_ways()) as (alpha, beta):
+        for link in (beta.mesh.sessions[ALPHA].control, beta.mesh.sessions[ALPHA].bulk):
+            assert link._transport is not None
+            assert link._transport.get_extra_info("cipher")[1] == "TLSv1.3"
+        await still_works(alpha, beta)
+        alpha.mesh.drop(BETA, "cut")
+        await beta.until(lambda: Up(ALPHA) in beta.seen)
+
+
+@pytest.mark.asyncio
+async def test_a_stranger_without_a_certificate_is_shut_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mesh, "HELLO_TIMEOUT_S", 0.2)
+    async with pair(tls=both_ways()) as (alpha, beta):
+        for noise in (b"", hello(EVE), b"\x16\x03\x01" + b"\xff" * 999):
+            stranger = Stranger(alpha.address)
+            await stranger.send(noise)
+            async with asyncio.timeout(5):
+                while await asyncio.get_running_loop().sock_recv(stranger.raw, 1 << 16):
+                    pass
+            stranger.raw.close()
+        await still_works(alpha, beta)
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("no-such-host.invalid:0", "cannot listen"),
+        ("a..b:0", "cannot listen"),
+        ("203.0.113.1:0", "cannot listen"),
+        ("nonsense", "not HOST:PORT"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_one_line(address: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what) as error:
+        bind(address)
+    assert "\n" not in str(error.value)
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    taken, address = bind("127.0.0.1:0")
+    with taken, pytest.raises(ConfigError, match=r"in use.*choose another port") as error:
+        bind(address)
+    assert "\n" not in str(error.value)
+    assert address in str(error.value)
+
+
+# Strangers --------------------------------------------------------------------------------------
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: alpha\r\n\r\n",
+    "huge lengths": b"\xff" * 100_000,
+    "a long frame": PREFIX.pack(1 << 20, 0) + bytes(1 << 20),
+    "a chunk without hello": frame(replace(STATE, total_bytes=5), b"12345") * 10,
+    "another message first": frame(Leave("bye")),
+    "a bulk hello without control": frame(BulkHello(PROTOCOL_VERSION, RUN, EVE, 1)),
+    "a bulk hello for a session": frame(BulkHello(PROTOCOL_VERSION, RUN, BETA, 1)),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", GARBAGE)
+async def test_garbage_is_cut_off_at_once_and_disturbs_nobody(kind: str) -> None:
+    async with pair() as (alpha, beta):
+        stranger = Stranger(alpha.address)
+        await stranger.send(GARBAGE[kind])
+        assert await stranger.messages(within_s=2) == []
+        await alpha.until(lambda: not alpha.strangers)
+        await still_works(alpha, beta)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("says", ["nothing", "a piece of a hello", "only its control hello"])
+async def test_who_does_not_come_to_the_point_is_cut_off_in_time(
+    says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = hello(EVE)
+    said = {"nothing": b"", "a piece of a hello": whole[:-1], "only its control hello": whole}
+    async with pair() as (alpha, beta):
+        monkeypatch.setattr(mesh, "HELLO_TIMEOUT_S", 0.1)
+        stranger = Stranger(alpha.address)
+        await stranger.send(said[says])
+        answers = await stranger.messages(within_s=2)
+        assert answers == ([alpha.hello()] if says == "only its control hello" else [])
+        assert not alpha.mesh._halves
+        await still_works(alpha, beta)
+
+
+@pytest.mark.asyncio
+async def test_a_half_made_session_is_held_back_and_delivers_nothing() -> None:
+    async with pair() as (alpha, beta):
+        stranger = Stranger(alpha.address)
+        await stranger.send(hello(EVE))
+        assert await stranger.answer() == alpha.hello()
+        flood = asyncio.create_task(stranger.send(frame(Leave("x" * 1000)) * 40_000))
+        await still_works(alpha, beta)
+        await still_works(alpha, beta)
+        assert not flood.done(), "its bytes wait in the kernel, not with us"
+        (read,) = (link.received_bytes for link in alpha.mesh._links if link.peer == EVE)
+        assert read <= STAGE_BYTES
+        flood.cancel()
+        await asyncio.wait({flood})
+        stranger.raw.close()
+
+
+@pytest.mark.asyncio
+async def test_many_strangers_make_room_for_each_other_and_for_a_peer() -> None:
+    async with pair() as (alpha, beta):
+        strangers = [Stranger(alpha.address) for _ in range(3 * STRANGERS_MAX)]
+        # The first ones are closed, so all have been accepted when the last of those is.
+        assert await strangers[2 * STRANGERS_MAX - 1].messages() == []
+        assert alpha.strangers <= STRANGERS_MAX
+        await still_works(alpha, beta)
+        alpha.mesh.drop(BETA, "cut")
+        await beta.until(lambda: Up(ALPHA) in beta.seen)
+        for stranger in strangers:
+            stranger.raw.close()
+
+
+@pytest.mark.asyncio
+async def test_the_number_of_sessions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh, "SESSIONS_MAX", 1)
+    async with pair() as (alpha, beta):
+        stranger = Stranger(alpha.address)
+        await stranger.send(hello(EVE))
+        (refused,) = await stranger.messages()
+        assert isinstance(refused, Refused)
+        await still_works(alpha, beta)
+        alpha.mesh.drop(BETA, "cut")  # Who was here before may come again.
+        await beta.until(lambda: Up(ALPHA) in beta.seen)
+
+
+# Breaks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("which", ["control", "bulk"])
+@pytest.mark.parametrize("by", [ALPHA, BETA])
+async def test_when_either_connection_breaks_both_are_made_anew(which: str, by: PeerId) -> None:
+    async with pair() as (alpha, beta):
+        node, other = (alpha, BETA) if by == ALPHA else (beta, ALPHA)
+        cut(getattr(node.mesh.sessions[other], which))
+        for one, peer in ((alpha, BETA), (beta, ALPHA)):
+            await one.until(lambda one=one, peer=peer: Up(peer) in one.seen)
+            down, up = one.seen
+            assert isinstance(down, Down)
+            assert up == Up(peer)
+            one.seen.clear()
+        await still_works(alpha, beta)
+
+
+@pytest.mark.asyncio
+async def test_nothing_half_received_is_delivered_after_a_cut() -> None:
+    async with pair() as (alpha, beta):
+        long = bytes(64 << 20)
+        assert alpha.stream(BETA, long)
+        assert alpha.mesh.send(BETA, Heartbeat(1))
+        await beta.until_seen((ALPHA, Heartbeat(1)))
+        cut(alpha.mesh.sessions[BETA].bulk)
+        await beta.until(lambda: Up(ALPHA) in beta.seen)
+        assert [type(one) for one in beta.seen] == [Down, Up]
+        beta.seen.clear()
+        await alpha.until(lambda: Up(BETA) in alpha.seen)
+        assert alpha.stream(BETA)
+        await beta.until_seen(PAYLOAD)
+
+
+@pytest.mark.asyncio
+async def test_both_may_close_at_once() -> None:
+    async with pair() as (alpha, beta):
+        beta.mesh.disconnect(ALPHA, "done")
+        alpha.mesh.disconnect(BETA, "done")
+        await beta.until_seen(Down(ALPHA, "done"))
+        await alpha.until_seen(Down(BETA, "done"))
+    async with pair() as (alpha, beta):
+        await asyncio.gather(alpha.mesh.close(), beta.mesh.close(), alpha.mesh.close())
+        assert alpha.seen == []
+        assert beta.seen == []
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_connects_again_replaces_its_old_connections() -> None:
+    """Its side noticed a break that ours did not; or it is a new life."""
+    async with nodes(ALPHA) as (alpha,):
+        live: list[Stranger] = []
+        for incarnation in (1, 1, 2):
+            old, live = live, [Stranger(alpha.address), Stranger(alpha.address)]
+            control, bulk = live
+            await control.send(hello(BETA, incarnation=incarnation), frame(Heartbeat(incarnation)))
+            assert await control.answer() == alpha.hello()
+            assert alpha.seen == [], "a hello alone moves nothing"
+            await bulk.send(frame(BulkHello(PROTOCOL_VERSION, RUN, BETA, incarnation)))
+            gone = [Down(BETA, "it connected anew")] if old else []
+            await alpha.until_seen(*gone, Up(BETA), (BETA, Heartbeat(incarnation)))
+            for stranger in old:
+                assert await stranger.messages() == []
+        for stranger in live:
+            stranger.raw.close()
+
+
+@pytest.mark.asyncio
+async def test_a_slow_peer_is_told_by_a_full_outbox_and_can_be_dropped() -> None:
+    async with pair() as (alpha, beta):
+        beta.mesh.sessions[ALPHA].bulk.pause()
+        fits = [alpha.stream(BETA) for _ in range(2000)]
+        assert not all(fits)
+        assert fits == sorted(fits, reverse=True)
+        await still_control(alpha, beta)
+        alpha.mesh.drop(BETA, "too slow")
+        await alpha.until_seen(Down(BETA, "too slow"), Up(BETA))
+        beta.seen.clear()
+        await still_works(alpha, beta)
+
+
+async def still_control(alpha: Node, beta: Node) -> None:
+    assert alpha.mesh.send(BETA, Heartbeat(5))
+    await beta.until_seen((ALPHA, Heartbeat(5)))
+
+
+@pytest.mark.asyncio
+async def test_what_is_sent_to_nobody_is_dropped() -> None:
+    async with nodes(ALPHA) as (alpha,):
+        assert alpha.mesh.send(BETA, Heartbeat(1))
+        assert alpha.stream(BETA)
+        alpha.mesh.drop(BETA, "nobody")
+        alpha.mesh.disconnect(BETA, "nobody")
+        assert alpha.seen == []

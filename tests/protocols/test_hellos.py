@@ -1,0 +1,46 @@
+"""Who is let in, and what the others are told."""
+
+from dataclasses import replace
+
+import pytest
+
+from protocols.hellos import Identity, refusal
+from protocols.ids import PROTOCOL_VERSION, PeerId, PeerInfo
+from protocols.membership import Membership
+from protocols.messages import Hello
+
+ME = Identity(peer=PeerId("a.1"), name="a", incarnation=1, address="h:1")
+HELLO = Hello(PROTOCOL_VERSION, 0, PeerId("b.2"), "b", 2, "h:2", "")
+
+
+def answer(hello: Hello, *, run: int = 7) -> str:
+    members = Membership()
+    members.members[PeerId("b.2")] = PeerInfo(PeerId("b.2"), "b", 2, "h:2", 1)
+    return refusal(hello, me=ME, run=run, members=members)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [HELLO, replace(HELLO, run=7), replace(HELLO, incarnation=3)],
+    ids=["new", "run", "again"],
+)
+def test_a_joiner_and_a_member_are_let_in(hello: Hello) -> None:
+    assert answer(hello) == ""
+
+
+@pytest.mark.parametrize(
+    ("hello", "says"),
+    [
+        (replace(HELLO, protocol=PROTOCOL_VERSION + 1), "install the same lowcomm version"),
+        (replace(HELLO, run=8), "belongs to another run"),
+        (replace(HELLO, peer=ME.peer), "runs already"),
+        (replace(HELLO, incarnation=1), "its earlier life"),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(hello: Hello, says: str) -> None:
+    assert says in answer(hello)
+    assert "\n" not in answer(hello)
+
+
+def test_before_we_know_our_run_any_run_may_come() -> None:
+    assert answer(replace(HELLO, run=8), run=0) == ""

@@ -1,0 +1,79 @@
+"""Silence, ends of streams, and our own pauses."""
+
+from protocols.config import ProtocolConfig
+from protocols.ids import PeerId
+from protocols.liveness import Liveness, Loss
+
+A, B = PeerId("a.1"), PeerId("b.2")
+RULES = ProtocolConfig(heartbeat_interval_s=1.0, silence_timeout_s=5.0, reconnect_grace_s=0.25)
+
+
+def watched(*, patient: bool = False) -> Liveness:
+    liveness = Liveness(RULES, patient=patient)
+    liveness.connected(A, 0.0)
+    liveness.connected(B, 0.0)
+    return liveness
+
+
+def tick(liveness: Liveness, until: float, *, alive: tuple[PeerId, ...] = ()) -> None:
+    """Look each half second, with `alive` heard of each time."""
+    for half in range(1, int(until * 2) + 1):
+        for peer in alive:
+            liveness.heard(peer, half / 2)
+        assert liveness.lost(half / 2) == []
+        liveness.due_heartbeats(half / 2)
+
+
+def test_heartbeats_are_due_at_their_interval_to_all() -> None:
+    liveness = watched()
+    assert liveness.due_heartbeats(0.5) == []
+    assert liveness.due_heartbeats(1.0) == [A, B]
+    assert liveness.due_heartbeats(1.5) == []
+    assert liveness.due_heartbeats(2.0) == [A, B]
+
+
+def test_a_silent_peer_is_lost_once() -> None:
+    liveness = watched()
+    tick(liveness, 4.5, alive=(A,))
+    liveness.heard(A, 5.0)
+    assert liveness.lost(5.0) == [Loss(B, "silent for 5.0 s", silent=True)]
+    assert liveness.up == {A}
+    assert liveness.lost(5.0) == []
+
+
+def test_an_end_of_stream_has_a_short_grace() -> None:
+    liveness = watched()
+    liveness.lost(0.5)
+    liveness.disconnected(B, "end of stream", 1.0)
+    assert liveness.lost(1.2) == []
+    assert liveness.lost(1.25) == [Loss(B, "end of stream", silent=False)]
+
+
+def test_who_comes_back_in_time_is_not_lost() -> None:
+    liveness = watched()
+    liveness.disconnected(B, "end of stream", 1.0)
+    liveness.connected(B, 1.1)
+    assert liveness.lost(1.5) == []
+
+
+def test_a_follower_waits_for_its_leader_as_long_as_for_silence() -> None:
+    liveness = watched(patient=True)
+    liveness.disconnected(A, "end of stream", 0.5)
+    tick(liveness, 5.0, alive=(B,))
+    assert liveness.lost(5.5) == [Loss(A, "end of stream", silent=False)]
+
+
+def test_our_own_pause_is_nobodys_silence() -> None:
+    """Found by the simulator: after a long SIGSTOP a follower blamed its leader."""
+    liveness = watched()
+    tick(liveness, 2.0, alive=(A, B))
+    assert liveness.lost(60.0) == []
+    assert liveness.up == {A, B}
+
+
+def test_the_deadline_is_the_next_thing_that_happens() -> None:
+    assert Liveness(RULES, patient=False).deadline() == float("inf")
+    liveness = watched()
+    assert liveness.deadline() == 1.0
+    liveness.disconnected(B, "x", 0.5)
+    assert liveness.deadline() == 0.75

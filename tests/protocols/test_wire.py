@@ -1,0 +1,164 @@
+"""Every message survives the wire; nothing else does, and nothing but WireError comes of it."""
+
+from collections.abc import Callable
+from typing import Any, cast, get_args, get_type_hints
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols import entries as e
+from protocols import ids, wire
+from protocols import messages as m
+
+TEXT = st.text(st.characters(categories=["L", "N", "P"]), max_size=20)
+DIGEST = st.sampled_from(["", "0123456789abcdef" * 2])
+PEER = st.sampled_from(["a.00000001", "b.00000002"])
+SMALL = st.integers(0, (1 << 16) - 1)
+
+
+def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
+    """Values of a field, from its annotation."""
+    if hint is ids.PeerId:
+        return PEER
+    if hint is int:
+        return SMALL
+    if hint is str and name == "corpus_digest":
+        return st.sampled_from(["", "0123456789abcdef" * 4])
+    if hint is str:
+        return DIGEST if "digest" in name or name == "manifest" else TEXT
+    args = get_args(hint)
+    if getattr(hint, "__origin__", None) is tuple:
+        return st.lists(of(args[0], name), max_size=3).map(tuple)
+    if args:
+        return st.one_of([of(arg, name) for arg in args])
+    return made(hint)
+
+
+def made(cls: type) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(cls)
+    return st.builds(cls, **{name: of(hints[name], name) for name in wire.SHAPES[cls]})
+
+
+@pytest.mark.parametrize("cls", list(wire.MESSAGES.values()), ids=lambda cls: cls.__name__)
+def test_every_message_comes_back_equal(cls: type[m.Message]) -> None:
+    @settings(max_examples=25, deadline=None)
+    @given(made(cls))
+    def check(message: m.Message) -> None:
+        payload = wire.encode(message)
+        assert wire.decode(payload, size_max=len(payload)) == message
+
+    check()
+
+
+@pytest.mark.parametrize("cls", list(wire.ENTRIES.values()), ids=lambda cls: cls.__name__)
+def test_every_entry_comes_back_equal(cls: type[e.Entry]) -> None:
+    @settings(max_examples=15, deadline=None)
+    @given(made(cls))
+    def check(body: e.Entry) -> None:
+        message = m.Append(1, (e.LogEntry(1, 1, body),))
+        payload = wire.encode(message)
+        assert wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX) == message
+
+    check()
+
+
+def test_every_type_of_the_unions_has_a_code_and_a_shape() -> None:
+    assert set(wire.MESSAGES.values()) == set(get_args(m.Message))
+    assert set(wire.ENTRIES.values()) == set(get_args(e.Entry))
+    for cls in (*wire.MESSAGES.values(), *wire.ENTRIES.values()):
+        fields = [name for name in get_type_hints(cls) if not name.startswith("_")]
+        assert list(wire.SHAPES[cls]) == fields, cls
+
+
+READY = m.Ready(
+    ids.Stamp(1, 2, 3, 0, 0, 7, 0), ids.Contributor(ids.PeerId("a.1"), 10, 5, "ab" * 16)
+)
+
+
+def tampered(change: Callable[[list[Any]], None]) -> bytes:
+    raw = cast(list[Any], msgpack.unpackb(wire.encode(READY)))
+    change(raw)
+    return cast(bytes, msgpack.packb(raw))
+
+
+def _nest(raw: list[Any]) -> None:
+    deep: list[Any] = []
+    for _ in range(500):
+        deep = [deep]
+    raw[1] = deep
+
+
+CHANGES: dict[str, Callable[[list[Any]], None]] = {
+    "unknown type": lambda raw: raw.__setitem__(0, 99),
+    "type is a bool": lambda raw: raw.__setitem__(0, True),
+    "type is a text": lambda raw: raw.__setitem__(0, "11"),
+    "a field more": lambda raw: raw.append(1),
+    "a field less": lambda raw: raw.pop(),
+    "a bool for a number": lambda raw: raw[1].__setitem__(5, True),
+    "a float for a number": lambda raw: raw[1].__setitem__(5, 7.0),
+    "a text for a number": lambda raw: raw[1].__setitem__(5, "7"),
+    "a negative number": lambda raw: raw[1].__setitem__(5, -1),
+    "a number too big": lambda raw: raw[1].__setitem__(5, 1 << 32),
+    "bytes for a text": lambda raw: raw[2].__setitem__(0, b"a.1"),
+    "a peer id too long": lambda raw: raw[2].__setitem__(0, "a" * 200),
+    "a peer id that is empty": lambda raw: raw[2].__setitem__(0, ""),
+    "a peer id with an escape": lambda raw: raw[2].__setitem__(0, "a\x1b[2J"),
+    "a digest too short": lambda raw: raw[2].__setitem__(3, "ab"),
+    "a digest not hex": lambda raw: raw[2].__setitem__(3, "x" * 32),
+    "a map for a struct": lambda raw: raw.__setitem__(1, {"run": 1}),
+    "nothing for a struct": lambda raw: raw.__setitem__(1, None),
+    "deep nesting": _nest,
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_no_message_of_ours_is_named_and_refused(what: str) -> None:
+    with pytest.raises(wire.WireError):
+        wire.decode(tampered(CHANGES[what]), size_max=wire.CONTROL_BYTES_MAX)
+
+
+def test_the_error_names_the_field() -> None:
+    payload = tampered(CHANGES["a text for a number"])
+    with pytest.raises(wire.WireError, match=r"Ready\.stamp: Stamp\.round: expected an integer"):
+        wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+
+
+@pytest.mark.parametrize("length", range(len(wire.encode(READY))))
+def test_every_truncation_is_refused(length: int) -> None:
+    with pytest.raises(wire.WireError):
+        wire.decode(wire.encode(READY)[:length], size_max=wire.CONTROL_BYTES_MAX)
+
+
+def test_size_is_looked_at_before_anything_is_decoded() -> None:
+    payload = wire.encode(READY)
+    with pytest.raises(wire.WireError, match="at most"):
+        wire.decode(payload, size_max=len(payload) - 1)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xc1", b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\x91" * 5000, b"\x80"],
+)
+def test_hostile_bytes_cost_nothing(payload: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_random_bytes_are_a_message_or_a_wire_error(payload: bytes) -> None:
+    try:
+        message = wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+    except wire.WireError:
+        return
+    assert wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX) == message
+
+
+def test_collections_have_a_limit() -> None:
+    many = tuple(
+        e.LogEntry(i, 1, e.Left(ids.PeerId("a.1"), "")) for i in range(wire.ENTRIES_MAX + 1)
+    )
+    with pytest.raises(wire.WireError, match="items, at most"):
+        wire.decode(wire.encode(m.Append(1, many)), size_max=wire.CONTROL_BYTES_MAX)
