@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ from lowcomm.identity import NodeDirectory, Record, exec_time, new_peer_id, node
 from lowcomm.journal import Journal
 from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
-from lowcomm.replica import Replica
+from lowcomm.replica import Replica, check_memory, free_memory_bytes
 from lowcomm.reporting import report_metrics, status_json
 from lowcomm.startup import (
     Restored,
@@ -42,7 +42,7 @@ from protocols import events as v
 from protocols.core import PeerCore
 from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
-from protocols.ids import PeerId
+from protocols.ids import PeerId, TensorSpec
 from protocols.messages import Message
 
 FINISH_TIMEOUT_S = 60.0
@@ -96,6 +96,7 @@ class Daemon:
             written=lambda path, round_: self.journal.write(
                 "checkpoint", path=str(path), round=round_
             ),
+            failed=lambda why: self.journal.write("note", topic="checkpoint", text=why),
         )
         self.node = NodeSide(self, command=start.command)
         self._restored: Restored | None = None
@@ -162,10 +163,13 @@ class Daemon:
         if self._start.kind == "restore":
             self._restored = await asyncio.to_thread(restore, self._directory.path, self.run_config)
             self._rank_state = self._restored.rank_state
+            for why in self._restored.skipped:
+                self.journal.write("note", topic="checkpoint", text=why)
         digest = await self._corpus(self.run_config)
         self.node.configure(self.run_config)
         if self._restored is None:
             layout = await self.node.initial_layout()
+            self._check_memory(layout)
             self._hold(Replica(method(self.run_config.method), layout))
             digests = await self.node.initial_state()
             entry = None
@@ -183,6 +187,14 @@ class Daemon:
         self.replica = replica
         self.driver.arithmetic = replica
         self.journal.write("layout", params=sum(replica.sizes))
+
+    def _check_memory(self, layout: Sequence[TensorSpec]) -> None:
+        """Refuse with figures, before anything is allocated."""
+        check_memory(
+            layout,
+            memory_max_bytes=self.config.node.memory_max_bytes,
+            free_bytes=free_memory_bytes(),
+        )
 
     async def _corpus(self, run: RunConfig) -> str:
         """Build or reuse this node's copy of the text; return its manifest's digest."""
@@ -219,6 +231,7 @@ class Daemon:
             )
         self.run_config = agreed
         self._remember(run.run)
+        self._check_memory(run.layout)
         self._hold(Replica(method(agreed.method), run.layout))
         self.node.configure(agreed)
         self.driver.feed(v.RunAccepted(agreed.protocol))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowcomm.config import RunConfig, run_to_json
-from lowcomm.replica import check_memory, free_memory_bytes
 from lowcomm.startup import layout_difference
 from peers import rank_events as r
 from peers.rank_config import RanksConfig
@@ -108,10 +107,6 @@ class NodeSide:
     def _attach(self) -> None:
         replica = self._daemon.replica
         assert replica is not None
-        node = self._daemon.config.node
-        check_memory(
-            replica.layout, memory_max_bytes=node.memory_max_bytes, free_bytes=free_memory_bytes()
-        )
         self.group.provide(
             fragment_bytes=tuple(4 * size for size in replica.sizes),
             initial=self._initial is not None,

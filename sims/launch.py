@@ -7,7 +7,6 @@ NOT reach into a peer: it knows what their files and their status say.
 import asyncio
 import contextlib
 import signal
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -61,7 +60,6 @@ async def supervise(
     Ctrl+C stops every process within 5 s; what was committed is in a checkpoint by then. Raises
     RunFailed, and whatever `start` raises.
     """
-    began = time.monotonic()
     watch = Watch(LocalCluster(run_dir), Follower(run_dir))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, watch.stopped.set)
@@ -76,7 +74,6 @@ async def supervise(
                 await asyncio.gather(starting, return_exceptions=True)
         view.update([], watch.follower.read_all())
     summary = build_summary(run_dir, run=asdict(run))
-    summary["wall_s"] = time.monotonic() - began
     _tell_end(run_dir, summary, console)
     if watch.stopped.is_set():
         how = f"`lowcomm resume {run_dir}` goes on from round {summary['checkpoint_round']}"

@@ -176,12 +176,13 @@ def _write(
 
 
 def _check_length(recorded: dict[str, Any], config: DataConfig, root: Path) -> None:
-    needed = config.window + 1  # A sample and, for its last token, what comes next.
-    if recorded["train_bytes"] < needed:
+    sample = config.window + 1  # And, for its last token, what comes next.
+    if recorded["train_bytes"] < sample:
         raise ConfigError(
             f"{root} has {recorded['train_bytes']} bytes to train on in {len(recorded['files'])} "
-            f"files, but one sample takes {needed}: name a folder with more text"
+            f"files, but one sample takes {sample}: name a folder with more text"
         )
+    needed = config.eval_window + 1
     if recorded["held_out_bytes"] < needed:
         raise ConfigError(
             f"{root} has {recorded['held_out_bytes']} bytes held out of {len(recorded['files'])} "

@@ -220,7 +220,7 @@ def test_a_killed_rank_costs_its_node_no_outer_state(tmp_path: Path) -> None:
         # alpha alone is fast: on a busy machine it would be done before beta's ranks are back.
         (rank,) = ranks_of(alpha)
         os.kill(rank, signal.SIGSTOP)
-        await seen(cluster, lambda events: len(of(RanksReady, events, "beta")) == 2)
+        await seen(cluster, lambda events: len(of(RanksReady, events, "beta")) >= 2)
         os.kill(rank, signal.SIGCONT)
         assert not set(ranks_of(beta)) & set(before), "the other rank was not replaced"
 

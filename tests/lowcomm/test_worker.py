@@ -49,7 +49,9 @@ RUN = RunConfig(
     ),
     optimizer=OptimizerConfig(lr=1e-2, warmup_steps=5, grad_clip=0.05),
     method=MethodConfig(inner_steps=H),
-    data=DataConfig(source="files", window=16, batch=4, held_out_below=128, eval_windows=20),
+    data=DataConfig(
+        source="files", window=16, batch=4, held_out_below=128, eval_windows=20, eval_window=16
+    ),
 )
 PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
 

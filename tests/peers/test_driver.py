@@ -1,0 +1,234 @@
+"""Drivers over real TCP: rounds, joiners, deaths, and payloads that must not count."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from protocols import messages as m
+from protocols.errors import LowcommError
+from protocols.ids import Contributor, PeerId
+from protocols.membership import Plan
+from protocols.reduction import ELEMENT_BYTES
+from protocols.wire import CHUNK_BYTES_MAX
+from tests.peers.xor_node import (
+    ALPHA,
+    BETA,
+    ELEMENTS,
+    EVE,
+    GAMMA,
+    RUN_ID,
+    Node,
+    XorWork,
+    agree,
+    running,
+    xor,
+)
+
+# Rounds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("peers", [(ALPHA, BETA), (ALPHA, BETA, GAMMA)])
+async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...]) -> None:
+    async with running(*peers, outer_steps=5) as nodes:
+        for node in nodes:
+            assert node.task is not None
+            await asyncio.wait_for(node.task, 20)
+            assert node.stop is not None
+            assert node.stop.outcome == "finished"
+            assert node.round == 5
+            assert node.driver.discarded == 0
+        agree(nodes)
+        assert len({node.work.state for node in nodes}) == 1
+        # Everybody's five contributions, each counted once.
+        again = [XorWork(peer).random for peer in peers]
+        size = ELEMENTS * ELEMENT_BYTES
+        wanted = xor([source.randbytes(size) for source in again for _ in range(5)])
+        assert nodes[0].work.state == wanted
+        moved = [node.mesh.bytes_moved() for node in nodes]
+        assert all(sent > 5 * size // 2 and received > 5 * size // 2 for sent, received in moved)
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
+    async with running(ALPHA, BETA, outer_steps=12) as nodes:
+        for node in nodes:
+            assert node.task is not None
+            await asyncio.wait_for(node.task, 20)
+            store = node.driver._store
+            assert store.slices == {}
+            assert {stamp.round for stamp, _ in store.results} <= {11, 12}
+            assert {round_ for _, round_ in store.encoded} <= {11, 12}
+            assert node.driver._undecided == {}
+
+
+@pytest.mark.asyncio
+async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut() -> None:
+    async with running(ALPHA, BETA, outer_steps=10_000) as nodes:
+        alpha, beta = nodes
+        await alpha.until(lambda: alpha.round >= 2)
+        gamma = Node(GAMMA, join=True)
+        nodes.append(gamma)
+        await gamma.start(alpha, peers=2, outer_steps=10_000)
+        await gamma.until(lambda: gamma.states)
+        (donor, size, seconds) = gamma.states[0]
+        giver = next(node for node in nodes if node.peer == donor)
+        assert (GAMMA, len(gamma.work.state)) in giver.served_to
+        assert size == ELEMENTS * ELEMENT_BYTES
+        assert 0 < seconds < 20
+        first = gamma.round
+        await gamma.until(lambda: gamma.round >= first + 3)
+        await beta.until(lambda: beta.round >= gamma.round)
+        agree(nodes)
+        commits = gamma.driver.core.members.commits[0]
+        await gamma.until(lambda: GAMMA in [term.peer for term in commits[-1].contributors])
+        assert gamma.driver.core.links.up == {ALPHA, BETA}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("who", [BETA, GAMMA])
+async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId) -> None:
+    async with running(ALPHA, BETA, GAMMA, outer_steps=10_000) as nodes:
+        for node in nodes:
+            await node.until(lambda node=node: node.round >= 2)
+        victim = next(node for node in nodes if node.peer == who)
+        alive = [node for node in nodes if node is not victim]
+        # In the middle: it has reduced its part and sent it to nobody.
+        victim.driver._send = lambda peer, header, payload: None  # type: ignore[method-assign]
+        await victim.until(lambda: victim.driver._store.slices)
+        await victim.die()
+        reached = alive[0].round
+        for node in alive:
+            await node.until(lambda node=node: node.round >= reached + 3)
+        agree(nodes)
+        assert who not in alive[0].driver.core.members.members
+
+
+# Damage -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_result_is_dropped_and_counted_and_sent_again() -> None:
+    async with running(ALPHA, BETA, outer_steps=4) as nodes:
+        _, beta = nodes
+        beta.work.damages = 1
+        for node in nodes:
+            assert node.task is not None
+            await asyncio.wait_for(node.task, 20)
+            assert node.round == 4
+        assert beta.driver.discarded == 1
+        agree(nodes)
+
+
+@pytest.mark.asyncio
+async def test_a_slice_that_cannot_be_summed_costs_an_attempt_and_no_process() -> None:
+    async with running(ALPHA, BETA, outer_steps=4) as nodes:
+        alpha, _ = nodes
+        alpha.work.refuses = 1
+        for node in nodes:
+            assert node.task is not None
+            await asyncio.wait_for(node.task, 20)
+            assert node.round == 4
+        assert alpha.driver.discarded == 1
+        assert [note.kind for note in alpha.notes].count("damaged") == 1
+        agree(nodes)
+
+
+@pytest.mark.asyncio
+async def test_an_error_of_our_own_arithmetic_is_what_run_raises() -> None:
+    async with running(ALPHA, BETA, outer_steps=4) as nodes:
+        alpha, _ = nodes
+        alpha.work.fails = "the slot is torn"
+        assert alpha.task is not None
+        with pytest.raises(LowcommError, match="the slot is torn"):
+            await asyncio.wait_for(asyncio.shield(alpha.task), 20)
+
+
+@asynccontextmanager
+async def open_round() -> AsyncGenerator[tuple[Node, Plan]]:
+    """A leader in a round that stays open, since the other one contributes nothing more."""
+    async with running(ALPHA, BETA, outer_steps=10_000) as (alpha, beta):
+        await beta.until(lambda: beta.round >= 2)
+        beta.trains = False
+        core = alpha.driver.core
+
+        def rests() -> bool:
+            plan = core.members.open_plan(0)
+            given = core.rounds[0].given
+            return bool(plan and given and given.manifest and given.round == plan.stamp.round)
+
+        await alpha.until(rests)
+        await beta.until(lambda: beta.round == alpha.round)
+        plan = core.members.open_plan(0)
+        assert plan is not None
+        yield alpha, plan
+
+
+def bring(node: Node, sender: PeerId, chunk: m.Chunk, size: int) -> bool:
+    """What a link does with a payload of one chunk; False: it got no memory."""
+    place = node.driver.place(sender, replace(chunk, total_bytes=size), min(size, CHUNK_BYTES_MAX))
+    if place is None:
+        return False
+    node.driver.chunk_received(sender, replace(chunk, total_bytes=size))
+    return True
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> None:
+    async with open_round() as (alpha, plan):
+        who = Contributor(BETA, 1, 1, "a" * 32)
+        piece = m.ContributionChunk(plan.stamp, 0, who, 0, 0)
+        result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0)
+        start, stop = plan.parts.borders[:2]
+        size = ELEMENT_BYTES * (stop - start)
+        state = m.StateChunk(RUN_ID, plan.stamp.lineage, 5, 0, 2, 0, 0)
+        bad: list[tuple[PeerId, m.Chunk, int]] = [
+            (EVE, piece, size),
+            (EVE, result, size),
+            (BETA, piece, size - 1),
+            (BETA, piece, size + 1),
+            (BETA, piece, ELEMENTS * ELEMENT_BYTES),
+            (BETA, replace(piece, part=40), size),
+            (BETA, replace(piece, stamp=replace(plan.stamp, run=1)), size),
+            (BETA, replace(piece, stamp=replace(plan.stamp, fragment=1)), size),
+            (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 40),
+            (BETA, state, ELEMENTS * ELEMENT_BYTES),
+        ]
+        before = alpha.driver.discarded
+        for sender, chunk, total in bad:
+            assert not bring(alpha, sender, chunk, total), (sender, chunk, total)
+        assert alpha.driver.discarded == before + len(bad)
+        assert alpha.driver._assembler._open == {}
+
+
+@pytest.mark.asyncio
+async def test_what_the_core_does_not_want_is_counted_and_never_stored() -> None:
+    async with open_round() as (alpha, plan):
+        who = Contributor(BETA, 1, 1, "a" * 32)
+        piece = m.ContributionChunk(plan.stamp, 0, who, 0, 0)
+        result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0)
+        size = ELEMENT_BYTES * plan.parts.borders[1]
+        finished = replace(plan.stamp, round=plan.stamp.round - 1)
+        before, kept = alpha.driver.discarded, dict(alpha.driver._store.results)
+        assert bring(alpha, BETA, replace(piece, stamp=finished), size)
+        assert bring(alpha, BETA, replace(result, stamp=finished), size)
+        assert bring(alpha, BETA, result, size)  # Part 0 is ours: it cannot come from there.
+        await alpha.until(lambda: alpha.driver.discarded == before + 3)
+        assert alpha.driver._store.results == kept
+        assert all(key[4] != who for key in alpha.driver._store.slices)
+
+
+@pytest.mark.asyncio
+async def test_a_false_name_is_blamed_and_its_bytes_never_stand_for_the_true_ones() -> None:
+    async with open_round() as (alpha, plan):
+        false = Contributor(GAMMA, 1, 1, "a" * 32)
+        piece = m.ContributionChunk(plan.stamp, 0, false, 0, 0)
+        before = alpha.driver.discarded
+        assert bring(alpha, BETA, piece, ELEMENT_BYTES * plan.parts.borders[1])
+        await alpha.until(lambda: alpha.notes)
+        assert alpha.notes[0].kind == "misbehaviour"
+        assert alpha.driver.discarded == before + 1
+        assert all(key[4] != false for key in alpha.driver._store.slices)

@@ -1,0 +1,218 @@
+"""Peers for tests of drivers: arithmetic that needs no arrays, since bytes are added by XOR.
+
+Must NOT hold tests.
+"""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from peers.driver import Driver
+from peers.mesh import Mesh, bind
+from peers.work import Bytes
+from protocols import commands as c
+from protocols import events as v
+from protocols.config import ProtocolConfig
+from protocols.core import PeerCore
+from protocols.entries import Run
+from protocols.errors import LowcommError
+from protocols.hellos import Identity
+from protocols.ids import Contributor, PeerId
+from protocols.reduction import ELEMENT_BYTES
+
+ELEMENTS = 700_000
+"""Three parts of almost a chunk each, and a state of three chunks."""
+STEP_S = 0.01
+LOOK_S = 0.02
+RULES = ProtocolConfig(reduction_timeout_s=0.6, transfer_timeout_s=5.0)
+RUN_ID = 77
+ALPHA, BETA, GAMMA = (PeerId(f"{n}.0000000{i}") for i, n in enumerate(("alpha", "beta", "gamma")))
+EVE = PeerId("eve.00000009")
+
+
+def digest(payload: Bytes) -> str:
+    return hashlib.blake2b(payload, digest_size=16).hexdigest()
+
+
+def xor(pieces: Sequence[Bytes]) -> bytes:
+    total = 0
+    for piece in pieces:
+        total ^= int.from_bytes(piece, "little")
+    return total.to_bytes(len(pieces[0]), "little")
+
+
+class XorWork:
+    """A contribution is random; the outer step adds it."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = random.Random(seed)
+        self.state = bytes(ELEMENTS * ELEMENT_BYTES)
+        self.damages = 0
+        """Results that arrive damaged."""
+        self.refuses = 0
+        """Sums that find a slice to be none."""
+        self.fails = ""
+        """An encoding fails with this text."""
+
+    def encode(self, fragment: int) -> tuple[str, Bytes]:
+        if self.fails:
+            raise LowcommError(self.fails)
+        payload = self.random.randbytes(ELEMENTS * ELEMENT_BYTES)
+        return digest(payload), payload
+
+    def cut(self, fragment: int, encoded: Bytes, start: int, stop: int) -> Bytes:
+        return memoryview(encoded)[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]
+
+    def reduce(
+        self,
+        fragment: int,
+        elements: int,
+        slices: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> tuple[str, Bytes]:
+        if self.refuses:
+            self.refuses -= 1
+            raise LowcommError("no slice")
+        assert {len(piece) for piece in slices} == {ELEMENT_BYTES * elements}
+        total = xor(slices)
+        return digest(total), total
+
+    def check_result(self, payload: Bytes) -> str:
+        if self.damages:
+            self.damages -= 1
+            return digest(b"damaged")
+        return digest(payload)
+
+    def apply(
+        self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
+    ) -> str:
+        self.state = xor((self.state, b"".join(parts)))
+        return digest(self.state)
+
+    def copy_state(self, fragment: int) -> Bytes:
+        return self.state
+
+    def check_state(self, fragment: int, payload: Bytes) -> str:
+        return digest(payload)
+
+    def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
+        self.state = bytes(payload)
+
+    def contribution_bytes(self, fragment: int, elements: int) -> int:
+        return ELEMENT_BYTES * elements
+
+    def result_bytes(self, fragment: int, elements: int) -> int:
+        return ELEMENT_BYTES * elements
+
+    def state_bytes(self, fragment: int) -> int:
+        return len(self.state)
+
+
+class Node:
+    """A peer: listener of its driver, and ranks that contribute soon after each result."""
+
+    def __init__(self, peer: PeerId, *, join: bool) -> None:
+        self.peer = peer
+        self.socket, self.address = bind("127.0.0.1:0")
+        me = Identity(peer=peer, name=peer[:-9], incarnation=1, address=self.address)
+        self.driver = Driver(PeerCore(me, join=join), listener=self)
+        self.mesh = self.driver.mesh = Mesh(self.driver)
+        self.work = XorWork(peer)
+        self.trains = True
+        self.digests: dict[int, str] = {}
+        self.served_to: list[tuple[PeerId, int]] = []
+        self.states: list[tuple[PeerId, int, float]] = []
+        self.notes: list[c.Note] = []
+        self.stop: c.Stop | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    def check_run(self, run: Run) -> None:
+        self.driver.arithmetic = self.work
+        self.driver.feed(v.RunAccepted(RULES))
+        self.driver.feed(v.TrainersReady())
+
+    def handle(self, command: c.Resume | c.Applied | c.Note | c.Stop) -> None:
+        match command:
+            case c.Resume(finish=False, first=first):
+                if first:
+                    self.driver.feed(v.TrainersAble())
+                asyncio.get_running_loop().call_later(STEP_S, self._contribute)
+            case c.Note():
+                self.notes.append(command)
+            case c.Stop():
+                self.stop = command
+            case _:
+                pass
+        self._news.set()
+
+    def _contribute(self) -> None:
+        if self.trains and self.stop is None:
+            self.driver.feed(v.ContributionReady(0, 10, 5))
+
+    def applied(self, fragment: int, round_: int, state_digest: str) -> None:
+        self.digests[round_] = state_digest
+        self._news.set()
+
+    def served(self, peer: PeerId, size_bytes: int) -> None:
+        self.served_to.append((peer, size_bytes))
+        self._news.set()
+
+    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
+        self.states.append((donor, size_bytes, seconds))
+        self._news.set()
+
+    async def until(self, condition: Callable[[], object], *, within_s: float = 20) -> None:
+        async with asyncio.timeout(within_s):
+            while not condition():
+                self._news.clear()
+                with suppress(TimeoutError):  # Not everything that tests look at is told.
+                    await asyncio.wait_for(self._news.wait(), LOOK_S)
+
+    @property
+    def round(self) -> int:
+        return max(self.digests, default=0)
+
+    async def start(self, leader: "Node | None", *, peers: int, outer_steps: int) -> None:
+        await self.mesh.listen(self.socket)
+        self.task = asyncio.create_task(self.driver.run())
+        if leader is not None:
+            self.mesh.connect(leader.address, peer="")
+            return
+        run = Run(RUN_ID, "{}", "", peers, outer_steps, 1, (), (ELEMENTS,))
+        self.check_run(run)
+        self.driver.feed(v.Bootstrap(run, None, (digest(self.work.state),)))
+
+    async def die(self) -> None:
+        """As a killed process does: no word to anybody. Idempotent."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait({self.task})
+        for link in list(self.mesh._links):
+            link.abort("killed")
+        await self.mesh.close()
+        self.socket.close()
+
+
+@asynccontextmanager
+async def running(*peers: PeerId, outer_steps: int) -> AsyncGenerator[list[Node]]:
+    """The first one leads; rounds begin when all are there."""
+    nodes: list[Node] = []
+    try:
+        for peer in peers:
+            nodes.append(Node(peer, join=bool(nodes)))
+            leader = nodes[0] if len(nodes) > 1 else None
+            await nodes[-1].start(leader, peers=len(peers), outer_steps=outer_steps)
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.die()
+
+
+def agree(nodes: Sequence[Node]) -> None:
+    """I1: equal digests for every round that two of them have."""
+    for round_ in set[int]().union(*(node.digests for node in nodes)):
+        found = {node.digests[round_] for node in nodes if round_ in node.digests}
+        assert len(found) == 1, f"round {round_} differs"
