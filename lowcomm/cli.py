@@ -260,12 +260,16 @@ def _run_daemon(
     """Until the daemon ends; exits with its code."""
     import asyncio
 
+    from peers.listening import listen
+
+    listening = listen(config.node.listen)  # Others may dial while we load the rest.
     from lowcomm.daemon import Daemon, Start
 
     start = Start(kind=kind, address=address, command=command, fault=fault)
 
     async def life() -> int:
-        return await Daemon(config, directory=directory, start=start).run()
+        daemon = Daemon(config, directory=directory, start=start, listening=listening)
+        return await daemon.run()
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         sys.exit(runner.run(life()))

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +34,8 @@ from lowcomm.startup import (
 from peers.driver import Driver
 from peers.faults import Fault, FaultInjector
 from peers.link import Link
-from peers.mesh import Mesh, bind
+from peers.listening import Listening
+from peers.mesh import Mesh
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -68,21 +68,23 @@ class Start:
 class Daemon:
     """`run()` once; returns the exit code. Implements peers.work.Listener."""
 
-    def __init__(self, config: FileConfig, *, directory: Path, start: Start) -> None:
-        """Takes the node's directory and binds its address. Raises ConfigError."""
+    def __init__(
+        self, config: FileConfig, *, directory: Path, start: Start, listening: Listening
+    ) -> None:
+        """Takes the node's directory. Raises ConfigError."""
         self.config = config
         self.run_config: RunConfig | None = config.run
         self.replica: Replica | None = None
         self._start = start
         self._directory = NodeDirectory(directory)
         self._record = self._new_record()
-        self._socket, bound = bind(config.node.listen)
-        self.listen_cpu_s = time.process_time()
+        self._socket = listening.socket
+        self.listen_cpu_s = listening.cpu_s
         me = Identity(
             peer=PeerId(self._record.peer),
             name=self._record.name,
             incarnation=self._record.incarnation,
-            address=config.node.advertise or bound,
+            address=config.node.advertise or listening.address,
         )
         self._record = replace(self._record, address=me.address)
         self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
@@ -177,7 +179,7 @@ class Daemon:
             layout, digests = self._restored.replica.layout, self._restored.state_digests
             entry = self._restored.entry
             self._hold(self._restored.replica)
-        run_id = self._record.run or new_run_id()
+        run_id = self._record.run if self._restored is not None else new_run_id()
         self._remember(run_id)
         agreed = run_entry(self.run_config, run_id=run_id, corpus_digest=digest, layout=layout)
         self.driver.feed(v.RunAccepted(self.run_config.protocol))
@@ -332,9 +334,10 @@ class Daemon:
                 bytes_received=received,
                 state_digest=digest,
             )
-        else:
+        elif self._stop.outcome == "left":
             self.journal.write("stopped", why=self._stop.why)
-        if self._stop.outcome in ("refused", "failed"):
+        else:
+            self.journal.record("stopped", why=self._stop.why)
             print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
 
     def _signalled(self, name: str) -> None:

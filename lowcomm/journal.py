@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from lowcomm.events import Event
 from lowcomm.timeline import EventError, decode, story
 from protocols.ids import PeerId
 
@@ -34,7 +35,13 @@ class Journal:
         self._started = time.monotonic()
 
     def write(self, kind: str, **fields: object) -> None:
-        """One event. Keys as in lowcomm.timeline."""
+        """One event, and its story. Keys as in lowcomm.events."""
+        text = story(self.record(kind, **fields), self.names)
+        if text:
+            self.say(text)
+
+    def record(self, kind: str, **fields: object) -> Event:
+        """One event that people are told in another way."""
         event = {"t": time.time(), "peer": self._peer, "name": self._name, "kind": kind, **fields}
         line = (json.dumps(event) + "\n").encode()
         try:
@@ -43,9 +50,7 @@ class Journal:
             raise AssertionError(f"a {kind} event of our own is malformed: {error}") from error
         assert record is not None, f"nobody knows the kind {kind}"
         os.write(self._file, line)
-        text = story(record, self.names)
-        if text:
-            self.say(text)
+        return record
 
     def say(self, text: str) -> None:
         """A plain line for whoever looks at the terminal."""

@@ -11,41 +11,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from peers.address import format_address, parse_address
 from peers.dialing import Dialling
 from peers.link import Frame, Link
-from protocols.errors import ConfigError
+from peers.listening import BACKLOG
 from protocols.ids import PeerId
 from protocols.messages import BulkHello, Chunk, Control, Hello, Message, Refused
 from protocols.wire import PEERS_MAX
 
 HELLO_TIMEOUT_S = 5.0
 """A connection that has not become part of a session by then is closed."""
-BACKLOG = 256
 STRANGERS_MAX = 64
 """Connections that are no part of a session yet."""
 SESSIONS_MAX = 2 * PEERS_MAX
 """Peers of a run, and as many again that wait or are about to leave."""
-
-
-def bind(address: str) -> tuple[socket.socket, str]:
-    """Listen on HOST:PORT; return the socket and the address with the port that was taken.
-
-    Raises ConfigError when it cannot be had.
-    """
-    host, port = parse_address(address, key="node.listen")
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else ""
-        raise ConfigError(
-            f"node.listen: cannot listen on {address}: {why or error}; "
-            "choose another port, or 0 for a free one"
-        ) from error
-    bound.setblocking(False)
-    name = bound.getsockname()
-    return bound, format_address(str(name[0]), int(name[1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,8 @@ class Catchup:
 
     # Both -----------------------------------------------------------------------------------
 
-    def connected(self, peer: PeerId) -> None:
-        """The connection is new."""
+    def disconnected(self, peer: PeerId) -> None:
+        """What was under way between us is lost; whoever lacks it asks again."""
         self._wanted.pop(peer, None)
         if self.transfer is not None and self.transfer.cut.donor == peer:
             self.transfer.asked = False

@@ -116,6 +116,7 @@ class PeerCore:
                 self._connected(event, now)
             case v.PeerDisconnected():
                 self._feed.forget(event.peer)
+                self.standing.catchup.disconnected(event.peer)
                 self.links.liveness.disconnected(event.peer, event.why, now)
             case v.MessageReceived():
                 self.links.liveness.heard(event.peer, now)
@@ -189,7 +190,7 @@ class PeerCore:
         self._feed.forget(peer)
         for rounds in self.rounds:
             rounds.forget(peer)
-        self.standing.catchup.connected(peer)
+        self.standing.catchup.disconnected(peer)
         known = self.members.receivers.get(peer)
         if self.leader is None and self.leader_id == peer:
             self.standing.leader_connected()

@@ -37,13 +37,15 @@ class Standing:
         """By fragment: what arrived while an outer step was being made."""
         self._told: dict[type, Control] = {}
         """By kind: what the leader heard last on the present connection."""
+        self._read_from = -1
+        """The index from which we asked for the log there."""
 
     # What happens to us ---------------------------------------------------------------------
 
     def leader_connected(self) -> None:
         """It may have missed what we said last, and we what it said."""
         self._told = {}
-        self.lacks_log = True
+        self.lacks_log, self._read_from = True, -1
 
     def ask_cut(self, why: str, now: float) -> None:
         """Our state is missing or wrong: the leader shall give us another."""
@@ -119,22 +121,24 @@ class Standing:
 
     def news(self, last_index: int) -> list[Control]:
         """What the leader does not know yet; the caller tells it."""
-        reports = {_kind(report): report for report in self._reports(last_index)}
-        new = [report for kind, report in reports.items() if self._told.get(kind) != report]
-        # What holds no longer is forgotten: if it holds again, the leader hears it again.
-        self._told = {ReadLog: self._told.get(ReadLog, ReadLog(-1)), **reports}
+        new: list[Control] = []
+        if self.lacks_log and self._read_from != last_index:  # Else the answer is under way.
+            new.append(ReadLog(last_index))
+            self._read_from = last_index
         self.lacks_log = False
+        reports = {_kind(report): report for report in self._reports()}
+        new += [report for kind, report in reports.items() if self._told.get(kind) != report]
+        # What holds no longer is forgotten: if it holds again, the leader hears it again.
+        self._told = reports
         return new
 
     @property
     def is_member(self) -> bool:
         return self.me.peer in self.members.members
 
-    def _reports(self, last_index: int) -> list[Control]:
+    def _reports(self) -> list[Control]:
         """Everything the leader should know at this moment."""
         me, reports = self.me, list[Control]()
-        if self.lacks_log:
-            reports.append(ReadLog(last_index))
         if self.is_member:
             able = self.trainers.able and not self.catchup.needed
             reports.append(Able() if able else Unable(self.trainers.why_not))

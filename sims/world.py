@@ -109,6 +109,7 @@ class World:
     def heal(self) -> None:
         """No more faults; as many live peers as the run needs, so that it can go on."""
         self.traps.clear()
+        self.spring = None
         if self.leader.running:
             staying = [node for node in self.live if not node.asked_to_leave]
             for _ in range(self.peers_min - len(staying)):
@@ -196,14 +197,19 @@ class World:
         """Traps that wait for a transfer go off during it."""
         self.happened["transfer"] += 1
         waiting = [kind for kind, count in sorted(self.traps.items()) if count]
-        if waiting and self.spring is not None:
-            kind, spring = self.random.choice(waiting), self.spring
-            self.traps[kind] -= 1
-            giver = self.nodes[donor]
-            if kind == "lie":
-                spring(kind, joiner, giver)  # Before the donor copies its state.
-            else:
-                joiner.after(self.random.uniform(0.0, 0.5), lambda: spring(kind, joiner, giver))
+        if not waiting:
+            return
+        kind, giver = self.random.choice(waiting), self.nodes[donor]
+        self.traps[kind] -= 1
+
+        def spring() -> None:
+            if self.spring is not None:
+                self.spring(kind, joiner, giver)
+
+        if kind == "lie":
+            spring()  # Before the donor copies its state.
+        else:
+            joiner.after(self.random.uniform(0.0, 0.5), spring)
 
     def steps_of(self, peer: PeerId) -> int:
         """How many inner steps a peer made in all its lives."""

@@ -30,7 +30,7 @@ from tests.cluster.running import (
 )
 
 KILL_ROUND = 4
-ROUNDS = 50
+ROUNDS = 40
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
-@pytest.mark.deadline(100)
+@pytest.mark.deadline(200)
 @pytest.mark.parametrize(
     ("hidden", "chunk"),
     [

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from peers.link import PREFIX, Link
-from peers.mesh import Mesh, Tls, bind
+from peers.listening import bind
+from peers.mesh import Mesh, Tls
 from peers.payloads import chunks
 from protocols import wire
 from protocols.ids import PROTOCOL_VERSION, PeerId

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from peers import dialing
-from peers.mesh import bind
+from peers.listening import bind
 from tests.peers.mesh_node import (
     ALPHA,
     BETA,

@@ -95,13 +95,31 @@ class NoNetwork(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def feed(link: Link, data: bytes) -> None:
+    """What asyncio does with bytes that fit."""
+    room = link.get_buffer(-1)
+    room[: len(data)] = data
+    link.buffer_updated(len(data))
+
 
 @asynccontextmanager
-async def connected(*, bulk: bool | None = False) -> AsyncGenerator[tuple[Link, Recorder, "Raw"]]:
+async def connected(
+    *, bulk: bool | None = False, window_bytes: int = 0
+) -> AsyncGenerator[tuple[Link, Recorder, "Raw"]]:
     """A link and, at the other end of a TCP connection, a bare socket. bulk None: no hello yet."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        raw = socket.create_connection(server.getsockname())
+        raw = socket.socket()
+        if window_bytes:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
+        raw.connect(server.getsockname())
         accepted, _ = server.accept()
     raw.setblocking(False)
     owner = Recorder()
@@ -241,6 +259,21 @@ async def test_what_follows_a_close_is_not_delivered() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_chunk_that_ends_after_a_close_is_not_delivered() -> None:
+    """TLS delivers what was under way while it shuts down."""
+    owner = Recorder()
+    link = Link(owner, accepted=True)
+    link.connection_made(NoNetwork())
+    link.become(PEER, bulk=True)
+    feed(link, frame(state_chunk(5), b"12345")[:-1])
+    link.close("enough")
+    feed(link, b"5")
+    assert owner.payloads == []
+    link.connection_lost(None)
+    assert owner.why == ["enough"]
+
+
+@pytest.mark.asyncio
 async def test_a_paused_link_delivers_nothing_until_it_is_resumed() -> None:
     async with connected() as (link, owner, raw):
         owner.pauses_at = BEATS[0]
@@ -298,13 +331,15 @@ async def test_a_full_control_outbox_says_so_and_the_rest_arrives_in_order() -> 
 
 
 @pytest.mark.asyncio
-async def test_unsent_bytes_are_those_that_the_other_kernel_does_not_have() -> None:
-    async with connected(bulk=True) as (link, _, raw):
-        payload = bytes(1 << 20)
-        link.send_bulk((state_chunk(len(payload)), payload) for _ in range(16))
-        await asyncio.sleep(0)
+async def test_unsent_bytes_count_what_our_kernel_alone_has() -> None:
+    async with connected(bulk=True, window_bytes=4096) as (link, _, raw):
+        link.send_bulk(iter([(state_chunk(1 << 17), bytes(1 << 17))]))
+        assert link._transport is not None
+        async with asyncio.timeout(10):
+            while link._transport.get_write_buffer_size():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         assert link.unsent_bytes > 0
-        await raw.read(16 * len(frame(state_chunk(len(payload)), payload)))
+        await raw.read(link.sent_bytes)
         async with asyncio.timeout(10):
             while link.unsent_bytes:  # noqa: ASYNC110  Nobody tells of an acknowledgement.
                 await asyncio.sleep(0.001)

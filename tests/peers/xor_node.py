@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from peers.driver import Driver
-from peers.mesh import Mesh, bind
+from peers.listening import bind
+from peers.mesh import Mesh
 from peers.work import Bytes
 from protocols import commands as c
 from protocols import events as v
@@ -22,8 +23,8 @@ from protocols.hellos import Identity
 from protocols.ids import Contributor, PeerId
 from protocols.reduction import ELEMENT_BYTES
 
-ELEMENTS = 700_000
-"""Three parts of almost a chunk each, and a state of three chunks."""
+ELEMENTS = 550_000
+"""2.2 MB: a part for each of three peers, and a state of three chunks."""
 STEP_S = 0.01
 LOOK_S = 0.02
 RULES = ProtocolConfig(reduction_timeout_s=0.6, transfer_timeout_s=5.0)

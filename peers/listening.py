@@ -1,0 +1,50 @@
+"""The socket that a daemon listens on, bound before anything heavy is imported.
+
+The kernel queues whoever connects meanwhile. Must NOT accept: mesh.py does.
+"""
+
+import socket
+import time
+from dataclasses import dataclass
+
+from peers.address import format_address, parse_address
+from protocols.errors import ConfigError
+
+BACKLOG = 256
+"""Connections that wait until we accept them."""
+
+
+def bind(address: str) -> tuple[socket.socket, str]:
+    """Listen on HOST:PORT; return the socket and the address with the port that was taken.
+
+    Raises ConfigError when it cannot be had.
+    """
+    host, port = parse_address(address, key="node.listen")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else ""
+        raise ConfigError(
+            f"node.listen: cannot listen on {address}: {why or error}; "
+            "choose another port, or 0 for a free one"
+        ) from error
+    bound.setblocking(False)
+    name = bound.getsockname()
+    return bound, format_address(str(name[0]), int(name[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A bound socket, and what it took this process to get there."""
+
+    socket: socket.socket
+    address: str
+    cpu_s: float
+    """CPU seconds of this process until the kernel took connections."""
+
+
+def listen(address: str) -> Listening:
+    """`bind`, with the time it took. Raises ConfigError."""
+    bound, taken = bind(address)
+    return Listening(bound, taken, time.process_time())

@@ -1,0 +1,291 @@
+"""Peers, entries and cores for the tests of protocols/: what every scenario starts from.
+
+A scene feeds one real core with events and hands out its commands. Must NOT judge anything.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.config import ProtocolConfig
+from protocols.core import PeerCore
+from protocols.hellos import Identity
+from protocols.ids import (
+    Contributor,
+    FragmentParts,
+    PeerId,
+    PeerInfo,
+    Stamp,
+    Version,
+    digest_text,
+)
+from protocols.log import Log
+from protocols.membership import Membership
+
+A, B, C, D = (PeerId(f"{name}.0000000{i}") for i, name in enumerate("abcd"))
+STRANGER = PeerId("mallory.6666666f")
+ELEMENTS = 3 << 18
+"""Three parts of 1 MiB."""
+BORDERS = (0, 1 << 18, 2 << 18, 3 << 18)
+RULES = ProtocolConfig(
+    heartbeat_interval_s=1.0,
+    silence_timeout_s=10.0,
+    reconnect_grace_s=2.0,
+    round_grace_s=20.0,
+    reduction_timeout_s=40.0,
+    transfer_timeout_s=60.0,
+)
+START = digest_text("the initial state")
+
+Command = TypeVar("Command", bound=c.Command)
+Message = TypeVar("Message", bound=m.Control)
+
+
+def identity(peer: PeerId, *, incarnation: int = 1) -> Identity:
+    name = peer.split(".")[0]
+    return Identity(peer=peer, name=name, incarnation=incarnation, address=f"{name}:1")
+
+
+def info(peer: PeerId, slot: int = 0, *, incarnation: int = 1) -> PeerInfo:
+    return identity(peer, incarnation=incarnation).info(slot)
+
+
+def run(*, peers_min: int = 1, outer_steps: int = 9, fragments: int = 1) -> e.Run:
+    return e.Run(1, "{}", "", peers_min, outer_steps, 1, (), (ELEMENTS,) * fragments)
+
+
+def manifest(peer: PeerId, round_: int) -> str:
+    return digest_text(f"{peer} {round_}")
+
+
+def contributor(peer: PeerId, round_: int = 1, *, tokens: int = 100) -> Contributor:
+    return Contributor(peer, tokens, 10, manifest(peer, round_))
+
+
+def view(number: int, *roster: PeerId, first_round: int = 1, owners: Sequence[PeerId] = ()) -> e.View:
+    """Of one fragment, with three parts or as many as there are owners."""
+    owners = owners or (roster * 3)[:3]
+    parts = FragmentParts(tuple(owners), BORDERS[: len(owners)] + (ELEMENTS,))
+    return e.View(number, roster, (parts,), (first_round,))
+
+
+def log_of(*bodies: e.Entry) -> Log:
+    log = Log()
+    for body in bodies:
+        log.append(body)
+    return log
+
+
+def members_of(log: Log) -> Membership:
+    """What the log says."""
+    members, grown = Membership(), Log()
+    for entry in log.entries:
+        grown.append(entry.body)
+        members.apply(entry, grown.lineage)
+    return members
+
+
+class Scene:
+    """A core that lives from event to event; time stands still unless a test moves it."""
+
+    def __init__(self, me: PeerId, *, join: bool, incarnation: int = 1) -> None:
+        self.core = PeerCore(identity(me, incarnation=incarnation), join=join)
+        self.now = 100.0
+        self.said: list[c.Command] = []
+        """In answer to the last event."""
+
+    def on(self, event: v.Event, *, after_s: float = 0.0) -> list[c.Command]:
+        self.now += after_s
+        self.said = self.core.handle(event, self.now)
+        return self.said
+
+    def hears(self, sender: PeerId, message: m.Control) -> list[c.Command]:
+        return self.on(v.MessageReceived(sender, message))
+
+    def meets(self, peer: PeerId, *, leader: str = "a:1", incarnation: int = 1) -> list[c.Command]:
+        name = peer.split(".")[0]
+        return self.on(v.PeerConnected(peer, incarnation, f"{name}:1", leader))
+
+    def waits(self, seconds: float) -> list[c.Command]:
+        """Nothing happens but the core's own deadlines, for so long. All that it said."""
+        end, said = self.now + seconds, list[c.Command]()
+        while self.core.deadline <= end and not self.core.stopped:
+            self.now = max(self.now, self.core.deadline)
+            said += self.core.handle(v.DeadlineReached(), self.now)
+            assert self.core.stopped or self.core.deadline > self.now, "a busy loop"
+        self.now, self.said = end, said
+        return said
+
+    def all(self, kind: type[Command]) -> list[Command]:
+        """Commands of a kind in the last answer."""
+        return [command for command in self.said if isinstance(command, kind)]
+
+    def one(self, kind: type[Command]) -> Command:
+        (found,) = self.all(kind)
+        return found
+
+    def sent(self, kind: type[Message]) -> list[tuple[PeerId, Message]]:
+        """Messages of a kind in the last answer, each with its receiver."""
+        return [(x.peer, x.message) for x in self.all(c.Send) if isinstance(x.message, kind)]
+
+    def notes(self, kind: str) -> list[str]:
+        return [note.text for note in self.all(c.Note) if note.kind == kind]
+
+    def stamp(self, round_: int, *, attempt: int = 0, number: int = 1) -> Stamp:
+        members = self.core.members
+        assert members.run is not None
+        return Stamp(members.run.run, members.lineage, number, 0, 0, round_, attempt)
+
+    # As a member ----------------------------------------------------------------------------
+
+    def encode(self, round_: int, *, tokens: int = 100) -> list[c.Command]:
+        """Our ranks contribute, and the shell encodes it."""
+        me = self.core.me.peer
+        first = self.on(v.ContributionReady(0, tokens, 10))
+        self.said = first + self.on(v.Encoded(0, round_, manifest(me, round_)))
+        return self.said
+
+    def slices(self, stamp: Stamp, *senders: PeerId, parts: Sequence[int]) -> list[c.Command]:
+        """Slices of other contributions arrive. All that it said."""
+        said: list[c.Command] = []
+        for sender in senders:
+            for part in parts:
+                event = v.SliceReceived(sender, stamp, part, contributor(sender, stamp.round))
+                said += self.on(event)
+        self.said = said
+        return said
+
+    def result(self, stamp: Stamp, part: int, owner: PeerId, *terms: PeerId) -> list[c.Command]:
+        """The owner's result of a part arrives."""
+        made = tuple(contributor(peer, stamp.round) for peer in terms)
+        return self.on(v.ResultReceived(owner, stamp, part, made, part_digest(part)))
+
+    def reduced(self, stamp: Stamp, *parts: int) -> list[c.Command]:
+        """The shell summed what we own. All that it said."""
+        said: list[c.Command] = []
+        for part in parts:
+            said += self.on(v.PartReduced(stamp, part, part_digest(part)))
+        self.said = said
+        return said
+
+    def applied(self, round_: int, state: str = "") -> list[c.Command]:
+        return self.on(v.RoundApplied(0, round_, state or state_digest(round_)))
+
+
+def part_digest(part: int) -> str:
+    return digest_text(f"part {part}")
+
+
+def state_digest(round_: int) -> str:
+    return digest_text(f"state {round_}") if round_ else START
+
+
+class Follower(Scene):
+    """A core that follows A, with A's log in hand."""
+
+    def __init__(self, me: PeerId, *, incarnation: int = 1) -> None:
+        super().__init__(me, join=True, incarnation=incarnation)
+        self.log = Log()
+
+    def reads(self, *bodies: e.Entry) -> list[c.Command]:
+        """A appends these."""
+        entries = tuple(self.log.append(body) for body in bodies)
+        return self.hears(A, m.Append(1, entries))
+
+    def begins(self, *, fragments: int = 1, outer_steps: int = 9) -> None:
+        """It meets A, reads Run and A's membership, and is accepted by its shell."""
+        self.meets(A)
+        self.reads(run(fragments=fragments, outer_steps=outer_steps), e.Member(info(A)))
+        self.on(v.RunAccepted(RULES))
+
+    def gets_cut(self, round_: int = 0, *, donor: PeerId = A, slot: int = 1) -> int:
+        """A cut stands in the log; returns its index."""
+        me, version = self.core.me, Version(0, round_, state_digest(round_))
+        self.reads(e.Cut(me.info(slot), donor, (version,)))
+        return self.log.last_index
+
+    def gets_state(self, round_: int = 0, *, donor: PeerId = A, digest: str = "") -> list[c.Command]:
+        index = self.core.members.cuts[self.core.me.peer][0]
+        digest = digest or state_digest(round_)
+        return self.on(v.StateReceived(donor, index, 0, round_, digest))
+
+
+def follower(me: PeerId, *others: PeerId, owners: Sequence[PeerId] = ()) -> Follower:
+    """A member of a run led by A, in the roster of view 1 with A and the others, connected with
+    all, its ranks training towards round 1."""
+    scene = Follower(me)
+    scene.begins()
+    slot = 1
+    for other in others:
+        scene.reads(e.Cut(info(other, slot), A, (Version(0, 0, START),)), e.Member(info(other, slot)))
+        scene.meets(other)
+        slot += 1
+    scene.gets_cut(slot=slot)
+    scene.gets_state()
+    scene.reads(e.Member(info(me, slot)))
+    scene.on(v.TrainersReady())
+    scene.reads(view(1, *sorted((A, me, *others)), owners=owners))
+    return scene
+
+
+def commit(scene: Scene, round_: int, *roster: PeerId, attempt: int = 0, state: str = "") -> e.Commit:
+    """The Commit that the leader would write when all parts are as `part_digest` says."""
+    members = scene.core.members
+    plan = members.open_plan(0)
+    assert plan is not None
+    terms = tuple(contributor(peer, round_) for peer in sorted(roster))
+    return e.Commit(
+        view=plan.stamp.view,
+        fragment=0,
+        group=0,
+        round=round_,
+        attempt=attempt,
+        contributors=terms,
+        borders=plan.parts.borders,
+        result_digest=result_digest(terms, len(plan.parts.owners)),
+        previous_state_digest=state,
+    )
+
+
+def result_digest(terms: Sequence[Contributor], parts: int) -> str:
+    """As every holder computes it."""
+    lines = [f"{t.peer} {t.tokens} {t.steps} {t.manifest}" for t in terms]
+    return digest_text("\n".join([*lines, *(part_digest(part) for part in range(parts))]))
+
+
+class Led(Scene):
+    """A core that leads a run."""
+
+    def __init__(self, *, peers_min: int = 1, outer_steps: int = 9) -> None:
+        super().__init__(A, join=False)
+        self.on(v.RunAccepted(RULES))
+        self.on(v.Bootstrap(run(peers_min=peers_min, outer_steps=outer_steps), None, (START,)))
+
+    def joins(self, peer: PeerId, *, able: bool = True, incarnation: int = 1) -> None:
+        """A peer comes, gets the state from whomever the cut names, and becomes a member."""
+        self.meets(peer, leader="", incarnation=incarnation)
+        self.hears(peer, m.ReadLog(0))
+        name = peer.split(".")[0]
+        self.hears(peer, m.Join(name, incarnation, f"{name}:1", "new"))
+        index, cut = self.core.members.cuts[peer]
+        version = cut.versions[0]
+        self.hears(peer, m.Have(0, version.round, version.state_digest))
+        self.hears(peer, m.CaughtUp(index))
+        if able:
+            self.hears(peer, m.Able())
+
+    def entries(self, kind: type[e.Entry]) -> list[e.Entry]:
+        """Appended in the last answer."""
+        return [x.entry for x in self.all(c.Applied) if isinstance(x.entry, kind)]
+
+
+def leading(*others: PeerId, peers_min: int = 1, outer_steps: int = 9) -> Led:
+    """A leads, the others are members, all are able: view 1 stands."""
+    scene = Led(peers_min=max(peers_min, 1 + len(others)), outer_steps=outer_steps)
+    scene.on(v.TrainersReady())
+    for other in others:
+        scene.joins(other)
+    return scene
