@@ -82,7 +82,7 @@ def main() -> None:
         at = sys.argv.index("--")
         sys.argv, command = sys.argv[:at], sys.argv[at + 1 :]
     try:
-        app(obj=tuple(command))
+        app(prog_name="lowcomm", obj=tuple(command))
     except (LowcommError, OSError) as error:
         print(f"lowcomm: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(exit_code(error))

@@ -22,6 +22,8 @@ HELLO_TIMEOUT_S = 5.0
 """A connection that has not become part of a session by then is closed."""
 STRANGERS_MAX = 64
 """Connections that are no part of a session yet."""
+OPENING_TURNS = 3
+"""asyncio needs so many turns from accepting a connection to telling us of it."""
 SESSIONS_MAX = 2 * PEERS_MAX
 """Peers of a run, and as many again that wait or are about to leave."""
 
@@ -160,6 +162,8 @@ class Mesh:
         if self._server is not None:
             self._server.close()
         await self._dialling.close()
+        for _ in range(OPENING_TURNS):
+            await asyncio.sleep(0)
         for link in list(self._links):
             link.close("closing")
         while self._links:  # Each ends by itself after LINGER_S at the latest.

@@ -10,6 +10,7 @@ from protocols import ending
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.admission import Admission
 from protocols.config import ProtocolConfig
 from protocols.errors import LogError, RemoteProtocolError
 from protocols.feed import Feed
@@ -41,7 +42,8 @@ class PeerCore:
         self.leader: Leader | None = None
         if not join:
             reports = Reports(me.peer, self.members)
-            self.leader = Leader(me.peer, self.members, self.rules, reports)
+            admission = Admission(me.peer, self.members, reports)
+            self.leader = Leader(me.peer, self.members, self.rules, reports, admission)
         self.stopped = False
         self.since = 0.0
         """When we first read of the run (for people)."""
@@ -330,7 +332,7 @@ class PeerCore:
                     self._out.append(command)
             if rounds.behind and not catchup.needed:
                 self.standing.ask_cut("results of missed rounds are gone", now)
-        if self.leader is not None and self.leader.lost_state:
+        if self.leader is not None and self.leader.admission.lost_state:
             self._stop(ending.without_state())
         if self.finished:
             self._stop(ending.when_finished(self.standing, leads=self.leads))
@@ -380,7 +382,7 @@ class PeerCore:
     def _rules(self, rules: ProtocolConfig) -> None:
         self.rules = self.links.liveness.rules = rules
         for rounds in self.rounds:
-            rounds.stall_after_s = rules.reduction_timeout_s / 2
+            rounds.stall.after_s = rules.reduction_timeout_s / 2
         if self.leader is not None:
             self.leader.rules = rules
 

@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from protocols import entries as e
+from protocols.admission import Admission
 from protocols.config import ProtocolConfig
 from protocols.errors import RemoteProtocolError
-from protocols.ids import PeerId, PeerInfo, RoundKey, Version
+from protocols.ids import PeerId, RoundKey
 from protocols.membership import Membership, Plan
 from protocols.messages import (
     Able,
@@ -39,8 +40,7 @@ class Leader:
     members: Membership
     rules: ProtocolConfig
     reports: Reports
-    joins: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
-    caught_up: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
+    admission: Admission
     able: set[PeerId] = field(default_factory=set[PeerId])
     gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
     """Peers to strike from the log: (left by itself, why)."""
@@ -54,9 +54,10 @@ class Leader:
         """
         match message:
             case Join():
-                self._join(peer, message)
+                self.admission.join(peer, message)
+                self.able.discard(peer)
             case CaughtUp():
-                self.caught_up[peer] = message.index
+                self.admission.caught_up[peer] = message.index
             case Leave():
                 self.lose(peer, message.why, left=True)
             case Have() if peer in self.members.receivers:
@@ -79,20 +80,10 @@ class Leader:
 
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
         """The peer is gone, or about to go; whatever it asked for is void."""
-        self.joins.pop(peer, None)
-        self.caught_up.pop(peer, None)
+        self.admission.gone(peer)
         self.able.discard(peer)
         if peer in self.members.receivers:
             self.gone[peer] = (left, one_line(why))
-
-    def _join(self, peer: PeerId, join: Join) -> None:
-        seat = self.members.seats.get(peer)
-        if seat is not None and seat.incarnation < join.incarnation:
-            # Its round may still be open: what its earlier life sent must not be listed as
-            # contributed when this life contributes other bytes.
-            self.reports.forget(peer)
-        self.joins[peer] = join
-        self.able.discard(peer)
 
     # Decisions ------------------------------------------------------------------------------
 
@@ -103,8 +94,7 @@ class Leader:
             or self._next_commit(now)
             or self._next_attempt(now)
             or self._next_view()
-            or self._next_member()
-            or self._next_cut()
+            or self.admission.next_entry()
         )
 
     def deadline(self) -> float:
@@ -116,27 +106,14 @@ class Leader:
                 times.append(self._patience(plan, reports))
         return min(times)
 
-    @property
-    def lost_state(self) -> bool:
-        """Every member asks for a state and none has one to give: nobody can go on."""
-        members = self.members.members.keys()
-        if not members or not members <= self.joins.keys():
-            return False
-        return all(self._donor(peer, self._versions()) is None for peer in members)
-
     def _strike(self) -> e.Entry | None:
         for peer, (left, why) in list(self.gone.items()):
-            if left and self._is_needed(peer):
-                continue
+            if left and self.admission.needs(peer):
+                continue  # The result that we lack could leave with it.
             del self.gone[peer]
             if peer in self.members.receivers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
         return None
-
-    def _is_needed(self, peer: PeerId) -> bool:
-        """It holds a committed state that we still lack: it may go when we have that too."""
-        states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
-        return any(peer in reported and self.me not in reported for reported in states)
 
     def _next_commit(self, now: float) -> e.Entry | None:
         for fragment in range(self.members.fragments):
@@ -270,61 +247,6 @@ class Leader:
         if plan is None or reports is None or not reports.ready:
             return committed + 1
         return committed + 2 if self._alive(plan, reports) else committed + 1
-
-    def _next_member(self) -> e.Entry | None:
-        for peer, index in list(self.caught_up.items()):
-            del self.caught_up[peer]
-            cut = self.members.cuts.get(peer)
-            if cut is not None and cut[0] == index and peer in self.members.joiners:
-                return e.Member(cut[1].info)
-        return None
-
-    def _next_cut(self) -> e.Entry | None:
-        for peer, join in list(self.joins.items()):
-            versions = self._versions()
-            donor = self._donor(peer, versions)
-            if donor is None:
-                continue  # Nobody reported the newest state yet; the next Have asks again.
-            del self.joins[peer]
-            info = PeerInfo(
-                peer=peer,
-                name=join.name,
-                incarnation=join.incarnation,
-                address=join.address,
-                slot=self.members.slot_of(peer),
-            )
-            return e.Cut(info, donor, versions)
-        return None
-
-    def _versions(self) -> tuple[Version, ...]:
-        rounds = [self.members.committed(f) for f in range(self.members.fragments)]
-        return tuple(
-            Version(f, r, self.reports.majority_digest(f, r)) for f, r in enumerate(rounds)
-        )
-
-    def _donor(self, joiner: PeerId, versions: tuple[Version, ...]) -> PeerId | None:
-        """A live member that holds exactly these versions, as another one confirms.
-
-        Not the one that failed the joiner last time; the leader only in its turn, as the last.
-        """
-        donors = self.members.members.keys() - {joiner}
-        silent = donors - self.joins.keys()
-        for version in versions:
-            equal = self._at(version)
-            unheard = silent - self.reports.states(version.fragment, version.round).keys()
-            if len(equal) < 2 and unheard:
-                return None  # One report may be wrong; a second one, or all, are under way.
-            donors = donors & equal
-        order = sorted(donors, key=lambda peer: (peer == self.me, peer))
-        last = self.members.cuts.get(joiner)
-        # Go round, starting after the one that failed: several of them may be bad.
-        tried = order.index(last[1].donor) + 1 if last and last[1].donor in donors else 0
-        return order[tried % len(order)] if order else None
-
-    def _at(self, version: Version) -> set[PeerId]:
-        """Who reported exactly this state."""
-        states = self.reports.states(version.fragment, version.round)
-        return {peer for peer, digest in states.items() if digest == version.state_digest}
 
     def _alive(self, plan: Plan, reports: RoundReports) -> set[PeerId]:
         """Who of the roster can still be counted: contributed, or is able to."""

@@ -21,21 +21,17 @@ from protocols.commands import (
     SendSlice,
 )
 from protocols.contributions import Holdings, Own, PartResult, check_contributor
-from protocols.entries import Commit
 from protocols.events import ResultReceived, SliceReceived
 from protocols.fencing import Fence
 from protocols.ids import PeerId, Stamp
 from protocols.membership import KEEP_COMMITS, Membership, Plan
-from protocols.messages import Fetch, Have, Hold, Ready, Waiting
+from protocols.messages import Have, Hold, Ready, Waiting
+from protocols.patience import Fetching, Stall
 
 KEEP_ROUNDS = 2
 """Results stay this many rounds after their commit, for whoever still lacks them."""
 STALENESS_ROUNDS_MAX = 4
 """Work that began more rounds ago is given up: its gradient belongs to another model."""
-FETCH_RETRY_S = 1.0
-FETCHES_MAX = 6
-"""After asking this often for a result, ask for a transfer of the whole state."""
-NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -65,12 +61,8 @@ class FragmentRounds:
     connection with that peer is new."""
     ready: dict[int, set[PeerId]] = field(default_factory=dict[int, set[PeerId]])
     """Peers known to have contributed, by round."""
-    stall_after_s: float = 30.0
-    """Tell the leader whom we wait for when a reduction takes this long."""
-    stall: tuple[Stamp, float] | None = None
-    """The attempt we take part in, and when it begins to be slow."""
-    fetches: int = 0
-    fetch_at: float = NEVER
+    stall: Stall = field(default_factory=Stall)
+    fetching: Fetching = field(default_factory=Fetching)
 
     @property
     def fragment(self) -> int:
@@ -186,12 +178,12 @@ class FragmentRounds:
             return False
         committed = self.members.committed(self.fragment)
         gone = committed > self.version and not self.members.commit(self.fragment, self.version + 1)
-        return gone or self.fetches > FETCHES_MAX
+        return gone or self.fetching.hopeless
 
     @property
     def deadline(self) -> float:
         """When something happens here without any event."""
-        return min(self.fetch_at, self.stall[1] if self.stall else NEVER)
+        return min(self.fetching.at, self.stall.at)
 
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the open round waits for, as seen from here."""
@@ -236,8 +228,8 @@ class FragmentRounds:
         if self.own is not None and self.own.round == round_ and self.own is not self.given:
             self.given = self.own
             return [Encode(self.fragment, round_)]
-        given = self.given
-        if given is None or given.round != round_ or not given.manifest:
+        given = self._offered(plan)
+        if given is None:
             return []
         me = given.contributor(self.me)
         self.ready.setdefault(round_, set()).add(self.me)
@@ -286,60 +278,38 @@ class FragmentRounds:
 
     def _complain(self, plan: Plan | None, now: float, leader: PeerId | None) -> list[Command]:
         """Say whom we wait for, so that the leader leaves out the right one."""
-        given = self.given if self.given and self.given.manifest else None
-        taking_part = plan and given and given.round == plan.stamp.round and not self.finished
-        if plan is None or leader is None or not taking_part:
-            self.stall = None
+        takes_part = leader is not None and plan is not None and self._offered(plan) is not None
+        attempt = plan.stamp if plan is not None and takes_part and not self.finished else None
+        if not self.stall.is_slow(attempt, now) or attempt is None or leader is None:
             return []
-        if self.stall is None or self.stall[0] != plan.stamp:
-            self.stall = (plan.stamp, now + self.stall_after_s)
-        if now < self.stall[1]:
-            return []
-        self.stall = (plan.stamp, NEVER)
-        return [Send(leader, Waiting(plan.stamp, self.missing()))]
+        return [Send(leader, Waiting(attempt, self.missing()))]
+
+    def _offered(self, plan: Plan) -> Own | None:
+        """Our contribution to this round, once it is encoded."""
+        own = self.given
+        return own if own and own.round == plan.stamp.round and own.manifest else None
 
     def _apply(self, now: float, connected: frozenset[PeerId]) -> list[Command]:
         commit = self.members.commit(self.fragment, self.version + 1)
         if commit is None or self.applying:
-            self.fetch_at = NEVER
+            self.fetching.over()
             return []
         stamp = self.fence.stamp_of(commit)
         if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:
-            return self._fetch(now, commit, stamp, connected)
+            holders = sorted(connected & self.members.members.keys())
+            return self.fetching.fetch(now, commit, stamp, held=self.held, holders=holders)
         self.applying = True
+        self.fetching.over()
         self.held.drop_slices(commit.round)
         return [
             DropSlices(self.fragment, commit.round),
             ApplyRound(stamp, commit.borders, self._counted(commit.round)),
         ]
 
-    def _fetch(
-        self, now: float, commit: Commit, stamp: Stamp, connected: frozenset[PeerId]
-    ) -> list[Command]:
-        """The result is on its way; if it does not come, ask one holder after the other."""
-        if self.fetch_at == NEVER:
-            self.fetch_at = now + FETCH_RETRY_S
-        if now < self.fetch_at:
-            return []
-        self.fetch_at = now + FETCH_RETRY_S
-        self.fetches += 1
-        commands: list[Command] = []
-        parts = len(commit.borders) - 1
-        if not self.held.missing_parts(stamp, parts):
-            # Complete, and yet not what was committed: trust none of it.
-            self.held.drop_results(commit.round)
-            commands.append(ReleaseRound(self.fragment, commit.round))
-        holders = sorted(connected & self.members.members.keys())
-        if holders:
-            holder = holders[self.fetches % len(holders)]
-            missing = self.held.missing_parts(stamp, parts)
-            commands += [Send(holder, Fetch(stamp, part)) for part in missing]
-        return commands
-
     def _moved(self, round_: int, digest: str) -> list[Command]:
         """Our state is another one now."""
         self.version, self.state_digest = round_, digest
-        self.fetches, self.fetch_at = 0, NEVER
+        self.fetching.start_anew()
         self.held.drop_slices(round_)
         for table in (self.ready, self.done):
             for old in [r for r in table if r < round_]:

@@ -65,10 +65,12 @@ def contributor(peer: PeerId, round_: int = 1, *, tokens: int = 100) -> Contribu
     return Contributor(peer, tokens, 10, manifest(peer, round_))
 
 
-def view(number: int, *roster: PeerId, first_round: int = 1, owners: Sequence[PeerId] = ()) -> e.View:
+def view(
+    number: int, *roster: PeerId, first_round: int = 1, owners: Sequence[PeerId] = ()
+) -> e.View:
     """Of one fragment, with three parts or as many as there are owners."""
     owners = owners or (roster * 3)[:3]
-    parts = FragmentParts(tuple(owners), BORDERS[: len(owners)] + (ELEMENTS,))
+    parts = FragmentParts(tuple(owners), (*BORDERS[: len(owners)], ELEMENTS))
     return e.View(number, roster, (parts,), (first_round,))
 
 
@@ -207,7 +209,9 @@ class Follower(Scene):
         self.reads(e.Cut(me.info(slot), donor, (version,)))
         return self.log.last_index
 
-    def gets_state(self, round_: int = 0, *, donor: PeerId = A, digest: str = "") -> list[c.Command]:
+    def gets_state(
+        self, round_: int = 0, *, donor: PeerId = A, digest: str = ""
+    ) -> list[c.Command]:
         index = self.core.members.cuts[self.core.me.peer][0]
         digest = digest or state_digest(round_)
         return self.on(v.StateReceived(donor, index, 0, round_, digest))
@@ -220,7 +224,9 @@ def follower(me: PeerId, *others: PeerId, owners: Sequence[PeerId] = ()) -> Foll
     scene.begins()
     slot = 1
     for other in others:
-        scene.reads(e.Cut(info(other, slot), A, (Version(0, 0, START),)), e.Member(info(other, slot)))
+        scene.reads(
+            e.Cut(info(other, slot), A, (Version(0, 0, START),)), e.Member(info(other, slot))
+        )
         scene.meets(other)
         slot += 1
     scene.gets_cut(slot=slot)
@@ -231,7 +237,9 @@ def follower(me: PeerId, *others: PeerId, owners: Sequence[PeerId] = ()) -> Foll
     return scene
 
 
-def commit(scene: Scene, round_: int, *roster: PeerId, attempt: int = 0, state: str = "") -> e.Commit:
+def commit(
+    scene: Scene, round_: int, *roster: PeerId, attempt: int = 0, state: str = ""
+) -> e.Commit:
     """The Commit that the leader would write when all parts are as `part_digest` says."""
     members = scene.core.members
     plan = members.open_plan(0)
@@ -254,38 +262,3 @@ def result_digest(terms: Sequence[Contributor], parts: int) -> str:
     """As every holder computes it."""
     lines = [f"{t.peer} {t.tokens} {t.steps} {t.manifest}" for t in terms]
     return digest_text("\n".join([*lines, *(part_digest(part) for part in range(parts))]))
-
-
-class Led(Scene):
-    """A core that leads a run."""
-
-    def __init__(self, *, peers_min: int = 1, outer_steps: int = 9) -> None:
-        super().__init__(A, join=False)
-        self.on(v.RunAccepted(RULES))
-        self.on(v.Bootstrap(run(peers_min=peers_min, outer_steps=outer_steps), None, (START,)))
-
-    def joins(self, peer: PeerId, *, able: bool = True, incarnation: int = 1) -> None:
-        """A peer comes, gets the state from whomever the cut names, and becomes a member."""
-        self.meets(peer, leader="", incarnation=incarnation)
-        self.hears(peer, m.ReadLog(0))
-        name = peer.split(".")[0]
-        self.hears(peer, m.Join(name, incarnation, f"{name}:1", "new"))
-        index, cut = self.core.members.cuts[peer]
-        version = cut.versions[0]
-        self.hears(peer, m.Have(0, version.round, version.state_digest))
-        self.hears(peer, m.CaughtUp(index))
-        if able:
-            self.hears(peer, m.Able())
-
-    def entries(self, kind: type[e.Entry]) -> list[e.Entry]:
-        """Appended in the last answer."""
-        return [x.entry for x in self.all(c.Applied) if isinstance(x.entry, kind)]
-
-
-def leading(*others: PeerId, peers_min: int = 1, outer_steps: int = 9) -> Led:
-    """A leads, the others are members, all are able: view 1 stands."""
-    scene = Led(peers_min=max(peers_min, 1 + len(others)), outer_steps=outer_steps)
-    scene.on(v.TrainersReady())
-    for other in others:
-        scene.joins(other)
-    return scene

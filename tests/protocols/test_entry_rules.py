@@ -11,16 +11,16 @@ from protocols.ids import Contributor, FragmentParts, Version
 from protocols.log import Log
 from protocols.membership import Membership
 from tests.protocols.scenes import (
-    A,
-    B,
-    C,
     ELEMENTS,
     START,
     STRANGER,
+    A,
+    B,
+    C,
     contributor,
     info,
-    members_of,
     log_of,
+    members_of,
     part_digest,
     run,
     view,

@@ -1,0 +1,81 @@
+"""What does not come in time in a round: whom to ask for it, and when to complain.
+
+Must NOT decide who is left out (leader.py), nor what is missing (contributions.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocols.commands import Command, ReleaseRound, Send
+from protocols.contributions import Holdings
+from protocols.entries import Commit
+from protocols.ids import PeerId, Stamp
+from protocols.messages import Fetch
+
+FETCH_RETRY_S = 1.0
+FETCHES_MAX = 6
+"""After asking this often for a result, ask for a transfer of the whole state."""
+NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class Fetching:
+    """A committed result is on its way; if it does not come, ask one holder after the other."""
+
+    at: float = NEVER
+    """When to ask next."""
+    tries: int = 0
+
+    def over(self) -> None:
+        """It is here, or nothing is committed that we lack."""
+        self.at = NEVER
+
+    def start_anew(self) -> None:
+        """Our state is another one now: what we lacked is in it."""
+        self.at, self.tries = NEVER, 0
+
+    @property
+    def hopeless(self) -> bool:
+        return self.tries > FETCHES_MAX
+
+    def fetch(
+        self, now: float, commit: Commit, stamp: Stamp, *, held: Holdings, holders: Sequence[PeerId]
+    ) -> list[Command]:
+        """Call it while the result lacks. `held` may lose what is not the committed result."""
+        if self.at == NEVER:
+            self.at = now + FETCH_RETRY_S
+        if now < self.at:
+            return []
+        self.at = now + FETCH_RETRY_S
+        self.tries += 1
+        commands: list[Command] = []
+        parts = len(commit.borders) - 1
+        if not held.missing_parts(stamp, parts):
+            # Complete, and yet not what was committed: trust none of it. The shell too keeps the
+            # first bytes of each part.
+            held.drop_results(commit.round)
+            commands.append(ReleaseRound(commit.fragment, commit.round))
+        if holders:
+            holder = holders[self.tries % len(holders)]
+            missing = held.missing_parts(stamp, parts)
+            commands += [Send(holder, Fetch(stamp, part)) for part in missing]
+        return commands
+
+
+@dataclass(slots=True)
+class Stall:
+    """An attempt that we take part in is slow: the leader is told once, and leaves somebody out."""
+
+    after_s: float = 30.0
+    at: float = NEVER
+    attempt: Stamp | None = None
+
+    def is_slow(self, attempt: Stamp | None, now: float) -> bool:
+        """True once per attempt. None: we take part in none."""
+        if attempt != self.attempt:
+            self.attempt = attempt
+            self.at = now + self.after_s if attempt else NEVER
+        if now < self.at:
+            return False
+        self.at = NEVER
+        return True

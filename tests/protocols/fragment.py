@@ -1,0 +1,148 @@
+"""One peer's FragmentRounds and the log that it reads, for the tests of rounds.
+
+Must NOT judge anything.
+"""
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import messages as m
+from protocols.contributions import PartResult
+from protocols.events import ResultReceived, SliceReceived
+from protocols.fencing import Fence
+from protocols.ids import PeerId, Stamp, Version
+from protocols.log import Log
+from protocols.membership import Membership
+from protocols.reduction import replace_owners
+from protocols.rounds import FragmentRounds
+from tests.protocols.scenes import (
+    START,
+    A,
+    B,
+    C,
+    contributor,
+    info,
+    manifest,
+    part_digest,
+    result_digest,
+    run,
+    state_digest,
+    view,
+)
+
+
+class Peer:
+    """B, which owns part 1 of 3 in view 1; A leads and owns part 0, C owns part 2."""
+
+    def __init__(self, *, outer_steps: int = 99) -> None:
+        self.log, self.members = Log(), Membership()
+        self.rounds = FragmentRounds(B, Fence(self.members, 0), outer_steps)
+        self.up = frozenset((A, C))
+        self.now = 0.0
+        self.reads(run(outer_steps=outer_steps), e.Member(info(A)))
+        for slot, peer in enumerate((B, C), 1):
+            version = Version(0, 0, START)
+            self.reads(e.Cut(info(peer, slot), A, (version,)), e.Member(info(peer, slot)))
+        self.reads(view(1, A, B, C))
+        self.rounds.version, self.rounds.state_digest = 0, START
+
+    def reads(self, *bodies: e.Entry) -> None:
+        for body in bodies:
+            self.members.apply(self.log.append(body), self.log.lineage)
+
+    def stamp(self, round_: int = 1, *, attempt: int = 0, number: int = 1) -> Stamp:
+        return Stamp(1, self.log.lineage, number, 0, 0, round_, attempt)
+
+    def does(self, *, stay: bool = False) -> list[c.Command]:
+        """Everything possible now."""
+        leader = A if A in self.up else None
+        return self.rounds.advance(self.now, self.up, leader, stay=stay)
+
+    def trains(self) -> None:
+        self.rounds.start(first=False)
+        self.does()
+
+    def contributes(self, round_: int = 1) -> list[c.Command]:
+        """The ranks contribute, and it is encoded. Commands after that."""
+        made = self.rounds.contribute(tokens=100, steps=10, now=self.now)
+        made += self.does()
+        self.rounds.encoded(round_, manifest(B, round_))
+        return made + self.does()
+
+    def gets_slices(
+        self, *senders: PeerId, round_: int = 1, part: int = 1, attempt: int = 0
+    ) -> bool:
+        stamp = self.stamp(round_, attempt=attempt)
+        slices = [SliceReceived(s, stamp, part, contributor(s, round_)) for s in senders]
+        return all(list(map(self.rounds.received, slices)))
+
+    def gets_result(
+        self, owner: PeerId, part: int, *terms: PeerId, stamp: Stamp | None = None
+    ) -> bool:
+        stamp = stamp or self.stamp()
+        made = tuple(contributor(peer, stamp.round) for peer in terms)
+        return self.rounds.received(ResultReceived(owner, stamp, part, made, part_digest(part)))
+
+    def gets_results(
+        self, *terms: PeerId, round_: int = 1, attempt: int = 0, number: int = 1
+    ) -> None:
+        """All three parts: ours is summed here."""
+        stamp = self.stamp(round_, attempt=attempt, number=number)
+        plan = self.members.plan(0, round_)
+        assert plan is not None
+        for part, owner in enumerate(plan.parts.owners):
+            made = tuple(contributor(peer, round_) for peer in terms)
+            if owner == B:
+                self.rounds.held.add_result(stamp, part, PartResult(made, part_digest(part)))
+            else:
+                assert self.gets_result(owner, part, *terms, stamp=stamp)
+
+    def leaves(self, *roster: PeerId) -> None:
+        """Another attempt, in which only these take part."""
+        plan = self.members.open_plan(0)
+        assert plan is not None
+        stamp, owners = plan.stamp, replace_owners(plan.parts, roster)
+        attempt = stamp.attempt + 1
+        self.reads(e.Attempt(stamp.view, 0, 0, stamp.round, attempt, roster, owners, "fewer"))
+
+    def commits(self, *roster: PeerId, state: str = "") -> e.Commit:
+        plan = self.members.open_plan(0)
+        assert plan is not None
+        stamp = plan.stamp
+        terms = tuple(contributor(peer, stamp.round) for peer in roster)
+        borders = plan.parts.borders
+        digest = result_digest(terms, len(borders) - 1)
+        body = e.Commit(stamp.view, 0, 0, stamp.round, stamp.attempt, terms, borders, digest, state)
+        self.reads(body)
+        return body
+
+    def goes_through(self, *roster: PeerId) -> list[c.Command]:
+        """A whole round without our doing. All that it does."""
+        plan = self.members.open_plan(0)
+        assert plan is not None
+        round_ = plan.stamp.round
+        if plan.roster != roster:
+            self.leaves(*roster)
+        self.gets_results(*roster, round_=round_, attempt=int(plan.roster != roster))
+        made = self.does()
+        self.commits(*roster)
+        made += self.does()
+        made += self.rounds.applied(round_, state_digest(round_))
+        return made + self.does()
+
+
+def only(kind: type[c.Command], commands: list[c.Command]) -> list[c.Command]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def sent(kind: type[m.Control], commands: list[c.Command]) -> list[tuple[PeerId, m.Control]]:
+    return [
+        (command.peer, command.message)
+        for command in commands
+        if isinstance(command, c.Send) and isinstance(command.message, kind)
+    ]
+
+
+def training() -> Peer:
+    peer = Peer()
+    peer.trains()
+    return peer

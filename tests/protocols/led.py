@@ -1,0 +1,105 @@
+"""A core that leads, and what its followers tell it: for the tests of the leader's decisions.
+
+Must NOT judge anything.
+"""
+
+from typing import TypeVar
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.ids import PeerId, digest_text
+from tests.protocols.scenes import RULES, START, A, B, C, D, Scene, contributor, run
+
+DIGEST = digest_text("a result")
+
+Entry = TypeVar("Entry", bound=e.Entry)
+
+
+class Led(Scene):
+    """A core that leads a run."""
+
+    def __init__(self, *, peers_min: int = 1, outer_steps: int = 9) -> None:
+        super().__init__(A, join=False)
+        self.on(v.RunAccepted(RULES))
+        self.on(v.Bootstrap(run(peers_min=peers_min, outer_steps=outer_steps), None, (START,)))
+
+    def joins(self, peer: PeerId, *, able: bool = True, incarnation: int = 1) -> None:
+        """A peer comes, gets the state from whomever the cut names, and becomes a member."""
+        self.meets(peer, leader="", incarnation=incarnation)
+        self.hears(peer, m.ReadLog(0))
+        name = peer.split(".")[0]
+        self.hears(peer, m.Join(name, incarnation, f"{name}:1", "new"))
+        index, cut = self.core.members.cuts[peer]
+        version = cut.versions[0]
+        self.hears(peer, m.Have(0, version.round, version.state_digest))
+        self.hears(peer, m.CaughtUp(index))
+        if able:
+            self.hears(peer, m.Able())
+
+    def entries(self, kind: type[e.Entry]) -> list[e.Entry]:
+        """Appended in the last answer."""
+        return [x.entry for x in self.all(c.Applied) if isinstance(x.entry, kind)]
+
+
+def leading(*others: PeerId, peers_min: int = 1, outer_steps: int = 9) -> Led:
+    """A leads, the others are members, all are able: view 1 stands."""
+    scene = Led(peers_min=max(peers_min, 1 + len(others)), outer_steps=outer_steps)
+    scene.on(v.TrainersReady())
+    for other in others:
+        scene.joins(other)
+    return scene
+
+
+def ready(scene: Led, *peers: PeerId, round_: int = 1, attempt: int = 0, number: int = 1) -> None:
+    stamp = scene.stamp(round_, attempt=attempt, number=number)
+    for peer in peers:
+        scene.hears(peer, m.Ready(stamp, contributor(peer, round_)))
+
+
+def hold(scene: Led, *peers: PeerId, round_: int = 1, attempt: int = 0, number: int = 1) -> None:
+    stamp = scene.stamp(round_, attempt=attempt, number=number)
+    for peer in peers:
+        scene.hears(peer, m.Hold(stamp, DIGEST))
+
+
+def written(scene: Led, kind: type[Entry], *, since: int = 0) -> list[Entry]:
+    """Entries of the whole log."""
+    return [x.body for x in scene.core.log.entries[since:] if isinstance(x.body, kind)]
+
+
+def last(scene: Led, kind: type[Entry]) -> Entry:
+    """The newest entry of a kind."""
+    return written(scene, kind)[-1]
+
+
+def a_rests(scene: Led) -> None:
+    """A, whose own part these scenes do not play, is no part of the roster any more."""
+    scene.on(v.TrainersLost("rests"))
+
+
+def three(*, outer_steps: int = 9) -> Led:
+    """B, C and D contribute; A leads and trains nothing."""
+    scene = leading(B, C, D, outer_steps=outer_steps)
+    a_rests(scene)
+    assert last(scene, e.View).roster == (B, C, D)
+    return scene
+
+
+def of(scene: Led) -> int:
+    """The newest view's number."""
+    return scene.core.members.views[-1].view
+
+
+def say(scene: Led, what: str, *peers: PeerId, round_: int = 1, attempt: int = 0) -> None:
+    act = {"ready": ready, "hold": hold}[what]
+    act(scene, *peers, round_=round_, attempt=attempt, number=of(scene))
+
+
+def keep_alive(scene: Led, seconds: float, *peers: PeerId) -> None:
+    """Time passes, and these are heard of."""
+    for _ in range(int(seconds)):
+        for peer in peers:
+            scene.hears(peer, m.Heartbeat(0))
+        scene.waits(1.0)

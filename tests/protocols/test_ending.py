@@ -1,0 +1,148 @@
+"""When peers go, and what they say."""
+
+import pytest
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from tests.protocols.led import leading
+from tests.protocols.scenes import RULES, A, B, C, Follower, commit, follower, info, run
+
+
+def finishing() -> Follower:
+    """The only round is applied."""
+    scene = Follower(B)
+    scene.begins(outer_steps=1)
+    scene.gets_cut()
+    scene.gets_state()
+    scene.reads(e.Member(info(B, 1)))
+    scene.on(v.TrainersReady())
+    from tests.protocols.scenes import view
+
+    scene.reads(view(1, A, B))
+    scene.reads(commit(scene, 1, A, B))
+    for part in range(3):
+        scene.result(scene.stamp(1), part, A, A, B)
+    scene.applied(1)
+    return scene
+
+
+def test_a_follower_that_has_finished_waits_for_the_leaders_word() -> None:
+    scene = finishing()
+    assert scene.core.leaving == "finished"
+    assert scene.sent(m.Leave) == [(A, m.Leave("finished"))]
+    assert not scene.core.stopped
+    scene.reads(e.Left(B, "finished"))
+    assert scene.one(c.Stop) == c.Stop("finished", "finished")
+    assert scene.on(v.DeadlineReached()) == [], "nothing comes after Stop"
+
+
+def test_the_leader_may_go_before_it_has_written_that_down() -> None:
+    scene = finishing()
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.said = scene.waits(RULES.silence_timeout_s)
+    assert scene.one(c.Stop) == c.Stop("finished", "finished")
+
+
+def test_the_leader_goes_last() -> None:
+    scene = leading(B, outer_steps=1)
+    scene.core.rounds[0].version = 1
+    assert not [x for x in scene.on(v.DeadlineReached()) if isinstance(x, c.Stop)]
+    scene.hears(B, m.Leave("finished"))
+    assert scene.one(c.Stop) == c.Stop("finished", "finished")
+
+
+def test_a_follower_without_its_leader_says_what_to_do() -> None:
+    scene = follower(B, C)
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    assert scene.all(c.Stop) == []
+    scene.waits(RULES.silence_timeout_s - 0.1)
+    assert not scene.core.stopped, "it has nobody else, so it waits longer than for others"
+    scene.said = scene.waits(0.1)
+    stop = scene.one(c.Stop)
+    assert stop.outcome == "failed"
+    assert stop.why == (
+        "the sequencer a is gone (end of stream); this version cannot elect another: "
+        "continue with `lowcomm resume`"
+    )
+
+
+def test_a_leader_that_comes_back_in_time_is_followed_on() -> None:
+    scene = follower(B, C)
+    index = scene.log.last_index
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.waits(RULES.silence_timeout_s / 2)
+    scene.meets(A)
+    assert scene.sent(m.ReadLog) == [(A, m.ReadLog(index))]
+    scene.hears(A, m.Heartbeat(index))
+    assert not scene.core.stopped
+
+
+def test_our_own_pause_is_not_the_leaders_silence() -> None:
+    """Seed 1008: a follower that had been stopped blamed its leader."""
+    scene = follower(B, C)
+    scene.on(v.DeadlineReached(), after_s=20 * RULES.silence_timeout_s)
+    assert not scene.core.stopped
+    assert scene.all(c.Send) != [], "it says that it is there"
+
+
+def test_nor_is_it_the_leaders_absence() -> None:
+    """It was disconnected when we were stopped: nobody could come back to us."""
+    scene = follower(B, C)
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.on(v.DeadlineReached(), after_s=20 * RULES.silence_timeout_s)
+    assert not scene.core.stopped
+    scene.waits(RULES.silence_timeout_s)
+    assert scene.core.stopped
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_who_is_asked_to_leave_goes_when_the_leader_knows_or_cannot_know(connected: bool) -> None:
+    scene = follower(B, C)
+    if not connected:
+        scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.on(v.LeaveRequested("SIGTERM"))
+    if connected:
+        assert not scene.core.stopped
+        scene.reads(e.Left(B, "SIGTERM"))
+    assert scene.one(c.Stop) == c.Stop("SIGTERM", "left")
+
+
+def test_a_joiner_that_is_asked_to_leave_just_goes() -> None:
+    scene = Follower(B)
+    scene.begins()
+    scene.on(v.LeaveRequested(""))
+    assert scene.one(c.Stop) == c.Stop("asked to leave", "left")
+
+
+def test_a_leader_that_is_asked_to_leave_ends_the_run() -> None:
+    scene = leading(B)
+    scene.on(v.LeaveRequested("SIGINT"))
+    assert scene.one(c.Stop) == c.Stop("SIGINT", "left")
+
+
+def test_a_run_whose_last_result_is_lost_ends_with_a_sentence() -> None:
+    scene = leading(B)
+    leader = scene.core.leader
+    assert leader is not None
+    leader.reports.have.clear()
+    scene.core.standing.ask_cut("results of missed rounds are gone", scene.now)
+    scene.hears(B, m.Join("b", 1, "b:1", "results of missed rounds are gone"))
+    stop = scene.one(c.Stop)
+    assert stop.outcome == "failed"
+    assert "lowcomm resume" in stop.why
+
+
+def test_a_run_that_no_message_can_carry_does_not_begin() -> None:
+    from dataclasses import replace
+
+    from protocols.core import PeerCore
+    from protocols.ids import TensorSpec
+    from tests.protocols.scenes import START, identity
+
+    layout = tuple(TensorSpec(0, f"{n:0100}", (1,), n) for n in range(10_000))
+    core = PeerCore(identity(A), join=False)
+    said = core.handle(v.Bootstrap(replace(run(), layout=layout), None, (START,)), 0.0)
+    assert isinstance(said[-1], c.Stop)
+    assert "fit into a message" in said[-1].why

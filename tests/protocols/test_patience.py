@@ -1,0 +1,133 @@
+"""Slow rounds are reported, and results that do not come are fetched."""
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import messages as m
+from protocols.ids import PeerId
+from protocols.membership import KEEP_COMMITS
+from protocols.patience import FETCH_RETRY_S, FETCHES_MAX, Stall
+from tests.protocols.fragment import only, sent, training
+from tests.protocols.scenes import A, B, C, contributor, part_digest
+
+# Complaints -----------------------------------------------------------------------------------
+
+
+def test_a_slow_round_is_reported_once_with_whom_it_waits_for() -> None:
+    peer = training()
+    peer.rounds.stall.after_s = 30.0
+    peer.contributes()
+    assert peer.rounds.deadline == 30.0
+    peer.gets_slices(A)
+    peer.now = 29.9
+    assert peer.does() == []
+    peer.now = 30.0
+    assert peer.does() == [c.Send(A, m.Waiting(peer.stamp(), (C,)))]
+    assert peer.rounds.deadline == float("inf"), "a deadline in the past would be a busy loop"
+    assert peer.does() == []
+    peer.reads(e.Attempt(1, 0, 0, 1, 1, (A, B), (A, B, A), "c is slow"))
+    peer.does()
+    assert peer.rounds.deadline == 60.0, "another attempt, another clock"
+
+
+def test_an_owner_waits_for_slices_first_and_then_for_results() -> None:
+    peer = training()
+    assert peer.rounds.missing() == (A, C)
+    peer.contributes()
+    peer.gets_slices(A, C)
+    assert peer.rounds.missing() == (A, C), "their parts"
+    peer.gets_result(A, 0, A, B, C)
+    assert peer.rounds.missing() == (C,)
+    peer.gets_results(A, B, C)
+    assert peer.rounds.missing() == ()
+
+
+def test_a_complaint_ends_with_its_round() -> None:
+    """Seed 1069: the deadline of a round that our crashed ranks had left stayed in the past."""
+    peer = training()
+    peer.contributes()
+    assert peer.rounds.deadline < float("inf")
+    peer.goes_through(A, B, C)
+    assert peer.rounds.deadline == float("inf")
+
+
+def test_without_a_leader_nobody_complains() -> None:
+    peer = training()
+    peer.contributes()
+    peer.up = frozenset((C,))
+    peer.does()
+    assert peer.rounds.deadline == float("inf")
+
+
+def test_a_stall_is_seen_once_per_attempt() -> None:
+    one, other = training().stamp(), training().stamp(attempt=1)
+    stall = Stall(after_s=5.0)
+    assert not stall.is_slow(one, 0.0)
+    assert not stall.is_slow(one, 4.9)
+    assert stall.is_slow(one, 5.0)
+    assert not stall.is_slow(one, 99.0)
+    assert not stall.is_slow(other, 100.0)
+    assert stall.is_slow(other, 105.0)
+    assert not stall.is_slow(None, 200.0)
+    assert stall.at == float("inf")
+
+
+# Fetching -------------------------------------------------------------------------------------
+
+
+def test_a_result_that_does_not_come_is_fetched_from_one_holder_after_the_other() -> None:
+    peer = training()
+    peer.gets_result(A, 0, A, C)
+    peer.commits(A, B, C)
+    assert peer.does() == [], "it is under way"
+    asked: list[PeerId] = []
+    for _ in range(4):
+        peer.now = peer.rounds.deadline
+        fetches = sent(m.Fetch, peer.does())
+        asked += {to for to, _ in fetches}
+        assert {x.part for _, x in fetches if isinstance(x, m.Fetch)} == {1, 2}
+    assert set(asked) == {A, C}
+
+
+def test_a_result_that_is_not_the_committed_one_is_thrown_away_whole() -> None:
+    """In the shell too: it keeps the first bytes of each part."""
+    peer = training()
+    peer.gets_results(A, C)  # Sums of other terms than the commit says.
+    peer.commits(A, B, C)
+    peer.does()
+    peer.now = FETCH_RETRY_S
+    again = peer.does()
+    assert only(c.ReleaseRound, again) == [c.ReleaseRound(0, 1)]
+    assert [x.part for _, x in sent(m.Fetch, again) if isinstance(x, m.Fetch)] == [0, 1, 2]
+    for part in range(3):
+        assert peer.gets_result(C, part, A, B, C), "anybody may serve what is committed"
+    assert only(c.ApplyRound, peer.does()) != []
+    assert peer.rounds.deadline == float("inf")
+
+
+def test_what_is_fetched_is_served_byte_for_byte() -> None:
+    peer = training()
+    peer.goes_through(A, C)
+    stamp, terms = peer.stamp(attempt=1), (contributor(A), contributor(C))
+    assert peer.rounds.fetched(C, stamp, 2) == [c.SendResult(C, stamp, 2, terms, part_digest(2))]
+    assert peer.rounds.fetched(C, stamp, 3) == []
+    assert peer.rounds.fetched(C, peer.stamp(), 2) == [], "of an attempt that came to nothing"
+
+
+def test_after_enough_fetches_only_a_transfer_helps() -> None:
+    peer = training()
+    peer.commits(A, B, C)
+    for _ in range(FETCHES_MAX + 1):
+        assert not peer.rounds.behind
+        peer.does()
+        peer.now = peer.rounds.deadline
+        peer.does()
+    assert peer.rounds.behind
+
+
+def test_whose_next_commit_is_forgotten_is_behind() -> None:
+    peer = training()
+    for _ in range(KEEP_COMMITS):
+        peer.commits(A, B, C)
+    assert not peer.rounds.behind
+    peer.commits(A, B, C)
+    assert peer.rounds.behind

@@ -1,0 +1,162 @@
+"""What the leader remembers of what it is told, and what it refuses to remember."""
+
+import pytest
+
+from protocols.errors import RemoteProtocolError
+from protocols.ids import Contributor, PeerId, Stamp, digest_text
+from protocols.messages import Have, Hold, Ready, Waiting
+from protocols.reports import Reports
+from tests.protocols.fragment import Peer
+from tests.protocols.scenes import START, A, B, C, contributor
+
+X, Y = digest_text("x"), digest_text("y")
+
+
+def told() -> tuple[Reports, Peer]:
+    """A's reports about a run of A, B and C; `Peer` holds the log."""
+    peer = Peer()
+    return Reports(A, peer.members), peer
+
+
+def has(reports: Reports, digest: str, *peers: PeerId, round_: int = 0) -> list[str]:
+    return [reports.has(peer, Have(0, round_, digest)) for peer in peers]
+
+
+def test_reports_about_the_open_round_are_remembered() -> None:
+    reports, peer = told()
+    reports.ready(B, Ready(peer.stamp(), contributor(B)), 5.0)
+    reports.hold(B, Hold(peer.stamp(), X))
+    reports.waits(B, Waiting(peer.stamp(), (C, C)))
+    plan, noted = reports.open(0)
+    assert plan is not None
+    assert noted is not None
+    assert (noted.ready, noted.ready_at) == ({B: contributor(B)}, {B: 5.0})
+    assert noted.holders(plan) == {B: X}
+    assert noted.complaints(plan) == {C: 1}, "one complaint each, however often it names somebody"
+
+
+def test_the_first_contribution_of_a_peer_stays() -> None:
+    reports, peer = told()
+    reports.ready(B, Ready(peer.stamp(), contributor(B)), 5.0)
+    reports.ready(B, Ready(peer.stamp(), contributor(B, 2)), 6.0)
+    noted = reports.open(0)[1]
+    assert noted is not None
+    assert (noted.ready[B], noted.ready_at[B]) == (contributor(B), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("round_", "group", "fragment"), [(0, 0, 0), (2, 0, 0), (99, 0, 0), (1, 1, 0), (1, 0, 1)]
+)
+def test_reports_about_what_is_not_open_cost_nothing(
+    round_: int, group: int, fragment: int
+) -> None:
+    reports, peer = told()
+    stamp = Stamp(1, peer.log.lineage, 1, fragment, group, round_, 0)
+    reports.ready(B, Ready(stamp, contributor(B)), 0.0)
+    reports.hold(B, Hold(stamp, X))
+    reports.waits(B, Waiting(stamp, (C,)))
+    assert reports.rounds == {}
+
+
+@pytest.mark.parametrize(
+    "wrong", [contributor(C), Contributor(B, 0, 1, X), Contributor(B, 1, 1, "")]
+)
+def test_a_false_contribution_is_the_reporters_fault(wrong: Contributor) -> None:
+    reports, peer = told()
+    with pytest.raises(RemoteProtocolError):
+        reports.ready(B, Ready(peer.stamp(), wrong), 0.0)
+
+
+def test_holds_and_complaints_of_a_stale_attempt_do_not_count() -> None:
+    reports, peer = told()
+    reports.hold(B, Hold(peer.stamp(), X))
+    reports.waits(B, Waiting(peer.stamp(), (C,)))
+    peer.leaves(A, B)
+    plan, noted = reports.open(0)
+    assert plan is not None
+    assert noted is not None
+    assert noted.holders(plan) == {}
+    assert not noted.complaints(plan)
+
+
+def test_the_clock_of_a_reduction_starts_when_the_last_one_is_ready_and_with_each_attempt() -> None:
+    reports, peer = told()
+    for at, who in enumerate((A, B, C)):
+        plan, noted = reports.open(0)
+        if noted is not None and plan is not None:
+            noted.start_clock(plan, float(at))
+            assert noted.plan is None
+        reports.ready(who, Ready(peer.stamp(), contributor(who)), float(at))
+    plan, noted = reports.open(0)
+    assert plan is not None
+    assert noted is not None
+    noted.start_clock(plan, 7.0)
+    noted.start_clock(plan, 8.0)
+    assert (noted.plan, noted.plan_since) == (plan.stamp, 7.0)
+    peer.leaves(A, B)
+    plan, noted = reports.open(0)
+    assert plan is not None
+    assert noted is not None
+    noted.start_clock(plan, 9.0)
+    assert noted.plan_since == 9.0
+
+
+def test_what_a_restarted_peer_said_in_its_earlier_life_is_forgotten() -> None:
+    reports, peer = told()
+    for who in (A, B):
+        reports.ready(who, Ready(peer.stamp(), contributor(who)), 0.0)
+        reports.hold(who, Hold(peer.stamp(), X))
+        reports.waits(who, Waiting(peer.stamp(), (C,)))
+        has(reports, START, who)
+    reports.forget(B)
+    noted = reports.open(0)[1]
+    assert noted is not None
+    for table in (noted.ready, noted.ready_at, noted.holds, noted.waiting, reports.states(0, 0)):
+        assert list(table) == [A]
+
+
+def test_a_state_that_differs_from_the_majoritys_is_named() -> None:
+    reports, _ = told()
+    assert has(reports, X, B, C) == ["", ""]
+    assert has(reports, Y, A) == ["differs at round 0"]
+    assert reports.majority_digest(0, 0) == reports.sure_digest(0, 0) == X
+
+
+def test_our_own_state_decides_a_tie() -> None:
+    reports, _ = told()
+    has(reports, X, A)
+    assert has(reports, Y, B) == ["differs at round 0"]
+    assert reports.sure_digest(0, 0) == X
+
+
+def test_a_tie_without_us_is_not_sure() -> None:
+    reports, _ = told()
+    assert has(reports, X, B) == [""]
+    assert has(reports, Y, C) == [""], "who of the two is wrong, nobody knows"
+    assert reports.sure_digest(0, 0) == ""
+    assert reports.majority_digest(0, 0) in (X, Y)
+
+
+def test_without_reports_there_is_no_digest() -> None:
+    reports, _ = told()
+    assert reports.majority_digest(0, 0) == reports.sure_digest(0, 0) == ""
+
+
+@pytest.mark.parametrize(("fragment", "round_"), [(0, 1), (1, 0), (0, 1 << 31)])
+def test_a_state_that_was_never_committed_is_a_lie(fragment: int, round_: int) -> None:
+    reports, _ = told()
+    with pytest.raises(RemoteProtocolError, match="never committed"):
+        reports.has(B, Have(fragment, round_, X))
+
+
+def test_only_the_last_two_rounds_states_are_kept_and_an_older_report_differs_from_nothing() -> (
+    None
+):
+    """Seed 8: a late report about a round whose others were forgotten was called diverged."""
+    reports, peer = told()
+    for round_ in range(1, 6):
+        has(reports, X, A, B, round_=round_ - 1)
+        peer.commits(A, B, C)
+    assert {round_ for _, round_ in reports.have} <= {3, 4, 5}
+    assert has(reports, Y, C, round_=1) == [""]
+    assert {round_ for _, round_ in reports.have} == {4}

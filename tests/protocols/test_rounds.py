@@ -1,0 +1,335 @@
+"""One peer's part in rounds: what it does when, once, and again after a new connection."""
+
+import pytest
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import messages as m
+from protocols.errors import RemoteProtocolError
+from protocols.events import SliceReceived
+from protocols.ids import Version
+from protocols.rounds import KEEP_ROUNDS, STALENESS_ROUNDS_MAX
+from tests.protocols.fragment import Peer, only, sent, training
+from tests.protocols.scenes import (
+    BORDERS,
+    START,
+    STRANGER,
+    A,
+    B,
+    C,
+    contributor,
+    info,
+    manifest,
+    part_digest,
+    result_digest,
+    state_digest,
+)
+
+FULL = c.Resume(0, 1, "full", first=False, finish=False)
+DELTA = c.Resume(0, 1, "delta", first=False, finish=False)
+
+
+# Contributing ---------------------------------------------------------------------------------
+
+
+def test_a_contribution_is_encoded_once_and_each_slice_goes_to_its_owner() -> None:
+    peer = training()
+    peer.rounds.contribute(tokens=100, steps=10, now=1.0)
+    assert peer.does() == [c.Encode(0, 1)]
+    assert peer.does() == [], "not before it is encoded"
+    peer.rounds.encoded(1, manifest(B, 1))
+    me, stamp = contributor(B), peer.stamp()
+    assert peer.does() == [
+        c.Send(A, m.Ready(stamp, me)),
+        c.Send(B, m.Ready(stamp, me)),
+        c.Send(C, m.Ready(stamp, me)),
+        c.SendSlice(A, stamp, 0, BORDERS[0], BORDERS[1], me),
+        c.SendSlice(C, stamp, 2, BORDERS[2], BORDERS[3], me),
+    ]
+    assert peer.does() == []
+
+
+def test_an_answer_to_another_encoding_is_not_ours() -> None:
+    peer = training()
+    peer.rounds.contribute(tokens=100, steps=10, now=1.0)
+    peer.does()
+    peer.rounds.encoded(2, manifest(B, 2))
+    assert peer.does() == []
+
+
+def test_who_is_not_in_the_roster_keeps_its_contribution_to_itself() -> None:
+    peer = training()
+    peer.reads(e.Attempt(1, 0, 0, 1, 1, (A, C), (A, A, C), "b is late"))
+    assert peer.contributes() == []
+
+
+def test_a_new_connection_gets_what_it_needs_again_and_the_others_do_not() -> None:
+    peer = training()
+    peer.contributes()
+    peer.rounds.forget(C)
+    again = peer.does()
+    assert sent(m.Ready, again) == [(C, m.Ready(peer.stamp(), contributor(B)))]
+    assert [x.peer for x in again if isinstance(x, c.SendSlice)] == [C]
+
+
+def test_who_is_not_connected_gets_it_when_it_is() -> None:
+    peer = training()
+    peer.up = frozenset((A,))
+    assert [
+        x.peer for x in only(c.SendSlice, peer.contributes()) if isinstance(x, c.SendSlice)
+    ] == [A]
+    peer.up = frozenset((A, C))
+    assert [x.peer for x in peer.does() if isinstance(x, c.SendSlice)] == [C]
+
+
+def test_crashed_ranks_contribute_their_next_work_to_the_next_round() -> None:
+    """Seed 1150: two contributions to one round, and a commit that listed the wrong one."""
+    peer = training()
+    peer.contributes()
+    peer.rounds.trainers_lost()
+    peer.rounds.start(first=False)
+    peer.rounds.contribute(tokens=50, steps=5, now=2.0)
+    assert only(c.Encode, peer.does()) == []
+    assert peer.rounds.own is not None
+    assert peer.rounds.own.round == 2
+
+
+def test_a_round_that_an_encoding_was_begun_for_is_used_up() -> None:
+    """The late answer must not be taken for the new ranks' contribution."""
+    peer = training()
+    peer.rounds.contribute(tokens=100, steps=10, now=1.0)
+    assert peer.does() == [c.Encode(0, 1)]
+    peer.rounds.trainers_lost()
+    peer.rounds.start(first=False)
+    peer.rounds.contribute(tokens=50, steps=5, now=2.0)
+    peer.rounds.encoded(1, manifest(B, 1))
+    offered = peer.does()
+    assert sent(m.Ready, offered)[0] == (A, m.Ready(peer.stamp(), contributor(B)))
+    assert peer.rounds.own is not None
+    assert (peer.rounds.own.round, peer.rounds.own.manifest) == (2, "")
+
+
+def test_a_contribution_outlives_its_ranks() -> None:
+    peer = training()
+    peer.contributes()
+    peer.rounds.trainers_lost()
+    peer.reads(e.Lost(C, "x"), e.Attempt(1, 0, 0, 1, 1, (A, B), (A, B, A), "without c"))
+    again = [x for x in peer.does() if isinstance(x, c.SendSlice)]
+    assert again == [
+        c.SendSlice(A, peer.stamp(attempt=1), 2, BORDERS[2], BORDERS[3], contributor(B))
+    ]
+
+
+def test_ranks_that_are_gone_contribute_nothing() -> None:
+    peer = training()
+    peer.rounds.trainers_lost()
+    assert peer.rounds.contribute(tokens=100, steps=10, now=1.0) == []
+    assert peer.rounds.own is None
+
+
+# Reducing -------------------------------------------------------------------------------------
+
+
+def test_an_owner_sums_when_it_has_all_slices_and_shares_the_result_with_all() -> None:
+    peer = training()
+    peer.contributes()
+    assert peer.gets_slices(A)
+    assert only(c.ReducePart, peer.does()) == []
+    assert peer.gets_slices(C)
+    terms = (contributor(A), contributor(B), contributor(C))
+    assert peer.does() == [c.ReducePart(peer.stamp(), 1, BORDERS[1], BORDERS[2], terms)]
+    assert peer.does() == []
+    peer.rounds.part_reduced(peer.stamp(), 1, part_digest(1))
+    result = (peer.stamp(), 1, terms, part_digest(1))
+    assert peer.does() == [c.SendResult(A, *result), c.SendResult(C, *result)]
+    assert peer.does() == []
+    peer.rounds.forget(A)
+    assert only(c.SendResult, peer.does()) == [c.SendResult(A, *result)]
+
+
+def test_a_joiner_receives_results_of_rounds_in_flight() -> None:
+    peer = training()
+    peer.contributes()
+    peer.gets_slices(A, C)
+    peer.does()
+    peer.rounds.part_reduced(peer.stamp(), 1, part_digest(1))
+    peer.does()
+    peer.reads(e.Cut(info(STRANGER, 3), A, (Version(0, 0, START),)))
+    assert peer.does() == [], "it is not connected yet"
+    peer.up |= {STRANGER}
+    shared = [x for x in peer.does() if isinstance(x, c.SendResult)]
+    assert [(x.peer, x.part) for x in shared] == [(STRANGER, 1)]
+
+
+def test_a_lost_owners_part_is_summed_again_from_kept_slices() -> None:
+    """Only the part that has a new owner travels again."""
+    peer = training()
+    peer.contributes()
+    peer.gets_slices(A, C)
+    peer.does()
+    peer.rounds.part_reduced(peer.stamp(), 1, part_digest(1))
+    peer.does()
+    peer.reads(e.Lost(C, "x"), e.Attempt(1, 0, 0, 1, 1, (A, B), (A, B, B), "without c"))
+    again = peer.does()
+    assert only(c.SendSlice, again) == []
+    stamp, terms = peer.stamp(attempt=1), (contributor(A), contributor(B))
+    assert only(c.ReducePart, again) == [c.ReducePart(stamp, 1, BORDERS[1], BORDERS[2], terms)]
+    assert peer.gets_slices(A, part=2, attempt=1)
+    assert peer.does() == [c.ReducePart(stamp, 2, BORDERS[2], BORDERS[3], terms)]
+
+
+def test_a_sum_of_a_stale_attempt_is_not_shared() -> None:
+    peer = training()
+    peer.contributes()
+    peer.gets_slices(A, C)
+    peer.does()
+    peer.reads(e.Attempt(1, 0, 0, 1, 1, (A, B), (A, B, A), "c is slow"))
+    peer.does()
+    peer.rounds.part_reduced(peer.stamp(), 1, part_digest(1))
+    assert only(c.SendResult, peer.does()) == []
+
+
+@pytest.mark.parametrize("round_", [0, 1, 4, 9])
+def test_slices_of_rounds_that_are_not_open_are_not_kept(round_: int) -> None:
+    peer = training()
+    peer.goes_through(A, C)
+    assert not peer.gets_slices(C, round_=round_)
+    assert peer.gets_slices(C, round_=2)
+    assert peer.gets_slices(C, round_=3), "of a peer that applied the next commit before us"
+
+
+def test_somebody_elses_contribution_is_not_taken() -> None:
+    peer = training()
+    with pytest.raises(RemoteProtocolError, match="somebody else's"):
+        peer.rounds.received(SliceReceived(A, peer.stamp(), 1, contributor(C)))
+
+
+# Holding and applying -------------------------------------------------------------------------
+
+
+def test_hold_needs_every_part_and_every_earlier_round() -> None:
+    peer = training()
+    peer.gets_result(A, 0, A, B, C)
+    assert sent(m.Hold, peer.does()) == []
+    peer.gets_results(A, B, C)
+    terms = tuple(contributor(x) for x in (A, B, C))
+    assert sent(m.Hold, peer.does()) == [(A, m.Hold(peer.stamp(), result_digest(terms, 3)))]
+    assert sent(m.Hold, peer.does()) == []
+    peer.rounds.forget(A)
+    assert sent(m.Hold, peer.does()) != [], "the leader may have missed it"
+    peer.commits(A, B, C)
+    peer.does()
+    peer.gets_results(A, B, C, round_=2)
+    assert sent(m.Hold, peer.does()) == [], "round 1 is not applied yet"
+    peer.rounds.applied(1, state_digest(1))
+    after = peer.does()
+    assert sent(m.Hold, after) != []
+    haves = [x for x in after if isinstance(x, c.Send) and isinstance(x.message, m.Have)]
+    assert after.index(haves[0]) == 0, "whoever holds a round has reported the state before"
+
+
+def test_only_a_committed_result_is_applied_and_only_the_committed_bytes() -> None:
+    peer = training()
+    peer.gets_results(A, B, C)
+    assert only(c.ApplyRound, peer.does()) == []
+    peer.commits(A, B, C)
+    assert peer.does() == [
+        c.DropSlices(0, 1),
+        c.ApplyRound(peer.stamp(), BORDERS, counted=False),
+    ]
+    assert peer.does() == [], "once"
+
+
+def test_a_donor_stays_at_its_version() -> None:
+    peer = training()
+    peer.gets_results(A, B, C)
+    peer.commits(A, B, C)
+    assert only(c.ApplyRound, peer.does(stay=True)) == []
+    assert only(c.ApplyRound, peer.does()) != []
+
+
+def test_ranks_whose_work_was_counted_start_from_the_new_state() -> None:
+    peer = training()
+    peer.contributes()
+    peer.gets_results(A, B, C)
+    peer.does()
+    peer.commits(A, B, C)
+    assert only(c.ApplyRound, peer.does()) == [c.ApplyRound(peer.stamp(), BORDERS, counted=True)]
+    assert peer.rounds.applied(1, state_digest(1)) == [c.ReleaseRound(0, 1 - KEEP_ROUNDS), FULL]
+
+
+def test_work_that_was_not_counted_is_rebased_and_counted_once_later() -> None:
+    peer = training()
+    peer.contributes()
+    peer.reads(e.Attempt(1, 0, 0, 1, 1, (A, C), (A, A, C), "b is slow"))
+    peer.gets_results(A, C, attempt=1)
+    peer.commits(A, C)
+    peer.does()
+    assert only(c.Resume, peer.rounds.applied(1, state_digest(1))) == [DELTA]
+    offered = peer.contributes(2)
+    assert sent(m.Ready, offered)[0] == (A, m.Ready(peer.stamp(2), contributor(B, 2)))
+
+
+def test_ranks_that_wait_for_a_later_round_wait_on() -> None:
+    peer = training()
+    peer.contributes()
+    peer.rounds.trainers_lost()
+    peer.rounds.start(first=False)
+    peer.rounds.contribute(tokens=50, steps=5, now=2.0)  # To round 2.
+    made = peer.goes_through(A, B, C)
+    assert only(c.Resume, made) == []
+    assert only(c.Encode, made) == [c.Encode(0, 2)]
+
+
+def test_the_last_round_lets_everybody_go() -> None:
+    peer = Peer(outer_steps=1)
+    peer.trains()
+    peer.contributes()
+    peer.gets_results(A, B, C)
+    peer.does()
+    peer.commits(A, B, C)
+    peer.does()
+    made = peer.rounds.applied(1, state_digest(1))
+    assert only(c.Resume, made) == [c.Resume(0, 1, "full", first=False, finish=True)]
+    assert peer.rounds.finished
+
+
+def test_work_that_is_too_old_is_given_up() -> None:
+    peer = training()
+    for _ in range(STALENESS_ROUNDS_MAX):
+        peer.goes_through(A, C)
+    assert peer.rounds.contribute(tokens=9, steps=9, now=0.0) == [], "old, but not too old"
+    stale = training()
+    for _ in range(STALENESS_ROUNDS_MAX + 1):
+        stale.goes_through(A, C)
+    round_ = STALENESS_ROUNDS_MAX + 1
+    assert stale.rounds.contribute(tokens=9, steps=9, now=0.0) == [
+        c.Resume(0, round_, "full", first=False, finish=False)
+    ]
+
+
+def test_little_of_the_past_is_kept() -> None:
+    peer = training()
+    for round_ in range(1, 30):
+        peer.gets_slices(A, C, round_=round_)
+        peer.rounds.peer_ready(peer.stamp(round_), A)
+        peer.goes_through(A, C)
+    rounds = peer.rounds
+    assert {stamp.round for stamp in rounds.held.results} == {28, 29}
+    assert rounds.held.slices == {}
+    assert set(rounds.done) == {29}
+    assert set(rounds.ready) <= {29}
+
+
+# What others do -------------------------------------------------------------------------------
+
+
+def test_early_ranks_contribute_when_others_wait_for_them() -> None:
+    peer = training()
+    assert not peer.rounds.others_wait
+    peer.rounds.peer_ready(peer.stamp(2), A)
+    assert not peer.rounds.others_wait, "of a later round"
+    peer.rounds.peer_ready(peer.stamp(), A)
+    assert peer.rounds.others_wait
+    peer.reads(e.Attempt(1, 0, 0, 1, 1, (A, C), (A, A, C), "b is late"))
+    assert not peer.rounds.others_wait, "we are not in the roster"

@@ -1,0 +1,331 @@
+"""Getting in, being able, coming back: what a follower does and says about itself."""
+
+import pytest
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.ids import Version, digest_text
+from tests.protocols.scenes import (
+    RULES,
+    START,
+    STRANGER,
+    A,
+    B,
+    C,
+    Follower,
+    commit,
+    contributor,
+    follower,
+    info,
+    part_digest,
+    state_digest,
+    view,
+)
+
+
+def joining() -> Follower:
+    """B has read of the run, was accepted by its shell and has asked for a cut."""
+    scene = Follower(B)
+    scene.begins()
+    return scene
+
+
+def told(scene: Follower) -> list[m.Control]:
+    """What A hears of it, in the last answer."""
+    return [
+        x.message
+        for x in scene.all(c.Send)
+        if x.peer == A and not isinstance(x.message, m.Heartbeat | m.Have)
+    ]
+
+
+# Joining --------------------------------------------------------------------------------------
+
+
+def test_a_joiner_reads_the_log_before_it_asks_for_a_cut() -> None:
+    scene = Follower(B)
+    scene.meets(A)
+    assert told(scene) == [m.ReadLog(0)]
+    scene.reads(*joining().log.entries[0:0])
+    scene.begins()
+    assert told(scene) == [m.Join("b", 1, "b:1", "new")]
+
+
+def test_a_cut_is_in_the_log_before_the_state_is_asked_for() -> None:
+    scene = joining()
+    index = scene.gets_cut()
+    assert scene.one(c.ExpectState) == c.ExpectState(A, index, (Version(0, 0, START),))
+    assert told(scene) == [m.FetchState(index)]
+    scene.gets_state()
+    assert scene.one(c.AdoptState) == c.AdoptState(index, 0, 0)
+    assert m.CaughtUp(index) in told(scene)
+
+
+def test_whoever_was_there_before_is_dialled() -> None:
+    scene = joining()
+    scene.reads(e.Cut(info(C, 1), A, (Version(0, 0, START),)), e.Member(info(C, 1)))
+    scene.gets_cut(slot=2)
+    assert scene.all(c.Connect) == [c.Connect(C, "c:1")]
+
+
+def test_a_donor_that_is_not_connected_yet_is_asked_when_it_is() -> None:
+    scene = joining()
+    scene.reads(e.Cut(info(C, 1), A, (Version(0, 0, START),)), e.Member(info(C, 1)))
+    index = scene.gets_cut(donor=C, slot=2)
+    assert scene.sent(m.FetchState) == []
+    scene.meets(C)
+    assert scene.sent(m.FetchState) == [(C, m.FetchState(index))]
+
+
+def test_a_state_that_does_not_match_is_not_taken_and_another_is_asked_for() -> None:
+    scene = joining()
+    scene.gets_cut()
+    scene.gets_state(digest=digest_text("a lie"))
+    assert scene.all(c.AdoptState) == []
+    assert scene.notes("transfer") != []
+    assert told(scene) == [m.Join("b", 1, "b:1", "the donor's state did not match its digest")]
+
+
+def test_a_state_from_a_stranger_changes_nothing() -> None:
+    scene = joining()
+    scene.gets_cut()
+    scene.gets_state(donor=STRANGER, digest=digest_text("a lie"))
+    assert scene.said == []
+    scene.gets_state()
+    assert scene.all(c.AdoptState) != []
+
+
+@pytest.mark.parametrize("fragment", [1, 65535])
+def test_a_state_of_no_fragment_changes_nothing(fragment: int) -> None:
+    scene = joining()
+    index = scene.gets_cut()
+    assert scene.on(v.StateReceived(A, index, fragment, 0, START)) == []
+
+
+def test_when_the_donor_is_lost_another_cut_is_asked_for() -> None:
+    scene = joining()
+    scene.reads(e.Cut(info(C, 1), A, (Version(0, 0, START),)), e.Member(info(C, 1)))
+    scene.gets_cut(donor=C, slot=2)
+    scene.reads(e.Lost(C, "silent"))
+    assert told(scene) == [m.Join("b", 1, "b:1", "the donor is gone")]
+
+
+def test_when_the_donor_went_on_another_cut_is_asked_for() -> None:
+    scene = joining()
+    index = scene.gets_cut()
+    assert scene.hears(A, m.NoState(index - 1)) == [], "an earlier cut"
+    assert scene.hears(C, m.NoState(index)) == [], "another peer"
+    scene.hears(A, m.NoState(index))
+    assert told(scene) == [m.Join("b", 1, "b:1", "the donor had gone on")]
+
+
+def test_a_transfer_that_takes_too_long_is_asked_for_again() -> None:
+    scene = joining()
+    scene.gets_cut()
+    asked: list[m.Control] = []
+    for _ in range(int(RULES.transfer_timeout_s) + 1):
+        scene.hears(A, m.Heartbeat(0))
+        scene.said = scene.waits(1.0)
+        asked += [x for x in told(scene) if isinstance(x, m.Join)]
+    assert asked == [m.Join("b", 1, "b:1", "the transfer took too long")]
+
+
+def test_a_broken_connection_costs_the_donor_a_second_copy_and_no_second_cut() -> None:
+    scene = joining()
+    index = scene.gets_cut()
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.meets(A)
+    assert told(scene) == [m.ReadLog(index), m.FetchState(index)]
+
+
+def test_caught_up_is_said_again_if_it_may_have_been_lost() -> None:
+    """Else the leader would wait for it for ever."""
+    scene = joining()
+    index = scene.gets_cut()
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.gets_state()
+    assert told(scene) == []
+    scene.meets(A)
+    assert told(scene) == [m.ReadLog(index), m.CaughtUp(index)]
+    scene.reads(e.Member(info(B, 1)))
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.meets(A)
+    assert m.CaughtUp(index) not in told(scene)
+
+
+def test_a_restarted_peer_takes_no_part_in_what_its_earlier_life_did() -> None:
+    scene = Follower(B, incarnation=2)
+    scene.meets(A)
+    log = follower(B).log
+    scene.log = log
+    said = scene.hears(A, m.Append(1, tuple(log.entries)))
+    assert not [x for x in said if isinstance(x, c.ExpectState)], (
+        "that state went to the other life"
+    )
+    scene.on(v.RunAccepted(RULES))
+    scene.reads(e.Lost(B, "restarted"))
+    assert [x for x in told(scene) if isinstance(x, m.Join)] == []
+    assert scene.core.standing.catchup.asking == "new"
+
+
+# Being able -----------------------------------------------------------------------------------
+
+
+def test_a_member_says_whether_it_is_able() -> None:
+    scene = joining()
+    scene.gets_cut()
+    scene.gets_state()
+    scene.reads(e.Member(info(B, 1)))
+    assert told(scene) == [m.Unable("its ranks are not ready")]
+    scene.on(v.TrainersReady())
+    assert told(scene) == [m.Able()]
+
+
+def test_ranks_start_with_the_first_view() -> None:
+    scene = follower(B)
+    assert scene.one(c.Resume) == c.Resume(0, 0, "full", first=False, finish=False)
+
+
+def test_a_joiner_into_a_running_run_is_able_after_some_steps() -> None:
+    scene = joining()
+    scene.reads(view(1, A))
+    scene.gets_cut()
+    scene.gets_state()
+    scene.reads(e.Member(info(B, 1)))
+    scene.on(v.TrainersReady())
+    assert scene.one(c.Resume) == c.Resume(0, 0, "full", first=True, finish=False)
+    assert told(scene) == []
+    scene.on(v.TrainersAble())
+    assert told(scene) == [m.Able()]
+
+
+def test_crashed_ranks_are_not_waited_for() -> None:
+    scene = follower(B)
+    scene.on(v.TrainersLost("out of\nmemory"))
+    assert told(scene) == [m.Unable("out of memory")]
+    scene.on(v.TrainersReady())
+    assert scene.all(c.Resume) != []
+    assert told(scene) == []
+    scene.encode(1)
+    assert m.Able() in told(scene)
+
+
+def test_what_the_leader_may_have_missed_is_said_again() -> None:
+    """Else it would wait in each round for ranks that are gone."""
+    scene = follower(B)
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.on(v.TrainersLost("crash"))
+    assert told(scene) == []
+    scene.meets(A)
+    assert m.Unable("crash") in told(scene)
+
+
+def test_a_member_without_its_state_is_not_able_until_its_next_contribution() -> None:
+    """Said too early, it was void when the cut came, and never said again."""
+    scene = follower(B, C)
+    diverge(scene)
+    assert told(scene)[0] == m.Unable("its ranks are not ready")
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.on(v.ContributionReady(0, 100, 10))
+    scene.meets(A)
+    assert m.Able() not in told(scene)
+    scene.gets_cut(1, slot=2)
+    scene.gets_state(1)
+    assert m.Able() in told(scene), "its ranks wait with a contribution"
+
+
+# Diverging and coming back --------------------------------------------------------------------
+
+
+def diverge(scene: Follower) -> None:
+    """Round 1 is committed with everybody's state before it but ours."""
+    scene.reads(commit(scene, 1, A, B, C, state=digest_text("another state")))
+
+
+def test_a_wrong_state_is_named_and_healed_by_a_new_cut() -> None:
+    scene = follower(B, C)
+    diverge(scene)
+    assert scene.notes("diverged") == ["our state at round 0 is not the majority's"]
+    assert m.Join("b", 1, "b:1", "diverged") in told(scene)
+    scene.reads(commit(scene, 2, A, B, C, state=digest_text("and another")))
+    assert told(scene) == [], "asking again would start the transfer again"
+    scene.gets_cut(2, slot=2)
+    scene.gets_state(2)
+    assert scene.core.rounds[0].version == 2
+    assert scene.core.rounds[0].state_digest == state_digest(2)
+    scene.reads(commit(scene, 3, A, B, C, state=state_digest(2)))
+    assert scene.notes("diverged") == []
+
+
+def test_a_round_that_is_applied_late_is_checked_against_the_next_commit() -> None:
+    scene = follower(B, C)
+    scene.reads(commit(scene, 1, A, B, C))
+    scene.reads(commit(scene, 2, A, B, C, state=digest_text("another state")))
+    stamp = scene.stamp(1)
+    for part, owner in enumerate(scene.core.members.views[-1].parts[0].owners):
+        scene.result(stamp, part, A if owner == B else owner, A, B, C)
+    assert scene.all(c.ApplyRound) != []
+    scene.applied(1)
+    assert scene.notes("diverged") != []
+
+
+def test_whoever_is_declared_lost_and_lives_asks_to_come_back() -> None:
+    scene = follower(B, C)
+    scene.encode(1)
+    scene.reads(e.Lost(B, "silent for 10.0 s"))
+    assert told(scene) == [m.Join("b", 1, "b:1", "declared lost")]
+    scene.gets_cut(slot=2)
+    scene.gets_state()
+    assert scene.all(c.Resume) == [], "round 1 may still count its contribution"
+    scene.reads(e.Member(info(B, 2)))
+    assert m.Able() in told(scene)
+
+
+def test_a_state_that_comes_while_a_round_is_applied_waits_for_it() -> None:
+    """Else the step would be made on the new state, or its answer taken for the newer one."""
+    scene = follower(B, C)
+    scene.reads(e.Lost(B, "silent"))
+    scene.gets_cut(slot=2)
+    scene.reads(commit(scene, 1, A, B, C))
+    for part in range(3):
+        scene.result(scene.stamp(1), part, A, A, B, C)
+    assert scene.all(c.ApplyRound) != []
+    scene.gets_state()
+    assert scene.all(c.AdoptState) == []
+    scene.applied(1)
+    assert scene.all(c.AdoptState) != []
+    assert scene.core.rounds[0].version == 0, "and round 1 again, from the cut on"
+    assert scene.all(c.ApplyRound) != []
+
+
+# Going ----------------------------------------------------------------------------------------
+
+
+def test_leaving_is_said_again_if_it_may_have_been_lost() -> None:
+    """Else the leader would wait for a peer that has finished, and so would everybody."""
+    scene = follower(B, C)
+    scene.on(v.LeaveRequested("a person asked"))
+    assert told(scene) == [m.Leave("a person asked")]
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.meets(A)
+    assert m.Leave("a person asked") in told(scene)
+
+
+def test_who_leaves_does_not_ask_for_a_state_any_more() -> None:
+    """Seed 300147: cut, left, and cut again for ever."""
+    scene = follower(B, C)
+    scene.on(v.LeaveRequested("a person asked"))
+    diverge(scene)
+    assert [x for x in told(scene) if isinstance(x, m.Join)] == []
+
+
+def test_contributions_and_results_name_what_was_sent() -> None:
+    scene = follower(B, C)
+    scene.encode(1)
+    scene.slices(scene.stamp(1), A, C, parts=[1])
+    assert scene.one(c.ReducePart).contributors == tuple(contributor(x) for x in (A, B, C))
+    scene.reduced(scene.stamp(1), 1)
+    assert {x.peer for x in scene.all(c.SendResult)} == {A, C}
+    assert {x.digest for x in scene.all(c.SendResult)} == {part_digest(1)}

@@ -1,0 +1,73 @@
+"""What a person is told while nothing seems to happen."""
+
+from protocols import entries as e
+from protocols import events as v
+from protocols.ids import Version
+from protocols.waiting import Wait, describe
+from tests.protocols.led import Led, leading
+from tests.protocols.scenes import RULES, START, A, B, C, Follower, Scene, follower, info
+
+
+def said(scene: Scene) -> tuple[str, str]:
+    wait = describe(scene.core, scene.now)
+    assert wait.since <= scene.now
+    return wait.phase, wait.reason
+
+
+def test_a_joiner_tells_each_step_of_its_way() -> None:
+    scene = Follower(B)
+    assert said(scene) == ("joining", "the first entries of the log")
+    scene.begins()
+    assert said(scene) == ("joining", "a place in the run")
+    scene.gets_cut()
+    assert said(scene) == ("joining", "state from a")
+    assert describe(scene.core, scene.now).until == scene.now + RULES.transfer_timeout_s
+    scene.gets_state()
+    scene.reads(e.Member(info(B, 1)))
+    assert said(scene) == ("waiting", "the first view")
+
+
+def test_a_leader_says_who_is_missing() -> None:
+    scene = Led(peers_min=3)
+    assert said(scene) == ("waiting", "2 more members (peers_min = 3)")
+    scene.joins(B, able=False)
+    assert said(scene) == ("waiting", "1 more member (peers_min = 3)")
+    scene.joins(C)
+    assert said(scene) == ("waiting", "the ranks of a, b")
+
+
+def test_ranks_that_train_wait_for_nobody() -> None:
+    scene = follower(B, C)
+    assert said(scene) == ("training", "")
+    scene.on(v.TrainersLost("crash"))
+    assert said(scene) == ("training", "its ranks")
+
+
+def test_a_reduction_says_whom_it_waits_for_and_since_when() -> None:
+    scene = follower(B, C)
+    scene.now += 5.0
+    scene.encode(1)
+    began = scene.now
+    scene.now += 5.0
+    wait = describe(scene.core, scene.now)
+    assert wait == Wait("reducing", "round 1: a, c", began, scene.core.deadline)
+    scene.slices(scene.stamp(1), A, C, parts=[1])
+    scene.result(scene.stamp(1), 0, A, A, B, C)
+    assert said(scene) == ("reducing", "round 1: c")
+    scene.result(scene.stamp(1), 2, C, A, B, C)
+    assert said(scene) == ("reducing", "round 1: the commit")
+
+
+def test_the_end_is_told_too() -> None:
+    scene = follower(B, C)
+    scene.on(v.LeaveRequested("SIGTERM"))
+    assert said(scene) == ("stopping", "SIGTERM")
+    done = leading(outer_steps=1)
+    done.core.rounds[0].version = 1
+    assert said(done) == ("finished", "")
+
+
+def test_a_state_for_a_member_is_told_as_joining() -> None:
+    scene = follower(B, C)
+    scene.reads(e.Cut(info(B, 2), C, (Version(0, 0, START),)))
+    assert said(scene) == ("joining", "state from c")
