@@ -1,14 +1,12 @@
 """Child processes that never outlive their parent, and never leave a zombie.
 
 A child runs in its own session, so that it is killed together with what it started, and is
-watched through a pidfd: no SIGCHLD handler and no child watcher of asyncio. As a program
-(`python -m peers.processes PARENT_PID COMMAND...`) this file runs COMMAND so that it dies with
-its parent. Must NOT know what the children are for.
+watched through a pidfd: no SIGCHLD handler and no child watcher of asyncio. Must NOT know what
+the children are for.
 """
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,22 +15,6 @@ from collections.abc import Mapping, Sequence
 
 KILL_TIMEOUT_S = 10.0
 """A SIGKILLed process that is not gone after this long is stuck in the kernel."""
-EXIT_CANNOT_RUN = 127
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(expected_parent_pid: int) -> None:
-    """Have the kernel SIGKILL this process when the thread that forked it ends.
-
-    Call it first in a child. A stopped process cannot watch a socket, but it can be killed.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    if os.getppid() != expected_parent_pid:
-        # It died before the call above: nobody is left who could notice our exit status.
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Child:
@@ -107,7 +89,7 @@ def start_child(
 
 def dying_with_us(argv: Sequence[str], *, python: str = sys.executable) -> list[str]:
     """The command that runs `argv` so that it dies with this process."""
-    return [python, "-m", "peers.processes", str(os.getpid()), *argv]
+    return [python, "-m", "peers.tether", str(os.getpid()), *argv]
 
 
 def kill_group(leader_pid: int) -> None:
@@ -177,17 +159,3 @@ def _children_by_parent() -> dict[int, list[int]]:
         parent = int(stat[stat.rindex(b")") + 1 :].split()[1])
         children.setdefault(parent, []).append(int(entry))
     return children
-
-
-def main(argv: Sequence[str]) -> None:
-    """`PARENT_PID COMMAND...`: become COMMAND, which keeps the death signal."""
-    die_with_parent(int(argv[0]))
-    try:
-        os.execvp(argv[1], list(argv[1:]))  # noqa: S606
-    except OSError as error:
-        sys.stderr.write(f"cannot run {argv[1]}: {error.strerror}\n")
-        sys.exit(EXIT_CANNOT_RUN)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

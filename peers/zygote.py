@@ -31,7 +31,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, cast
 
-from peers.processes import die_with_parent, kill_group
+from peers.processes import kill_group
+from peers.tether import die_with_parent
 
 PACKET_BYTES_MAX = 1 << 16
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from peers.processes import (
-    EXIT_CANNOT_RUN,
     dying_with_us,
     kill_descendants,
     start_child,
     wait_ended,
 )
+from peers.tether import EXIT_CANNOT_RUN
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,6 +140,6 @@ def test_a_command_dies_with_the_process_that_started_it() -> None:
 
 def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
     somebody_else = 1
-    program = f"from peers.processes import die_with_parent; die_with_parent({somebody_else})"
+    program = f"from peers.tether import die_with_parent; die_with_parent({somebody_else})"
     result = subprocess.run([sys.executable, "-c", program], timeout=10, check=False)
     assert result.returncode == -signal.SIGKILL

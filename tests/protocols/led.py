@@ -32,6 +32,7 @@ class Led(Scene):
         name = peer.split(".")[0]
         self.hears(peer, m.Join(name, incarnation, f"{name}:1", "new"))
         index, cut = self.core.members.cuts[peer]
+        self.hears(peer, m.FetchState(index))  # To its donor; whoever else hears it has none.
         version = cut.versions[0]
         self.hears(peer, m.Have(0, version.round, version.state_digest))
         self.hears(peer, m.CaughtUp(index))

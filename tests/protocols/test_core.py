@@ -1,12 +1,31 @@
 """Whole rounds between several cores: what is counted, what is not, and what a loss costs."""
 
+from dataclasses import replace
+
+import pytest
+
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.ids import PROTOCOL_VERSION, Contributor, Stamp, digest_text
+from protocols.ids import PROTOCOL_VERSION, Contributor, Stamp, Version, digest_text
 from protocols.waiting import describe
-from tests.protocols.room import RULES, Room, is_message
+from tests.protocols.led import leading
+from tests.protocols.room import RULES as ROOM_RULES
+from tests.protocols.room import Room, is_message
+from tests.protocols.scenes import (
+    RULES,
+    STRANGER,
+    A,
+    B,
+    C,
+    Scene,
+    contributor,
+    follower,
+    info,
+    run,
+    view,
+)
 
 
 def rosters(room: Room) -> list[list[str]]:
@@ -100,7 +119,7 @@ def test_the_late_one_is_left_out_rebased_and_counts_once_later() -> None:
     room = Room("abc")
     for name in ("a", "b"):
         room.contribute(name, tokens=100)
-    room.wait(RULES.round_grace_s + 1)
+    room.wait(ROOM_RULES.round_grace_s + 1)
     assert rosters(room) == [["a", "b"]]
     [attempt] = [x for x in room.log(e.Attempt) if isinstance(x, e.Attempt)]
     assert "c not ready within the grace window" in attempt.why
@@ -224,7 +243,7 @@ def test_a_follower_without_its_leader_stops_and_says_what_to_do() -> None:
     room = Room("ab")
     room.feed("b", v.PeerDisconnected(room.ids["a"], "end of stream"))
     del room.peers["a"]
-    room.wait(RULES.silence_timeout_s + 1)
+    room.wait(ROOM_RULES.silence_timeout_s + 1)
     stop = room.last("b", c.Stop)
     assert isinstance(stop, c.Stop)
     assert stop.outcome == "failed"
@@ -255,3 +274,124 @@ def test_a_hello_says_where_the_leader_is() -> None:
     assert room.peers["a"].leader_address() == "a:1"
     assert room.peers["b"].leader_address() == "a:1"
     assert PROTOCOL_VERSION >= 1
+
+
+# One core alone -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Ready(Stamp(1, 0, 1, 0, 0, 1, 0), contributor(STRANGER)),
+        m.Hold(Stamp(1, 0, 1, 0, 0, 1, 0), digest_text("x")),
+        m.Have(0, 9, digest_text("x")),
+        m.Waiting(Stamp(1, 0, 1, 0, 0, 1, 0), (B,)),
+        m.Able(),
+        m.Unable(""),
+        m.Leave("bye"),
+        m.Fetch(Stamp(1, 0, 1, 0, 0, 1, 0), 0),
+        m.CaughtUp(5),
+        m.Heartbeat(99),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_nothing_that_a_stranger_says_changes_anything(message: m.Control) -> None:
+    scene = leading(B)
+    if isinstance(message, m.Ready | m.Hold | m.Waiting | m.Fetch):
+        lineage = scene.core.log.lineage
+        message = replace(message, stamp=replace(message.stamp, lineage=lineage))
+    scene.meets(STRANGER)
+    log = list(scene.core.log.entries)
+    assert scene.hears(STRANGER, message) == []
+    assert scene.core.log.entries == log
+    assert not scene.core.rounds[0].others_wait
+    assert scene.core.leader is not None
+    assert scene.core.leader.reports.rounds == {}
+
+
+def test_a_strangers_contribution_does_not_hurry_our_ranks() -> None:
+    scene = follower(B, C)
+    scene.meets(STRANGER)
+    scene.hears(STRANGER, m.Ready(scene.stamp(1), contributor(STRANGER)))
+    assert not scene.core.rounds[0].others_wait
+    scene.hears(C, m.Ready(scene.stamp(1), contributor(C)))
+    assert scene.core.rounds[0].others_wait
+
+
+def test_a_stranger_gets_no_result() -> None:
+    scene = leading()
+    scene.encode(1)
+    stamp = scene.stamp(1)
+    scene.reduced(stamp, 0)
+    scene.meets(STRANGER)
+    assert scene.hears(STRANGER, m.Fetch(stamp, 0)) == []
+
+
+def test_a_refusal_counts_only_if_it_is_the_leaders() -> None:
+    """Anybody could end a run with one message."""
+    scene = follower(B, C)
+    scene.hears(C, m.Refused("go away"))
+    assert not scene.core.stopped
+    assert scene.notes("misbehaviour") != []
+    scene.hears(A, m.Refused("go away"))
+    assert scene.one(c.Stop) == c.Stop("refused by a: go away", "refused")
+    led = leading(B)
+    led.hears(B, m.Refused("go away"))
+    assert not led.core.stopped
+
+
+def test_a_log_that_makes_no_sense_ends_us_with_a_sentence() -> None:
+    """And leaves nothing half applied for the next message to trip over."""
+    scene = follower(B, C)
+    scene.reads(e.Left(STRANGER, "?"), e.Left(C, "x"))
+    stop = scene.one(c.Stop)
+    assert stop.outcome == "failed"
+    assert "loses mallory.6666666f, who is not there; a wrote it" in stop.why
+
+
+def test_the_log_of_another_run_is_not_read() -> None:
+    scene = follower(B, C)
+    entry = e.LogEntry(scene.log.last_index + 1, 1, e.Left(C, "x"))
+    scene.hears(A, m.Append(2, (entry,)))
+    assert scene.core.log.last_index == scene.log.last_index
+    assert scene.notes("misbehaviour") != []
+
+
+def test_a_heartbeat_that_is_ahead_makes_us_read_on_once() -> None:
+    scene = follower(B, C)
+    here = scene.core.log.last_index
+    assert scene.hears(A, m.Heartbeat(here)) == []
+    scene.hears(A, m.Heartbeat(here + 5))
+    assert scene.sent(m.ReadLog) == [(A, m.ReadLog(here))]
+    assert scene.hears(A, m.Heartbeat(here + 6)) == [], "the answer is under way"
+    scene.reads(view(2, A, B))
+    scene.hears(A, m.Heartbeat(here + 6))
+    assert scene.sent(m.ReadLog) == [(A, m.ReadLog(here + 1))]
+
+
+def test_a_member_that_breaks_a_rule_is_lost_unless_it_comes_back() -> None:
+    scene = leading(B, C)
+    scene.hears(B, m.Have(0, 7, digest_text("x")))
+    assert scene.notes("misbehaviour") == [f"{B}: reports a state that was never committed"]
+    assert scene.one(c.Disconnect).peer == B
+    scene.waits(RULES.reconnect_grace_s)
+    assert B not in scene.core.members.members
+    assert C in scene.core.members.members
+
+
+def test_what_a_follower_is_told_of_the_leaders_business_is_nothing_to_it() -> None:
+    scene = follower(B, C)
+    for message in (m.Able(), m.Leave("x"), m.Join("c", 1, "c:1", ""), m.ReadLog(0)):
+        assert scene.hears(C, message) == []
+
+
+def test_a_restored_run_goes_on_where_it_was() -> None:
+    scene = Scene(A, join=False)
+    scene.on(v.RunAccepted(RULES))
+    restore = e.Restore(5, (Version(0, 4, digest_text("4")),), 40, 400, (info(A, 3),), salt=1)
+    scene.on(v.TrainersReady())
+    scene.on(v.Bootstrap(run(), restore, (digest_text("4"),)))
+    assert [x.entry for x in scene.all(c.Applied)][2] == e.Member(info(A, 3))
+    assert scene.one(c.Resume) == c.Resume(0, 4, "full", first=False, finish=False)
+    scene.encode(5)
+    assert scene.one(c.ReducePart).stamp.round == 5

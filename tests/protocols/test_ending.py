@@ -1,13 +1,32 @@
 """When peers go, and what they say."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.core import PeerCore
+from protocols.ids import TensorSpec
 from tests.protocols.led import leading
-from tests.protocols.scenes import RULES, A, B, C, Follower, commit, follower, info, run
+from tests.protocols.scenes import (
+    RULES,
+    START,
+    A,
+    B,
+    C,
+    Follower,
+    commit,
+    contributor,
+    follower,
+    identity,
+    info,
+    result_digest,
+    run,
+    view,
+)
 
 
 def finishing() -> Follower:
@@ -18,8 +37,6 @@ def finishing() -> Follower:
     scene.gets_state()
     scene.reads(e.Member(info(B, 1)))
     scene.on(v.TrainersReady())
-    from tests.protocols.scenes import view
-
     scene.reads(view(1, A, B))
     scene.reads(commit(scene, 1, A, B))
     for part in range(3):
@@ -47,8 +64,14 @@ def test_the_leader_may_go_before_it_has_written_that_down() -> None:
 
 def test_the_leader_goes_last() -> None:
     scene = leading(B, outer_steps=1)
-    scene.core.rounds[0].version = 1
-    assert not [x for x in scene.on(v.DeadlineReached()) if isinstance(x, c.Stop)]
+    scene.hears(B, m.Unable("crash"))
+    scene.encode(1)
+    stamp = scene.stamp(1, number=2)
+    scene.reduced(stamp, 0)
+    scene.hears(B, m.Hold(stamp, result_digest((contributor(A),), 1)))
+    scene.applied(1)
+    assert scene.one(c.Resume).finish
+    assert not scene.core.stopped
     scene.hears(B, m.Leave("finished"))
     assert scene.one(c.Stop) == c.Stop("finished", "finished")
 
@@ -135,12 +158,6 @@ def test_a_run_whose_last_result_is_lost_ends_with_a_sentence() -> None:
 
 
 def test_a_run_that_no_message_can_carry_does_not_begin() -> None:
-    from dataclasses import replace
-
-    from protocols.core import PeerCore
-    from protocols.ids import TensorSpec
-    from tests.protocols.scenes import START, identity
-
     layout = tuple(TensorSpec(0, f"{n:0100}", (1,), n) for n in range(10_000))
     core = PeerCore(identity(A), join=False)
     said = core.handle(v.Bootstrap(replace(run(), layout=layout), None, (START,)), 0.0)

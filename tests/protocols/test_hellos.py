@@ -8,6 +8,7 @@ from protocols.hellos import Identity, refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from protocols.membership import Membership
 from protocols.messages import Hello
+from protocols.wire import PEERS_MAX
 
 ME = Identity(peer=PeerId("a.1"), name="a", incarnation=1, address="h:1")
 HELLO = Hello(PROTOCOL_VERSION, 0, PeerId("b.2"), "b", 2, "h:2", "")
@@ -44,3 +45,17 @@ def test_a_refusal_says_why_and_what_to_do(hello: Hello, says: str) -> None:
 
 def test_before_we_know_our_run_any_run_may_come() -> None:
     assert answer(replace(HELLO, run=8), run=0) == ""
+
+
+def test_no_more_peers_are_let_in_than_a_message_can_name() -> None:
+    members = Membership()
+    for slot in range(PEERS_MAX):
+        peer = PeerId(f"p{slot}.1")
+        members.members[peer] = PeerInfo(peer, f"p{slot}", 1, "h:1", slot)
+    assert "peers already" in refusal(HELLO, me=ME, run=7, members=members)
+    known = replace(HELLO, peer=PeerId("p7.1"))
+    assert refusal(known, me=ME, run=7, members=members) == ""
+
+
+def test_we_are_in_the_log_as_we_say() -> None:
+    assert ME.info(3) == PeerInfo(ME.peer, "a", 1, "h:1", 3)

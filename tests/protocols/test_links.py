@@ -1,11 +1,14 @@
 """What keeps connections as they should be: heartbeats, renewal of hanging ones."""
 
+from protocols import commands as c
+from protocols import messages as m
 from protocols.commands import Connect, Disconnect, Send
 from protocols.events import PeerConnected
 from protocols.links import Links
 from protocols.liveness import Loss
 from protocols.messages import Heartbeat
-from tests.protocols.scenes import A, B, C, identity
+from tests.protocols.led import leading
+from tests.protocols.scenes import RULES, STRANGER, A, B, C, follower, identity
 
 
 def linked() -> Links:
@@ -56,3 +59,23 @@ def test_the_deadline_is_the_earliest_of_both() -> None:
     links.connected(PeerConnected(C, 1, "c:1", ""), 0.0)
     assert links.deadline == 0.5, "a heartbeat"
     assert links.seeking.deadline == 1.0
+
+
+def test_a_silent_stranger_is_not_kept() -> None:
+    scene = leading(B)
+    scene.meets(STRANGER)
+    said: list[c.Command] = []
+    for _ in range(int(RULES.silence_timeout_s) + 1):
+        scene.hears(B, m.Heartbeat(0))
+        said += scene.waits(1.0)
+    gone = [x for x in said if isinstance(x, c.Disconnect)]
+    assert [x.peer for x in gone] == [STRANGER]
+
+
+def test_a_silent_follower_is_dialled_again_by_who_dialled_it() -> None:
+    scene = follower(B, C)
+    for _ in range(int(RULES.silence_timeout_s)):
+        scene.hears(A, m.Heartbeat(0))
+        scene.said = scene.waits(1.0)
+    assert [x.peer for x in scene.all(c.Disconnect)] == [C]
+    assert scene.all(c.Connect) == [], "it was connected before we read our cut"

@@ -77,3 +77,39 @@ def test_the_deadline_is_the_next_thing_that_happens() -> None:
     assert liveness.deadline() == 1.0
     liveness.disconnected(B, "x", 0.5)
     assert liveness.deadline() == 0.75
+
+
+def test_our_own_pause_is_nobodys_absence() -> None:
+    """It was disconnected when we were stopped: it could not come back to us."""
+    liveness = watched()
+    tick(liveness, 2.0, alive=(A, B))
+    liveness.disconnected(B, "end of stream", 2.1)
+    assert liveness.lost(60.0) == []
+    liveness.due_heartbeats(60.0)
+    assert liveness.lost(60.2) == []
+    assert liveness.lost(60.25) == [Loss(B, "end of stream", silent=False)]
+
+
+def test_having_nobody_to_hear_is_no_pause() -> None:
+    """Else a follower whose only connection is gone would wait for its leader for ever."""
+    liveness = Liveness(RULES, patient=True)
+    liveness.connected(A, 0.0)
+    liveness.disconnected(A, "end of stream", 0.5)
+    assert liveness.deadline() == 5.5
+    assert liveness.lost(5.5) == [Loss(A, "end of stream", silent=False)]
+
+
+def test_the_first_connection_after_a_while_starts_the_heartbeats_anew() -> None:
+    liveness = watched()
+    for peer in (A, B):
+        liveness.gone(peer)
+    liveness.connected(A, 50.0)
+    assert liveness.deadline() == 51.0
+
+
+def test_a_connection_that_could_not_be_made_again_is_counted_once() -> None:
+    liveness = watched()
+    liveness.lost(0.5)
+    liveness.disconnected(B, "end of stream", 1.0)
+    liveness.disconnected(B, "refused", 1.2)
+    assert liveness.lost(1.25) == [Loss(B, "end of stream", silent=False)]

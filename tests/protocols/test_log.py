@@ -3,9 +3,11 @@
 import pytest
 
 from protocols import entries as e
-from protocols.errors import RemoteProtocolError
+from protocols import wire
+from protocols.errors import LogError, RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.log import Log
+from protocols.messages import Append
 
 LEADER = PeerId("a.1")
 
@@ -77,3 +79,32 @@ def test_after_gives_one_message_worth() -> None:
     assert log.after(0) == log.entries
     assert log.after(2) == log.entries[2:]
     assert log.after(3) == []
+
+
+def test_after_never_gives_more_than_a_message_can_carry() -> None:
+    """A leader of some hundred peers would have stopped at its own assertion."""
+    log = Log()
+    log.append(run())
+    peers = tuple(PeerId(f"a-peer-with-a-long-name-{n:03}.00000001") for n in range(500))
+    for number in range(1, 200):
+        log.append(e.Attempt(1, 0, 0, 1, number, peers, peers, ""))
+    index = 0
+    while entries := log.after(index):
+        assert len(wire.encode(Append(1, tuple(entries)))) <= wire.CONTROL_BYTES_MAX
+        assert entries[0].index == index + 1
+        index = entries[-1].index
+    assert index == log.last_index
+
+
+def test_after_gives_at_most_as_many_as_a_message_may_have() -> None:
+    log = grown()
+    for _ in range(2 * wire.ENTRIES_MAX):
+        log.append(left())
+    assert len(log.after(0)) == wire.ENTRIES_MAX
+
+
+def test_an_entry_that_no_message_can_carry_is_refused() -> None:
+    log = Log()
+    with pytest.raises(LogError, match="fit into a message"):
+        log.append(e.Run(1, "x" * wire.CONTROL_BYTES_MAX, "", 1, 10, 1, (), (8,)))
+    assert log.last_index == 0

@@ -48,7 +48,7 @@ def test_a_joiner_reads_the_log_before_it_asks_for_a_cut() -> None:
     scene = Follower(B)
     scene.meets(A)
     assert told(scene) == [m.ReadLog(0)]
-    scene.reads(*joining().log.entries[0:0])
+    scene = Follower(B)
     scene.begins()
     assert told(scene) == [m.Join("b", 1, "b:1", "new")]
 

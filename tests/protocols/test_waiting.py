@@ -63,7 +63,7 @@ def test_the_end_is_told_too() -> None:
     scene.on(v.LeaveRequested("SIGTERM"))
     assert said(scene) == ("stopping", "SIGTERM")
     done = leading(outer_steps=1)
-    done.core.rounds[0].version = 1
+    done.core.rounds[0].version = 1  # As if it were applied.
     assert said(done) == ("finished", "")
 
 

@@ -1,6 +1,8 @@
 """Every message survives the wire; nothing else does, and nothing but WireError comes of it."""
 
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast, get_args, get_type_hints
 
 import msgpack
@@ -162,3 +164,101 @@ def test_collections_have_a_limit() -> None:
     )
     with pytest.raises(wire.WireError, match="items, at most"):
         wire.decode(wire.encode(m.Append(1, many)), size_max=wire.CONTROL_BYTES_MAX)
+
+
+def test_limits_of_texts_and_lists_hold_to_the_last_one() -> None:
+    longest = m.Leave("x" * wire.TEXT_MAX)
+    assert wire.decode(wire.encode(longest), size_max=wire.CONTROL_BYTES_MAX) == longest
+    peers = tuple(ids.PeerId(f"p{n}") for n in range(wire.PEERS_MAX))
+    most = m.Waiting(READY.stamp, peers)
+    assert wire.decode(wire.encode(most), size_max=wire.CONTROL_BYTES_MAX) == most
+    for message in (
+        m.Leave("x" * (wire.TEXT_MAX + 1)),
+        m.Waiting(READY.stamp, (*peers, ids.PeerId("one more"))),
+        m.Join("n" * (wire.NAME_MAX + 1), 1, "a:1", ""),
+    ):
+        with pytest.raises(wire.WireError):
+            wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX)
+
+
+@pytest.mark.parametrize("depth", [900, 990, 1000, 1020, 1023, 1024, 2000])
+def test_lists_in_lists_are_refused_at_every_depth(depth: int) -> None:
+    """Naming the culprit in full would exceed Python's stack before msgpack's limit is reached."""
+    with pytest.raises(wire.WireError):
+        wire.decode(b"\x91" * depth + b"\x90", size_max=wire.CONTROL_BYTES_MAX)
+
+
+def nested(depth: int, width: int) -> bytes:
+    """A list of `width` empty lists, the first of which is such a list again, and so on."""
+    head = b"\xdc" + width.to_bytes(2, "big")
+    return (head * depth + b"\x90" + b"\x90" * ((width - 1) * depth))[: wire.CONTROL_BYTES_MAX]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        nested(100, 9_999),
+        (b"\xdd" + (1_000_000).to_bytes(4, "big")) * 1000,
+        (b"\xdc" + (9_999).to_bytes(2, "big")) * 1000,
+        b"\xdf" + (1 << 20).to_bytes(4, "big") + b"\x80" * 1000,
+        b"\x93\xc0" * (wire.CONTROL_BYTES_MAX // 2),
+    ],
+    ids=["lists of lists", "headers of long lists", "headers of lists", "a long map", "deep"],
+)
+def test_the_worst_bytes_of_a_stranger_cost_bounded_memory(payload: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(wire.WireError):
+            wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 * wire.CONTROL_BYTES_MAX
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "\x1b[2J", "\u202eright to left", "\x00"])
+def test_what_people_read_cannot_move_their_cursor(text: str) -> None:
+    for message in (m.Leave(text), m.Join(text, 1, "a:1", ""), m.Join("b", 1, text, "")):
+        with pytest.raises(wire.WireError, match="expected a text"):
+            wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX)
+
+
+@given(st.text(max_size=3000))
+@settings(deadline=None)
+def test_every_reason_of_ours_can_travel(text: str) -> None:
+    message = m.Leave(wire.one_line(text))
+    assert wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX) == message
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-9, 1 << 63)
+        | st.text(max_size=4)
+        | st.binary(max_size=4),
+        lambda inner: st.lists(inner, max_size=8),
+        max_leaves=40,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_any_list_of_anything_is_a_message_or_a_wire_error(raw: object) -> None:
+    payload = cast(bytes, msgpack.packb([11, *raw] if isinstance(raw, list) else raw))
+    try:
+        message = wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+    except wire.WireError:
+        return
+    assert wire.encode(message) == payload
+
+
+def test_what_we_send_fits() -> None:
+    """Too long is our own fault: the log splits what it sends."""
+    entry = e.LogEntry(1, 1, e.Run(1, "x" * wire.CONTROL_BYTES_MAX, "", 1, 1, 1, (), (1,)))
+    with pytest.raises(AssertionError, match="too long for the wire"):
+        wire.encode(m.Append(1, (entry,)))
+
+
+def test_views_of_memory_are_decoded_too() -> None:
+    """As they come from a socket: without a copy."""
+    payload = wire.encode(replace(READY))
+    assert wire.decode(memoryview(bytearray(payload)), size_max=len(payload)) == READY
