@@ -5,6 +5,7 @@ Must NOT know what it carries.
 """
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -29,7 +30,11 @@ class Line:
     free_at: dict[tuple[PeerId, str], float] = field(
         default_factory=dict[tuple[PeerId, str], float]
     )
-    """By (sender, purpose): order is kept."""
+    """By (sender, purpose): the earliest time at which the next one may arrive."""
+    under_way: dict[tuple[PeerId, str], deque[Callable[[], None]]] = field(
+        default_factory=dict[tuple[PeerId, str], deque[Callable[[], None]]]
+    )
+    """By (sender, purpose): what is to be delivered, in order."""
 
 
 class Network:
@@ -49,6 +54,7 @@ class Network:
         line = self.line(one, other)
         line.up = True
         line.connection += 1
+        line.under_way.clear()
 
     def disconnect(self, one: PeerId, other: PeerId) -> bool:
         """False if there was no connection."""
@@ -72,17 +78,19 @@ class Network:
         delay = self.delay_s * (1 + self._jitter * self._random.random())
         if purpose == "bulk" and now < line.slow_until:
             delay += line.slow_s
-        arrival = max(line.free_at.get((sender, purpose), 0.0), now + delay, line.stalled_until)
+        arrival = max(line.free_at.get((sender, purpose), 0.0), now + delay)
         line.free_at[sender, purpose] = arrival + 1e-6
+        queue = line.under_way.setdefault((sender, purpose), deque())
+        queue.append(deliver)
         connection = line.connection
 
         def arrive(at: float) -> None:
             if not line.up or line.connection != connection:
                 return
-            if at < line.stalled_until:  # It began to hang while this was under way.
+            if at < line.stalled_until:
                 wait, later = line.stalled_until - at, line.stalled_until
                 self._schedule(wait, lambda: arrive(later))
             else:
-                deliver()
+                queue.popleft()()  # The oldest, whichever came through the stall first.
 
         self._schedule(arrival - now, lambda: arrive(arrival))

@@ -84,6 +84,8 @@ class Node:
         self.why = ""
         self.asked_to_leave = False
         self.paused_until = 0.0
+        self.deadline = float("inf")
+        """The core's, which only an event can change."""
         self.outer = 0
         """The outer parameter, modulo PRIME."""
         self.corrupt = False
@@ -117,6 +119,7 @@ class Node:
             self.after(0.0, lambda: self.give(event, value))
             return
         commands = self.core.handle(event, self.world.now)
+        self.deadline = self.core.deadline
         self._keep(event, value, commands)
         for command in commands:
             self._do(command)

@@ -128,9 +128,19 @@ class World:
             node.give(v.RunAccepted(RULES))
             node.give(v.Bootstrap(run, None, (digest,)))
         else:
-            self.dial(node, self.leader.core.me.address)
+            self.dial(node, self._way_in(node))
         node.after(self.random.uniform(0.0, 2.0), lambda: node.give(v.TrainersReady()))
         return node
+
+    def _way_in(self, node: Node) -> str:
+        """Where a peer is told to join: mostly at the leader, but anybody finds the way, even
+        somebody who has only just come."""
+        knows = self.leader
+        if self.spring is not None and node.core.me.incarnation == 1 and self.random.random() < 0.3:
+            knows = self.random.choice(
+                [other for other in self.live if other is not node] or [knows]
+            )
+        return knows.core.me.address
 
     # Time -----------------------------------------------------------------------------------
 
@@ -141,7 +151,7 @@ class World:
         """Run until every live peer has stopped, or the time is over."""
         while self.now < until_s and self.live:
             due, node = min(
-                ((max(n.core.deadline, n.paused_until), n) for n in self.live),
+                ((max(node.deadline, node.paused_until), node) for node in self.live),
                 key=lambda pair: (pair[0], pair[1].peer),
             )
             if self._heap and self._heap[0][0] <= due:
@@ -150,7 +160,7 @@ class World:
             elif due < float("inf"):
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
-                if node.running and node.core.deadline <= due:
+                if node.running and node.deadline <= due:
                     self.checkers.found(f"{node.peer}: the deadline {due} stays in the past")
                     return
             else:

@@ -1,0 +1,130 @@
+"""Each checker fires when it is fed what must never happen, and keeps quiet otherwise."""
+
+from dataclasses import replace
+
+import pytest
+
+from protocols import entries as e
+from protocols.ids import PeerId, Stamp, digest_text
+from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
+from sims.world import World
+from tests.protocols.scenes import BORDERS, A, B, contributor, manifest
+
+STAMP = Stamp(1, 2, 1, 0, 0, 1, 0)
+STEPS = 10
+X = digest_text("x")
+
+
+def commit(round_: int = 1, *peers: PeerId) -> e.Commit:
+    terms = tuple(contributor(peer, round_) for peer in peers or (A, B))
+    return e.Commit(1, 0, 0, round_, 0, terms, BORDERS, X, "")
+
+
+def fed(*, first: int = 0) -> Checkers:
+    """A and B encoded their first ten steps, worth 3 and 5."""
+    checkers = Checkers()
+    for peer, delta in ((A, 3), (B, 5)):
+        made = Contribution(peer, delta, first, first + STEPS, delta)
+        checkers.encoded(manifest(peer, 1), made)
+    return checkers
+
+
+def test_one_log_for_all() -> None:
+    checkers = fed()
+    checkers.applied(A, 1, commit())
+    checkers.applied(B, 1, commit())
+    assert checkers.violations == []
+    checkers.applied(B, 1, replace(commit(), result_digest=digest_text("y")))
+    assert "has another entry 1" in checkers.violations[0]
+
+
+def test_a_step_counts_once() -> None:
+    checkers = fed()
+    checkers.applied(A, 1, commit(1))
+    for peer, delta in ((A, 3), (B, 5)):
+        checkers.encoded(manifest(peer, 2), Contribution(peer, delta, 5, 5 + STEPS, delta))
+    checkers.applied(A, 2, commit(2))
+    assert [text for text in checkers.violations if "are counted already" in text] == (
+        checkers.violations
+    )
+    assert len(checkers.violations) == 2
+    assert "round 2 counts steps 5 to 15" in checkers.violations[0]
+
+
+def test_later_steps_count_too() -> None:
+    checkers = fed()
+    checkers.applied(A, 1, commit(1))
+    for peer in (A, B):
+        checkers.encoded(manifest(peer, 2), Contribution(peer, 1, STEPS, 2 * STEPS, 1))
+    checkers.applied(A, 2, commit(2))
+    assert checkers.violations == []
+
+
+def test_a_contribution_says_how_many_steps_it_holds() -> None:
+    checkers = Checkers()
+    checkers.encoded(manifest(A, 1), Contribution(A, 3, 0, STEPS + 1, 3))
+    checkers.applied(A, 1, commit(1, A))
+    assert checkers.violations != []
+
+
+def test_a_contribution_holds_exactly_the_uncounted_steps() -> None:
+    checkers = Checkers()
+    checkers.encoded(X, Contribution(A, 3, 0, STEPS, 4))
+    assert checkers.violations == [f"{A} contributes 3, its steps add up to 4"]
+
+
+def test_a_round_is_applied_with_what_its_commit_lists() -> None:
+    checkers = fed()
+    checkers.applied(A, 1, commit())
+    mean = 8 * pow(2, -1, PRIME) % PRIME
+    checkers.means(STAMP, {mean})
+    assert checkers.violations == []
+    checkers.means(STAMP, {3})
+    checkers.means(STAMP, {mean, 3})
+    assert len(checkers.violations) == 2
+
+
+def test_all_arrive_at_one_state() -> None:
+    checkers = Checkers()
+    checkers.state(A, 1, X)
+    checkers.state(B, 1, X)
+    checkers.state(B, 2, digest_text("y"))
+    assert checkers.violations == []
+    checkers.state(B, 1, digest_text("y"))
+    assert "round 1" in checkers.violations[0]
+
+
+def test_live_work_is_not_thrown_away() -> None:
+    checkers = fed()
+    checkers.dropped(A, 0, 0)
+    checkers.applied(A, 1, commit())
+    checkers.dropped(A, 0, STEPS)
+    assert checkers.violations == []
+    checkers.dropped(A, STEPS, STEPS + 3)
+    assert checkers.violations == [f"steps 10 to 13 of {A} are thrown away"]
+
+
+@pytest.mark.parametrize(("corrupted", "kind", "found"), [
+    (False, "diverged", 1),
+    (True, "diverged", 0),
+    (False, "misbehaviour", 1),
+    (True, "misbehaviour", 1),
+    (False, "transfer", 0),
+])  # fmt: skip
+def test_notes_that_need_a_reason(corrupted: bool, kind: str, found: int) -> None:
+    checkers = Checkers()
+    checkers.corrupted = corrupted
+    checkers.note(kind, "x")
+    assert len(checkers.violations) == found
+
+
+def test_nothing_may_pile_up() -> None:
+    world = World(3, peers=2, outer_steps=10)
+    world.run(until_s=5.0)
+    node = world.leader
+    world.checkers.memory(node)
+    assert world.checkers.violations == []
+    node.store.results.update({(replace(STAMP, round=n), 0): 1 for n in range(KEPT_MAX + 1)})
+    world.checkers.memory(node)
+    size = len(node.store.results)
+    assert world.checkers.violations == [f"{node.peer} keeps {size} results"]
