@@ -191,6 +191,14 @@ def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]
     return record.cut, record.layout, arrays
 
 
+def lineage_of(path: Path) -> str:
+    """Of the run when this checkpoint was written; "" if it is not whole."""
+    try:
+        return _inspect(path, digests=False).cut.lineage
+    except CheckpointError:
+        return ""
+
+
 def prune(directory: Path, keep: int) -> list[str]:
     """Delete all but the `keep` newest complete checkpoints; return the names deleted.
 

@@ -7,7 +7,7 @@ goes on. Must NOT decide what a checkpoint looks like (checkpoint.py).
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from lowcomm.checkpoint import (
     Layout,
     PeerCut,
     SeatCut,
+    lineage_of,
     prune,
     write_checkpoint,
 )
@@ -44,11 +45,11 @@ class Checkpointer:
         directory: Path,
         *,
         every_rounds: int,
-        written: Callable[[Path, int], None],
+        written: Callable[[Path, Cut], None],
         failed: Callable[[str], None] = complain,
     ) -> None:
-        """`written` is called in the loop's thread with the path and the round, `failed` with the
-        reason: a full disk costs a checkpoint, not the run.
+        """`written` is called in the loop's thread with the path and what is in it, `failed` with
+        the reason: a full disk costs a checkpoint, not the run.
         """
         self._directory = directory
         self._every = every_rounds
@@ -56,6 +57,8 @@ class Checkpointer:
         self._failed = failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._last_round = -1
+        self._life = 0
+        """Rises when the run goes back: what is being written then is of no use."""
         self._pending: asyncio.Future[None] | None = None
 
     def is_due(self, round_: int) -> bool:
@@ -76,7 +79,9 @@ class Checkpointer:
         if busy or round_ <= self._last_round:
             return
         self._last_round = round_
-        self._pending = asyncio.ensure_future(self._write(self._job(core, replica), round_))
+        cut = _cut(core, replica, self.rank_state(round_).name)
+        job = self._job(cut, replica)
+        self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
     async def finish(self, core: PeerCore, replica: Replica) -> None:
         """Write what is newer than the last checkpoint, and wait until it is on the disk."""
@@ -87,12 +92,24 @@ class Checkpointer:
         if self._pending is not None:
             await self._pending
 
+    def take_back(self, round_: int, *, ended: Collection[str]) -> None:
+        """The run went back: what is newer in a lineage that has ended is of no use.
+
+        `ended`: those lineages. A newer checkpoint of another one stays: we read history. What is
+        not whole goes too.
+        """
+        self._last_round = min(self._last_round, round_)
+        self._life += 1
+        for path in (self._directory / CHECKPOINTS).glob("round-*"):
+            number = path.name.removeprefix("round-").partition(".")[0]
+            newer = number.isdecimal() and int(number) > round_
+            if newer and lineage_of(path) in ("", *ended):
+                shutil.rmtree(path, ignore_errors=True)
+
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _job(self, core: PeerCore, replica: Replica) -> Callable[[], Path]:
-        round_, _ = replica.version(0)
-        cut = _cut(core, replica, self.rank_state(round_).name)
+    def _job(self, cut: Cut, replica: Replica) -> Callable[[], Path]:
         layout = _layout(replica)
         arrays = [replica.arrays(fragment) for fragment in range(len(layout))]
         outer: list[F32] = [pair[0] for pair in arrays]
@@ -102,19 +119,23 @@ class Checkpointer:
             directory = self._directory / CHECKPOINTS
             path = write_checkpoint(directory, cut, layout, outer, momentum)
             prune(directory, KEEP)
-            self._prune_rank_states(round_)
+            self._prune_rank_states(cut.round)
             return path
 
         return write
 
-    async def _write(self, job: Callable[[], Path], round_: int) -> None:
+    async def _write(self, job: Callable[[], Path], cut: Cut, life: int) -> None:
         try:
             path = await asyncio.get_running_loop().run_in_executor(self._thread, job)
         except CheckpointError as error:
             self._last_round = -1  # `finish` tries again.
             self._failed(str(error))
         else:
-            self._written(path, round_)
+            if life == self._life:
+                self._written(path, cut)
+            else:  # The run went back meanwhile.
+                shutil.rmtree(path, ignore_errors=True)
+                self._last_round = -1
 
     def _prune_rank_states(self, round_: int) -> None:
         """Older ones without a checkpoint of their round are of no use any more.

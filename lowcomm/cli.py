@@ -148,6 +148,7 @@ def peer(
     from lowcomm.identity import node_name
     from peers.address import require_loopback
     from peers.faults import parse_fault
+    from peers.wal import FILE as WAL_FILE
 
     if new == bool(join):
         raise ConfigError(
@@ -166,10 +167,11 @@ def peer(
         require_loopback(join, key="--join")
     run_name = loaded.run.name if loaded.run else JOINED
     directory = Path(loaded.node.directory or RUNS / run_name / node_name(loaded.node.name))
-    if new and any((directory / CHECKPOINTS).glob("*")):
+    if new and (any((directory / CHECKPOINTS).glob("*")) or (directory / WAL_FILE).exists()):
         raise ConfigError(
-            f"{directory} holds checkpoints of an earlier run: go on with `lowcomm resume "
-            f"{directory}`, or start the new run elsewhere with --set node.directory=PATH"
+            f"{directory} holds the log or checkpoints of an earlier run: go on with "
+            f"`lowcomm resume {directory}`, or start the new run elsewhere with "
+            "--set node.directory=PATH"
         )
     _run_daemon(
         loaded,
@@ -194,8 +196,8 @@ def resume(
     """Go on from the newest checkpoint in DIRECTORY.
 
     The directory of a run of `lowcomm sim` or `lowcomm demo` starts all its nodes again on this
-    machine. The directory of one node starts that node: the one that started the run takes it up
-    from its checkpoint, any other one joins it again.
+    machine. The directory of one node starts that node: it joins the others again, and if nobody
+    kept the state in memory, all of them go on from the newest checkpoint that one of them has.
 
     \b
     Examples:
@@ -218,7 +220,7 @@ def resume(
     _run_daemon(
         recorded_config(directory),
         directory,
-        kind="restore" if record.leads else "join",
+        kind="again",
         address=join or record.join,
         command=record.command,
     )
@@ -252,7 +254,7 @@ def _run_daemon(
     config: "FileConfig",
     directory: Path,
     *,
-    kind: Literal["new", "join", "restore"],
+    kind: Literal["new", "join", "again"],
     address: str,
     command: tuple[str, ...],
     fault: "Fault | None" = None,

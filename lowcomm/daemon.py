@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from lowcomm.checkpointer import Checkpointer
+from lowcomm import startup
+from lowcomm.checkpoint import Cut
+from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
 from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
 from lowcomm.identity import NodeDirectory, Record, exec_time, new_peer_id, node_name
@@ -22,27 +24,20 @@ from lowcomm.journal import Journal
 from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
 from lowcomm.replica import Replica, check_memory, free_memory_bytes
-from lowcomm.reporting import report_metrics, status_json
-from lowcomm.startup import (
-    Restored,
-    agreed_run,
-    new_run_id,
-    own_rank_state,
-    restore,
-    run_entry,
-)
+from lowcomm.reporting import report_metrics, status_json, tell_entry
 from peers.driver import Driver
 from peers.faults import Fault, FaultInjector
 from peers.link import Link
 from peers.listening import Listening
 from peers.mesh import Mesh
+from peers.wal import Wal
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols.core import PeerCore
 from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
-from protocols.ids import PeerId, TensorSpec
+from protocols.ids import PeerId, Stamp, TensorSpec
 from protocols.messages import Message
 
 FINISH_TIMEOUT_S = 60.0
@@ -57,9 +52,9 @@ EXIT_CODES = {"finished": 0, "left": 0, "refused": 3, "failed": 4}
 class Start:
     """How this daemon comes into the run."""
 
-    kind: Literal["new", "join", "restore"]
+    kind: Literal["new", "join", "again"]
     address: str = ""
-    """Of any peer of the run, to join."""
+    """Of any peer of the run, to join; a peer that was in it knows others, too."""
     command: tuple[str, ...] = ()
     """The user's own training program; empty is lowcomm's worker."""
     fault: Fault | None = None
@@ -77,7 +72,8 @@ class Daemon:
         self.replica: Replica | None = None
         self._start = start
         self._directory = NodeDirectory(directory)
-        self._record = self._new_record()
+        self._wal, saved = Wal.open(self._directory.path)
+        self._record = self._new_record(knows_log=saved is not None)
         self._socket = listening.socket
         self.listen_cpu_s = listening.cpu_s
         me = Identity(
@@ -88,20 +84,20 @@ class Daemon:
         )
         self._record = replace(self._record, address=me.address)
         self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
-        self.core = PeerCore(me, join=start.kind == "join")
-        self.driver = Driver(self.core, listener=self)
+        kept, self._skipped = startup.kept(self._directory.path)
+        self.core = PeerCore(
+            me, join=start.kind != "new", saved=saved, kept=kept, contact=start.address
+        )
+        self.driver = Driver(self.core, listener=self, wal=self._wal)
         self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook())
         self.driver.mesh = self.mesh
         self.checkpointer = Checkpointer(
             self._directory.path,
             every_rounds=config.node.checkpoint_every_rounds,
-            written=lambda path, round_: self.journal.write(
-                "checkpoint", path=str(path), round=round_
-            ),
+            written=self._checkpointed,
             failed=lambda why: self.journal.write("note", topic="checkpoint", text=why),
         )
         self.node = NodeSide(self, command=start.command)
-        self._restored: Restored | None = None
         self._rank_state: Path | None = None
         """What the ranks' optimizers had in an earlier life."""
         self._stop: c.Stop | None = None
@@ -141,6 +137,7 @@ class Daemon:
             await self.mesh.close()
             self.checkpointer.close()
             self.journal.close()
+            self._wal.close()
             self._directory.close()
         return self._code
 
@@ -156,37 +153,32 @@ class Daemon:
             self.stop(str(error), "failed")
 
     async def _begin(self) -> None:
-        """Start the run, take it up again, or go and join it."""
-        if self._start.kind == "join":
-            self.mesh.connect(self._start.address, peer="")
+        """Start the run, or go and find it."""
+        for why in self._skipped:
+            self.journal.write("note", topic="checkpoint", text=why)
+        if self._start.kind != "new":
+            self.driver.feed(v.DeadlineReached())  # It dials.
             return
-        assert self.run_config is not None
-        check_node(self.run_config, self.config.node)
-        if self._start.kind == "restore":
-            self._restored = await asyncio.to_thread(restore, self._directory.path, self.run_config)
-            self._rank_state = self._restored.rank_state
-            for why in self._restored.skipped:
-                self.journal.write("note", topic="checkpoint", text=why)
-        digest = await self._corpus(self.run_config)
-        self.node.configure(self.run_config)
-        if self._restored is None:
-            layout = await self.node.initial_layout()
-            self._check_memory(layout)
-            self._hold(Replica(method(self.run_config.method), layout))
-            digests = await self.node.initial_state()
-            entry = None
-        else:
-            layout, digests = self._restored.replica.layout, self._restored.state_digests
-            entry = self._restored.entry
-            self._hold(self._restored.replica)
-        run_id = self._record.run if self._restored is not None else new_run_id()
+        run = self.run_config
+        assert run is not None
+        check_node(run, self.config.node)
+        digest = await self._corpus(run)
+        self.node.configure(run)
+        layout = await self.node.initial_layout()
+        self._check_memory(layout)
+        self._hold(Replica(method(run.method), layout))
+        digests = await self.node.initial_state()
+        run_id = startup.new_run_id()
         self._remember(run_id)
-        agreed = run_entry(self.run_config, run_id=run_id, corpus_digest=digest, layout=layout)
-        self.driver.feed(v.RunAccepted(self.run_config.protocol))
-        self.driver.feed(v.Bootstrap(agreed, entry, digests))
+        agreed = startup.run_entry(
+            run, run_id=run_id, founder=self.core.me.peer, corpus_digest=digest, layout=layout
+        )
+        self.driver.feed(v.RunAccepted(run.protocol))
+        self.driver.feed(v.Bootstrap(agreed, digests))
 
     def _hold(self, replica: Replica) -> None:
         self.replica = replica
+        replica.checkpoints = self._directory.path / CHECKPOINTS
         self.driver.arithmetic = replica
         self.journal.write("layout", params=sum(replica.sizes))
 
@@ -222,9 +214,9 @@ class Daemon:
             raise RefusedError(
                 f"{self._directory.path} belongs to another run: use an empty directory"
             )
-        agreed = agreed_run(run, self.config.run)
+        agreed = startup.agreed_run(run, self.config.run)
         check_node(agreed, self.config.node)
-        self._rank_state = await asyncio.to_thread(own_rank_state, self._directory.path)
+        self._rank_state = await asyncio.to_thread(startup.own_rank_state, self._directory.path)
         digest = await self._corpus(agreed)
         if digest != run.corpus_digest:
             raise RefusedError(
@@ -250,9 +242,12 @@ class Daemon:
             case c.Stop(why=why, outcome=outcome):
                 self.stop(why, outcome)
 
-    def applied(self, fragment: int, round_: int, state_digest: str) -> None:
+    def applied(self, stamp: Stamp, state_digest: str) -> None:
         """The outer step of a committed round is made."""
         assert self.replica is not None
+        fragment, round_ = stamp.fragment, stamp.round
+        if stamp.lineage != self.core.members.lineage:
+            return  # A Restore took it back meanwhile.
         commit = self.core.members.commit(fragment, round_)
         if commit is not None:
             self.journal.write(
@@ -269,44 +264,36 @@ class Daemon:
         if fragment == 0 and self.checkpointer.is_due(round_):
             self.checkpointer.begin(self.core, self.replica)
 
+    def _checkpointed(self, path: Path, cut: Cut) -> None:
+        self.journal.write("checkpoint", path=str(path), round=cut.round)
+        self.driver.feed(v.Checkpointed(startup.kept_in(cut)))
+
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self.journal.write("snapshot_served", to=peer, size_bytes=size_bytes)
 
     def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
         self.journal.write("snapshot_received", donor=donor, size_bytes=size_bytes, seconds=seconds)
+        assert self.replica is not None
+        self.checkpointer.begin(self.core, self.replica)  # If all die now, this one has it.
 
     def _tell(self, command: c.Applied) -> None:
         """Log entries as events; and what follows from them for the ranks."""
         journal, entry, me = self.journal, command.entry, self.core.me.peer
+        if isinstance(entry, e.Run) and self._start.kind == "new":
+            assert self.replica is not None
+            self.checkpointer.begin(self.core, self.replica)  # Of the state that all begin with.
+        if isinstance(entry, e.Restore):
+            ended = {f"{branch.lineage:016x}" for branch in self.core.members.branches}
+            self.checkpointer.take_back(entry.versions[0].round, ended=ended)
         if isinstance(entry, e.Cut | e.Member):
             journal.names[entry.info.peer] = entry.info.name
-            if entry.info.peer == me:
+            ours = (entry.info.peer, entry.info.incarnation)
+            if ours == (me, self.core.me.incarnation):
                 self._caught_up = True
                 self.node.provide(entry.info.slot, self._rank_state)
         if not self._caught_up:
             return  # History from before our time: others told it when it happened.
-        match entry:
-            case e.Member(info=info):
-                journal.write(
-                    "member", member=info.peer, member_name=info.name, index=command.index
-                )
-            case e.Left(peer=peer, why=why) | e.Lost(peer=peer, why=why):
-                kind = "left" if isinstance(entry, e.Left) else "lost"
-                name = self.core.name_of(peer)
-                journal.write(kind, member=peer, member_name=name, why=why)
-            case e.View(view=view, roster=roster, first_round=first):
-                journal.write("view", view=view, roster=list(roster), first_round=first[0])
-            case e.Attempt():
-                journal.write(
-                    "attempt",
-                    fragment=entry.fragment,
-                    round=entry.round,
-                    attempt=entry.attempt,
-                    roster=list(entry.roster),
-                    why=entry.why,
-                )
-            case _:
-                pass  # Commits are told when they are applied; the rest is no news for people.
+        tell_entry(journal, command, self.core.name_of)
 
     # Ending ---------------------------------------------------------------------------------
 
@@ -341,7 +328,7 @@ class Daemon:
             print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
 
     def _signalled(self, name: str) -> None:
-        if self._stop is None and not self.core.leaving:
+        if self._stop is None and not self.core.standing.leaving:
             self.driver.feed(v.LeaveRequested(name))
             asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.stop, name, "left")
 
@@ -365,16 +352,20 @@ class Daemon:
 
     # Helpers --------------------------------------------------------------------------------
 
-    def _new_record(self) -> Record:
-        """The same peer as before in this directory, in its next life."""
+    def _new_record(self, *, knows_log: bool) -> Record:
+        """The same peer as before in this directory, in its next life.
+
+        Without the log of its run it is another one: it may have promised something there.
+        """
         old = self._directory.read()
+        if old is not None and old.run and not knows_log:
+            old = None
         name = node_name(self.config.node.name)
         return Record(
             peer=old.peer if old else new_peer_id(name),
             name=name,
             incarnation=old.incarnation + 1 if old else 1,
             run=old.run if old else 0,
-            leads=self._start.kind != "join",
             join=self._start.address,
             config=json.dumps(asdict(self.config)),
             command=self._start.command,

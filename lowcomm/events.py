@@ -61,6 +61,23 @@ class Left(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elected(Event):
+    """`leader` leads from log entry `index` on."""
+
+    leader: str
+    leader_name: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored(Event):
+    """The run went back to the state after `round`, because nobody had a newer one."""
+
+    round: int
+    inner_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View(Event):
     view: int
     roster: tuple[str, ...]
@@ -199,7 +216,7 @@ KINDS: Mapping[str, type[Event]] = {
     for record in (
         *(Start, Listening, Waiting, Member, Lost, Left, View, Attempt, Ready, Commit, Metrics),
         *(Fault, RanksReady, RanksLost, SnapshotServed, SnapshotReceived, Checkpoint, Evaluated),
-        *(Finished, Stopped, Diverged, Layout, Note),
+        *(Finished, Stopped, Diverged, Layout, Note, Elected, Restored),
     )
 }
 """By the `kind` that stands in the file."""

@@ -33,8 +33,6 @@ class Record:
     incarnation: int
     run: int = 0
     """64 bits that name the run; 0 until it is known."""
-    leads: bool = False
-    """It started the run, and starts it again."""
     join: str = ""
     """The address it joined at."""
     config: str = ""

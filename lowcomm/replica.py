@@ -8,11 +8,13 @@ connections, or be called from two threads at once (the driver's worker is the o
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from lowcomm import outer
+from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
 from peers.work import Bytes
@@ -54,6 +56,8 @@ class Replica:
         """All zeros until `initialise`, `restore` or `adopt_state`. Raises LayoutError."""
         self.method = method
         self.layout = tuple(layout)
+        self.checkpoints: Path | None = None
+        """Where this node's checkpoints are."""
         self.sizes = fragment_elements(layout)
         """Elements of each fragment."""
         self._scratch = np.empty(outer.BLOCK_ELEMENTS, np.float32)
@@ -179,6 +183,21 @@ class Replica:
         arrays = np.frombuffer(payload, np.float32)
         state.outer_P[:], state.momentum_P[:] = np.split(arrays, 2)
         self._at(state, round_)
+
+    def adopt_kept(self, fragment: int, round_: int) -> str:
+        try:
+            path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
+            if path is None:
+                return ""
+            cut, _, arrays = read_checkpoint(path)
+        except CheckpointError:
+            return ""
+        if fragment >= len(arrays) or cut.fragments[fragment].version != round_:
+            return ""
+        pair = arrays[fragment]
+        if pair.outer.size != self._states[fragment].outer_P.size:
+            return ""
+        return self.restore(fragment, round_, pair.outer, pair.momentum)
 
     def contribution_bytes(self, fragment: int, elements: int) -> int:
         return self.method.contribution_codec.encoded_bytes(elements)

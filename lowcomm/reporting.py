@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from protocols import entries as e
 from protocols.waiting import describe
 
 if TYPE_CHECKING:
     from lowcomm.daemon import Daemon
+    from lowcomm.journal import Journal
+    from protocols.commands import Applied
+    from protocols.ids import PeerId
 
 METRICS_INTERVAL_S = 1.0
 
@@ -68,3 +73,31 @@ def status_json(daemon: Daemon) -> str:
             "discarded": daemon.driver.discarded,
         }
     )
+
+
+def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], str]) -> None:
+    """A log entry as an event. Commits are told when they are applied; the rest is no news."""
+    entry = command.entry
+    match entry:
+        case e.Member(info=info):
+            journal.write("member", member=info.peer, member_name=info.name, index=command.index)
+        case e.Left(peer=peer, why=why) | e.Lost(peer=peer, why=why):
+            kind = "left" if isinstance(entry, e.Left) else "lost"
+            journal.write(kind, member=peer, member_name=name_of(peer), why=why)
+        case e.Elected(peer=peer):
+            journal.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
+        case e.Restore(versions=versions, inner_step=inner_step):
+            journal.write("restored", round=versions[0].round, inner_step=inner_step)
+        case e.View(view=view, roster=roster, first_round=first):
+            journal.write("view", view=view, roster=list(roster), first_round=first[0])
+        case e.Attempt():
+            journal.write(
+                "attempt",
+                fragment=entry.fragment,
+                round=entry.round,
+                attempt=entry.attempt,
+                roster=list(entry.roster),
+                why=entry.why,
+            )
+        case _:
+            pass

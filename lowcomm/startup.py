@@ -7,31 +7,18 @@ import json
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.checkpoint import Cut, newest_checkpoint, read_checkpoint
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
 from lowcomm.config import RunConfig, first_difference, run_from_json, run_to_json
 from lowcomm.methods import method
 from lowcomm.methods.base import Method
-from lowcomm.replica import LayoutError, Replica, fragment_elements
+from lowcomm.replica import LayoutError, fragment_elements
 from protocols import entries as e
 from protocols.errors import ConfigError, RefusedError
-from protocols.ids import PeerId, PeerInfo, TensorSpec, Version
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A run taken up from this node's newest complete checkpoint."""
-
-    replica: Replica
-    entry: e.Restore
-    state_digests: tuple[str, ...]
-    rank_state: Path
-    """The directory of what the ranks kept at that round; it need not exist."""
-    skipped: tuple[str, ...]
-    """Newer checkpoints that are not whole, a line each: what was lost with them, people ask."""
+from protocols.ids import PeerId, TensorSpec, Version
+from protocols.messages import Kept
 
 
 def new_run_id() -> int:
@@ -40,7 +27,12 @@ def new_run_id() -> int:
 
 
 def run_entry(
-    run: RunConfig, *, run_id: int, corpus_digest: str, layout: Sequence[TensorSpec]
+    run: RunConfig,
+    *,
+    run_id: int,
+    founder: PeerId,
+    corpus_digest: str,
+    layout: Sequence[TensorSpec],
 ) -> e.Run:
     """The log's first entry, from what the first peer typed and what its ranks reported."""
     made = method(run.method)
@@ -53,6 +45,7 @@ def run_entry(
         grain=common_grain(made),
         layout=tuple(layout),
         fragment_elements=fragment_elements(layout),
+        founder=founder,
     )
 
 
@@ -108,37 +101,20 @@ def own_rank_state(directory: Path) -> Path | None:
     return directory / RANK_STATES / cut.own.rank_state
 
 
-def restore(directory: Path, run: RunConfig) -> Restored:
-    """Load this node's newest complete checkpoint. Raises ConfigError when there is none."""
+def kept(directory: Path) -> tuple[Kept | None, tuple[str, ...]]:
+    """What this node's newest complete checkpoint holds, and why newer ones do not count."""
     path, skipped = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
-        why = f" ({'; '.join(skipped)})" if skipped else ""
-        raise ConfigError(
-            f"{directory} holds no complete checkpoint{why}: nothing was committed before it "
-            "stopped; start it anew"
-        )
-    cut, layout, arrays = read_checkpoint(path)
-    specs = [
-        TensorSpec(fragment, name, tuple(shape), offset)
-        for fragment, tensors in enumerate(layout)
-        for name, shape, offset in tensors
-    ]
-    replica = Replica(method(run.method), specs)
-    digests = tuple(
-        replica.restore(f, cut.fragments[f].version, pair.outer, pair.momentum)
-        for f, pair in enumerate(arrays)
-    )
-    seats = [PeerInfo(PeerId(x.peer), x.name, x.incarnation, "", x.slot) for x in cut.seats]
-    entry = e.Restore(
-        parent_lineage=int(cut.lineage, 16),
-        versions=tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments)),
-        inner_step=cut.fragments[0].inner_step,
-        tokens=cut.fragments[0].tokens,
-        seats=tuple(seats),
-        salt=secrets.randbits(63),
-    )
-    rank_state = directory / RANK_STATES / cut.own.rank_state
-    return Restored(replica, entry, digests, rank_state, tuple(skipped))
+        return None, tuple(skipped)
+    cut, _, _ = read_checkpoint(path)
+    return kept_in(cut), tuple(skipped)
+
+
+def kept_in(cut: Cut) -> Kept:
+    """A checkpoint's cut, as other peers hear of it."""
+    versions = tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments))
+    anchor = cut.fragments[0]
+    return Kept(int(cut.lineage, 16), versions, anchor.inner_step, anchor.tokens)
 
 
 def _described(tensor: TensorSpec) -> str:

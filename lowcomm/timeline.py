@@ -20,6 +20,7 @@ from lowcomm.events import (
     Checkpoint,
     Commit,
     Diverged,
+    Elected,
     Evaluated,
     Event,
     Fault,
@@ -31,6 +32,7 @@ from lowcomm.events import (
     Note,
     RanksLost,
     RanksReady,
+    Restored,
     SnapshotReceived,
     Start,
     Stopped,
@@ -199,6 +201,10 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
             return f"{name_of(event.member, names)} lost ({event.why})"
         case Left():
             return f"{name_of(event.member, names)} left ({event.why})"
+        case Elected():
+            return f"{event.leader_name} leads"
+        case Restored():
+            return f"nobody has a newer state: back to that of round {event.round}"
         case View():
             return f"from round {event.first_round} on: {roster_text(event.roster, names)}"
         case Attempt():

@@ -11,6 +11,8 @@ from typing import TypeVar, cast
 
 from peers.mesh import Mesh
 from peers.payloads import Assembler, PayloadStore, Transfer, chunks
+from peers.scribe import Scribe
+from peers.wal import Wal
 from peers.work import Bytes, Listener, Work
 from protocols import commands as c
 from protocols import events as v
@@ -35,7 +37,7 @@ first is done in the loop, but in the order of the jobs."""
 class Driver:
     """`run()` until the core stops. Implements MeshOwner."""
 
-    def __init__(self, core: PeerCore, *, listener: Listener) -> None:
+    def __init__(self, core: PeerCore, *, listener: Listener, wal: Wal) -> None:
         self.core = core
         self.arithmetic: Work | None = None
         """None until the run's sizes are known: nobody can make us hold bytes before."""
@@ -44,6 +46,7 @@ class Driver:
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._scribe = Scribe(wal, self.feed)
         self._store = PayloadStore()
         self._assembler = Assembler(self._is_expected)
         self._undecided: dict[Undecided, Bytes] = {}
@@ -64,7 +67,9 @@ class Driver:
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as thread:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._work(thread), name="work")
+                    group.create_task(self._scribe.run(), name="log")
                     await self._decide()
+                    self._scribe.stop()
                     # What was begun is ended: the last step, its result.
                     self._jobs.put_nowait(None)
         except ExceptionGroup as group:
@@ -118,6 +123,8 @@ class Driver:
         match command:
             case c.Send(peer=peer, message=message):
                 self._sent(peer, mesh.send(peer, message))
+            case c.Persist():
+                self._scribe.write(command)
             case c.Connect(peer=peer, address=address):
                 mesh.connect(address, peer=peer)
             case c.Disconnect(peer=peer, why=why):
@@ -160,16 +167,20 @@ class Driver:
                 self._reduce(command)
             case c.ApplyRound(stamp=stamp, borders=borders):
                 parts = [self._store.results[stamp, i] for i in range(len(borders) - 1)]
-                fragment, round_ = stamp.fragment, stamp.round
                 self._job(
-                    lambda: self.work.apply(fragment, round_, borders, parts),
-                    lambda digest: self._applied(fragment, round_, digest),
+                    lambda: self.work.apply(stamp.fragment, stamp.round, borders, parts),
+                    lambda digest: self._applied(stamp, digest),
                 )
             case c.ServeState():
                 self._serve(command)
             case c.ExpectState(donor=donor, cut_index=index, versions=versions):
                 now = asyncio.get_running_loop().time()
                 self._transfer = Transfer(donor, index, versions, now)
+            case c.AdoptKept(fragment=fragment, round=round_):
+                self._job(
+                    lambda: self.work.adopt_kept(fragment, round_),
+                    lambda digest: self.feed(v.KeptAdopted(fragment, round_, digest)),
+                )
             case c.AdoptState(fragment=fragment, round=round_):
                 transfer = self._transfer
                 assert transfer is not None, "the core adopts a state that it did not expect"
@@ -189,9 +200,9 @@ class Driver:
         self._store.encoded[fragment, round_] = payload
         self.feed(v.Encoded(fragment, round_, manifest))
 
-    def _applied(self, fragment: int, round_: int, digest: str) -> None:
-        self._listener.applied(fragment, round_, digest)
-        self.feed(v.RoundApplied(fragment, round_, digest))
+    def _applied(self, stamp: Stamp, digest: str) -> None:
+        self._listener.applied(stamp, digest)
+        self.feed(v.RoundApplied(stamp, digest))
 
     def _adopted(self, transfer: Transfer) -> None:
         if transfer.complete and transfer is self._transfer:
@@ -231,7 +242,7 @@ class Driver:
     def _serve(self, command: c.ServeState) -> None:
         """Copy now, whatever rounds do meanwhile. If the connection breaks, the receiver asks
         again over the next one."""
-        peer, run, lineage = command.peer, self.core.log.run, self.core.log.lineage
+        peer, run, lineage = command.peer, self.core.raft.run, self.core.members.lineage
         for version in command.versions:
             fragment = version.fragment
             header = m.StateChunk(run, lineage, command.cut_index, fragment, version.round, 0, 0)
@@ -276,20 +287,12 @@ class Driver:
     # The mesh's side ------------------------------------------------------------------------
 
     def hello(self) -> m.Hello:
-        me = self.core.me
-        return m.Hello(
-            protocol=PROTOCOL_VERSION,
-            run=self.core.log.run,
-            peer=me.peer,
-            name=me.name,
-            incarnation=me.incarnation,
-            address=me.address,
-            leader=self.core.leader_address(),
-        )
+        me, run, leader = self.core.me, self.core.raft.run, self.core.leader_address()
+        return m.Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)
 
     def refusal(self, hello: m.Hello) -> str:
         core = self.core
-        return refusal(hello, me=core.me, run=core.log.run, members=core.members)
+        return refusal(hello, me=core.me, run=core.raft.run, members=core.members)
 
     def connected(self, hello: m.Hello) -> None:
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
@@ -302,7 +305,10 @@ class Driver:
         self.feed(v.MessageReceived(peer, message))
 
     def refused(self, why: str) -> None:
-        self._listener.handle(c.Stop(why, "refused"))
+        if self.core.raft.run:  # We know others: that one may be gone, or not back yet.
+            self._listener.handle(c.Note("dial", why))
+        else:
+            self._listener.handle(c.Stop(why, "refused"))
 
     def place(self, peer: PeerId, chunk: m.Chunk, size: int) -> memoryview | None:
         return self._assembler.place(peer, chunk, size)

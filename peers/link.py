@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, cast
 
-from protocols import wire
+from protocols import limits, shapes, wire
 from protocols.messages import Chunk, Control, Message
 
 PREFIX = struct.Struct("<II")
@@ -30,7 +30,7 @@ CONTROL_WRITE_BYTES_MAX = 256 << 10
 BULK_WRITE_BYTES_MAX = 2 << 20
 LINGER_S = 1.0
 """What was written before a close has this long to go out: the peer may have stopped reading."""
-assert PREFIX.size + wire.CHUNK_HEADER_BYTES_MAX <= STAGE_BYTES
+assert PREFIX.size + limits.CHUNK_HEADER_BYTES_MAX <= STAGE_BYTES
 
 Frame = tuple[Message, bytes | bytearray | memoryview]
 
@@ -173,7 +173,7 @@ class Link(asyncio.BufferedProtocol):
     def become(self, peer: str, *, bulk: bool) -> None:
         """The hello said what this connection is for."""
         self.peer, self._bulk = peer, bulk
-        self._head_bytes_max = wire.CHUNK_HEADER_BYTES_MAX if bulk else wire.CONTROL_BYTES_MAX
+        self._head_bytes_max = limits.CHUNK_HEADER_BYTES_MAX if bulk else limits.CONTROL_BYTES_MAX
         if bulk and self._transport is not None:
             self._transport.set_write_buffer_limits(high=BULK_WRITE_BYTES_MAX)
 
@@ -234,7 +234,7 @@ class Link(asyncio.BufferedProtocol):
         try:
             while self.is_open and not self._paused and (taken := self._take(used)):
                 used += taken
-        except wire.WireError as error:
+        except shapes.WireError as error:
             self.close(f"its bytes are no message: {error}")
         if not self.is_open:
             used = self._staged
@@ -250,8 +250,8 @@ class Link(asyncio.BufferedProtocol):
         if self._staged - start < PREFIX.size:
             return 0
         head_bytes, payload_bytes = PREFIX.unpack_from(self._stage, start)
-        if head_bytes > self._head_bytes_max or payload_bytes > wire.CHUNK_BYTES_MAX:
-            raise wire.WireError(f"a frame of {head_bytes} + {payload_bytes} bytes")
+        if head_bytes > self._head_bytes_max or payload_bytes > limits.CHUNK_BYTES_MAX:
+            raise shapes.WireError(f"a frame of {head_bytes} + {payload_bytes} bytes")
         size = PREFIX.size + head_bytes
         if start + size > self._staged:
             self._make_room(size)
@@ -262,7 +262,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _take_head(self, message: Message, payload_bytes: int) -> None:
         if isinstance(message, Chunk) != self._bulk or bool(payload_bytes) != self._bulk:
-            raise wire.WireError("chunks travel on bulk connections, and only they have payload")
+            raise shapes.WireError("chunks travel on bulk connections, and only they have payload")
         if isinstance(message, Chunk):
             self._chunk, self._missing = message, payload_bytes
             self._place = self._owner.place(self, message, payload_bytes)

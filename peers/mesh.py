@@ -15,8 +15,8 @@ from peers.dialing import Dialling
 from peers.link import Frame, Link
 from peers.listening import BACKLOG
 from protocols.ids import PeerId
+from protocols.limits import PEERS_MAX
 from protocols.messages import BulkHello, Chunk, Control, Hello, Message, Refused
-from protocols.wire import PEERS_MAX
 
 HELLO_TIMEOUT_S = 5.0
 """A connection that has not become part of a session by then is closed."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from peers.work import Bytes
 from protocols.ids import Contributor, PeerId, Stamp, Version
+from protocols.limits import CHUNK_BYTES_MAX
 from protocols.messages import Chunk
-from protocols.wire import CHUNK_BYTES_MAX
 
 SliceKey = tuple[int, int, int, int, Contributor]
 """(fragment, round, view, part, contributor): not the attempt, but which bytes."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from protocols.commands import Applied, Note, Resume, Stop
 from protocols.entries import Run
-from protocols.ids import Contributor, PeerId
+from protocols.ids import Contributor, PeerId, Stamp
 
 Bytes = bytes | bytearray | memoryview
 
@@ -59,6 +59,11 @@ class Work(Protocol):
         """Replace the fragment's state."""
         ...
 
+    def adopt_kept(self, fragment: int, round_: int) -> str:
+        """Take the fragment's state from our newest checkpoint, which must be of that round;
+        its digest, or "" if it cannot be read."""
+        ...
+
     def contribution_bytes(self, fragment: int, elements: int) -> int:
         """Size of an encoded slice of so many elements: what a sender may make us hold."""
         ...
@@ -83,7 +88,7 @@ class Listener(Protocol):
         """Resume, in the order of the work; the others at once."""
         ...
 
-    def applied(self, fragment: int, round_: int, state_digest: str) -> None:
+    def applied(self, stamp: Stamp, state_digest: str) -> None:
         """The outer step of a committed round is made; the work holds its state."""
         ...
 

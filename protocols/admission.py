@@ -1,7 +1,8 @@
 """Who gets into the run, and from whom it gets its state: the leader's decisions on joining.
 
-A member whose state is missing or wrong asks in the same way. Must NOT send anything, and must not
-remember a decision anywhere but in the log.
+A member whose state is missing or wrong asks in the same way; when nobody has the state any more,
+the run goes back to the best checkpoint. Must NOT send anything, and must not remember a decision
+anywhere but in the log.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +10,14 @@ from dataclasses import dataclass, field
 from protocols import entries as e
 from protocols.ids import PeerId, PeerInfo, Version
 from protocols.membership import Membership
-from protocols.messages import Join
+from protocols.messages import Join, Kept
 from protocols.reports import Reports
+
+HOLD_DOWN_S = 2.0
+"""A peer that was lost twice waits this long before it gets in again, then twice as long each
+time: who comes and goes costs the others an attempt each time."""
+HOLD_DOWN_MAX_S = 120.0
+NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -21,39 +28,115 @@ class Admission:
     members: Membership
     reports: Reports
     joins: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
+    known: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
+    """What each said of itself when it asked last."""
+    asked_at: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    """When each of `joins` asked."""
     caught_up: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
-    """Log index of the cut whose state a peer holds."""
+    """Log index of the cut (or Restore) whose state a peer holds."""
+    kept: dict[PeerId, Kept] = field(default_factory=dict[PeerId, Kept])
+    """What is in the newest checkpoint of those who ask."""
+    accused: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
+    """Donors whose state was not what they had reported, and who says so."""
+    hopeless_since: float = NEVER
+    """Since when all members ask for a state that nobody has."""
 
-    def join(self, peer: PeerId, join: Join) -> None:
+    def join(self, peer: PeerId, join: Join, now: float) -> None:
         """The peer wants a state."""
         seat = self.members.seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
             # Its round may still be open: what its earlier life sent must not be listed as
             # contributed when this life contributes other bytes.
             self.reports.forget(peer)
-        self.joins[peer] = join
+        self.joins[peer] = self.known[peer] = join
+        self.asked_at.setdefault(peer, now)
+        if join.against:
+            self._accuse(PeerId(join.against), peer)
+
+    def _accuse(self, donor: PeerId, peer: PeerId) -> None:
+        """Two say that a state is not what its holder reported: it is as if nobody had it."""
+        accusers = self.accused.setdefault(donor, set())
+        accusers.add(peer)
+        if len(accusers) >= 2 or self.members.receivers.keys() <= {donor, peer}:
+            self.reports.forget_states(donor)
 
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
-        self.joins.pop(peer, None)
-        self.caught_up.pop(peer, None)
+        self.accused.pop(peer, None)
+        for table in (self.joins, self.known, self.asked_at, self.caught_up, self.kept):
+            table.pop(peer, None)
 
-    def next_entry(self) -> e.Entry | None:
+    def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        return self._next_member() or self._next_cut()
+        return self._next_member() or self._next_cut(now)
+
+    def deadline(self) -> float:
+        """When somebody's hold-down is over."""
+        ends = [self._admitted_at(peer) for peer in self.joins]
+        return min((end for end in ends if end > 0), default=NEVER)
 
     def needs(self, peer: PeerId) -> bool:
         """It holds a committed state that we still lack."""
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
         return any(peer in reported and self.me not in reported for reported in states)
 
-    @property
-    def lost_state(self) -> bool:
-        """Every member asks for a state and none has one to give: nobody can go on."""
-        members = self.members.members.keys()
-        if not members or not members <= self.joins.keys():
+    def restore(self, now: float, *, patience_s: float) -> e.Restore | None:
+        """Go back to the kept cut with most committed tokens, once nobody can give a state, or
+        nobody can say whose state is right (two peers that differ, say).
+
+        `patience_s`: somebody who has it may be coming back just now.
+        """
+        split = any(map(self.reports.is_split, range(self.members.fragments)))
+        if not split and not self._nobody_has_state():
+            self.hopeless_since = NEVER
+            return None
+        self.hopeless_since = min(self.hopeless_since, now)
+        usable = self._usable()
+        if not usable or now < self.hopeless_since + patience_s:
+            return None
+        kept = self.kept[max(usable)[1]]
+        self.accused.clear()
+        self.joins.clear()  # Who does not hold just that asks again when it has read this.
+        self.hopeless_since = NEVER
+        return e.Restore(
+            parent_lineage=self.members.lineage,
+            versions=kept.versions,
+            inner_step=kept.inner_step,
+            tokens=kept.tokens,
+            seats=(),
+            voters=(),
+            salt=self.members.index,
+        )
+
+    def over(self, now: float, *, patience_s: float) -> bool:
+        """Nobody has the state, and there is no checkpoint to go back to: this is the end."""
+        return now >= self.hopeless_since + patience_s and not self._usable()
+
+    def _usable(self) -> list[tuple[int, PeerId]]:
+        """(committed tokens, who) of kept cuts that the run can go back to."""
+        return [
+            (kept.tokens, peer)
+            for peer, kept in self.kept.items()
+            if self.members.is_kept(kept.lineage, kept.versions)
+            and all(map(self._was_agreed, kept.versions))
+        ]
+
+    def _was_agreed(self, version: Version) -> bool:
+        """Nothing that the log says about this state contradicts it."""
+        following = self.members.commit(version.fragment, version.round + 1)
+        agreed = following.previous_state_digest if following is not None else ""
+        return agreed in ("", version.state_digest)
+
+    def _nobody_has_state(self) -> bool:
+        """Every member asks for a state and none has one to give."""
+        receivers = self.members.receivers.keys()
+        if not receivers or not receivers <= self.joins.keys() | self.accused.keys():
             return False
-        return all(self._donor(peer, self._versions()) is None for peer in members)
+        run = self.members.run
+        last = [v for v in self._versions() if run is not None and v.round >= run.outer_steps]
+        if any(self.reports.states(v.fragment, v.round) for v in last):
+            return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
+        return all(self._donor(peer, self._versions()) is None for peer in receivers)
 
     def _next_member(self) -> e.Entry | None:
         for peer, index in list(self.caught_up.items()):
@@ -61,24 +144,41 @@ class Admission:
             cut = self.members.cuts.get(peer)
             if cut is not None and cut[0] == index and peer in self.members.joiners:
                 return e.Member(cut[1].info)
+            join, member = self.known.get(peer), self.members.members.get(peer)
+            if join is None or peer not in self.members.seats:
+                continue
+            newer = member is None or member.incarnation < join.incarnation
+            if newer and index == self.members.restored_index:
+                return e.Member(self._info(peer, join))
         return None
 
-    def _next_cut(self) -> e.Entry | None:
+    def _next_cut(self, now: float) -> e.Entry | None:
         versions = self._versions()
         for peer, join in list(self.joins.items()):
             donor = self._donor(peer, versions)
-            if donor is None:
+            if donor is None or now < self._admitted_at(peer):
                 continue  # Nobody reported the newest state yet; the next Have asks again.
             del self.joins[peer]
-            info = PeerInfo(
-                peer=peer,
-                name=join.name,
-                incarnation=join.incarnation,
-                address=join.address,
-                slot=self.members.slot_of(peer),
-            )
-            return e.Cut(info, donor, versions)
+            self.asked_at.pop(peer, None)
+            return e.Cut(self._info(peer, join), donor, versions)
         return None
+
+    def _admitted_at(self, peer: PeerId) -> float:
+        """A peer that flaps waits longer each time."""
+        losses = self.members.losses.get(peer, 0)
+        if losses < 2 or peer in self.members.receivers:
+            return 0.0
+        hold_down_s = min(HOLD_DOWN_S * 2 ** (losses - 2), HOLD_DOWN_MAX_S)
+        return self.asked_at.get(peer, 0.0) + hold_down_s
+
+    def _info(self, peer: PeerId, join: Join) -> PeerInfo:
+        return PeerInfo(
+            peer=peer,
+            name=join.name,
+            incarnation=join.incarnation,
+            address=join.address,
+            slot=self.members.slot_of(peer),
+        )
 
     def _versions(self) -> tuple[Version, ...]:
         rounds = [self.members.committed(f) for f in range(self.members.fragments)]

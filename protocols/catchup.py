@@ -92,6 +92,10 @@ class Catchup:
         self.transfer = Transfer(index, cut, missing, deadline)
         return [ExpectState(cut.donor, index, cut.versions)]
 
+    def has_own(self, index: int) -> None:
+        """Our own checkpoint is the state that the log went back to at this index."""
+        self.asking, self.transfer, self.complete = "", None, index
+
     def request(self, connected: frozenset[PeerId]) -> list[Command]:
         """Ask the donor, once on each connection: what was under way on the last one is lost."""
         transfer = self.transfer

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from protocols.entries import Entry, Run
+from protocols.entries import Entry, LogEntry, Run
 from protocols.events import ResultReceived, SliceReceived
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Control
+from protocols.storage import Snapshot
 
 Outcome = Literal["finished", "left", "refused", "failed"]
 
@@ -17,6 +18,26 @@ class Send:
 
     peer: PeerId
     message: Control
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write this to the disk, in the order of tickets; answer Persisted once it is safe there.
+
+    Messages that depend on it are sent by the core when the answer came, not before.
+    """
+
+    ticket: int
+    term: int
+    vote: str
+    first: int
+    """Index from which on our log is `entries`: what stood there and after it is void."""
+    entries: tuple[LogEntry, ...]
+    snapshot: Snapshot | None
+    """New: it takes the place of every entry up to its index."""
+    failures: int = 0
+    """How often the core has heard of a failure: what it handed over before it heard of the last
+    one builds on what is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +168,14 @@ class AdoptState:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptKept:
+    """The state in our newest checkpoint is the run's again; answer KeptAdopted."""
+
+    fragment: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """Let the ranks go on: with the outer parameters, or with what they moved by."""
 
@@ -185,6 +214,7 @@ class Stop:
 
 Command = (
     Send
+    | Persist
     | Connect
     | Disconnect
     | CheckRun
@@ -199,6 +229,7 @@ Command = (
     | ServeState
     | ExpectState
     | AdoptState
+    | AdoptKept
     | Resume
     | Applied
     | Note

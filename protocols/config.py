@@ -14,6 +14,9 @@ class ProtocolConfig:
 
     heartbeat_interval_s: float = 0.5
     """Each peer sends a heartbeat on every control connection this often."""
+    election_timeout_s: float = 2.0
+    """A voter that hears nothing of its leader for once to twice this long asks for an election;
+    a leader that no majority answers in this time steps down."""
     silence_timeout_s: float = 10.0
     """A peer that sends nothing for this long is lost. End of stream is noticed at once."""
     reconnect_grace_s: float = 0.25
@@ -28,6 +31,7 @@ class ProtocolConfig:
     def __post_init__(self) -> None:
         for name in (
             "heartbeat_interval_s",
+            "election_timeout_s",
             "silence_timeout_s",
             "reconnect_grace_s",
             "round_grace_s",
@@ -42,4 +46,9 @@ class ProtocolConfig:
             raise ConfigError(
                 f"run.protocol.silence_timeout_s must be at least 3 heartbeats "
                 f"({3 * self.heartbeat_interval_s}), got {self.silence_timeout_s}"
+            )
+        if self.election_timeout_s < 3 * self.heartbeat_interval_s:
+            raise ConfigError(
+                f"run.protocol.election_timeout_s must be at least 3 heartbeats "
+                f"({3 * self.heartbeat_interval_s}), got {self.election_timeout_s}"
             )

@@ -1,54 +1,69 @@
 """One peer's mind: events and the time go in, commands come out.
 
-Composes the log, what it says (membership), this peer's rounds and, at the leader, the decisions.
-Must NOT await, read a clock, draw random numbers or touch bytes. In this version the leader is
-the peer that started the run; nothing but `leads` and `_append` knows that.
+Composes the log and its elections (raft), what the log says (membership), this peer's rounds and,
+while it leads, the decisions (office). Must NOT await, read a clock, draw random numbers or touch
+bytes.
 """
 
 from protocols import commands as c
-from protocols import ending
+from protocols import ending, wire
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.admission import Admission
+from protocols.company import Company
 from protocols.config import ProtocolConfig
 from protocols.errors import LogError, RemoteProtocolError
-from protocols.feed import Feed
-from protocols.fencing import Fence
+from protocols.government import Government
 from protocols.hellos import Identity
-from protocols.ids import PeerId, Stamp
-from protocols.leader import Leader
+from protocols.ids import PeerId
 from protocols.links import Links
-from protocols.log import Log
-from protocols.membership import Membership
-from protocols.reports import Reports
+from protocols.logbook import Logbook
+from protocols.office import Office
+from protocols.participant import Participant
 from protocols.rounds import FragmentRounds
-from protocols.standing import Standing
-from protocols.wire import one_line
+from protocols.storage import Saved
+
+NEVER = float("inf")
+
+RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
+IDLE = (m.Heartbeat, m.Append, m.Appended)
+"""What comes all the time, and mostly brings nothing."""
 
 
 class PeerCore:
     """`handle(event, now) -> commands`; call again with DeadlineReached at `deadline`."""
 
-    def __init__(self, me: Identity, *, join: bool) -> None:
-        """`join` False: we start the run and lead it."""
+    def __init__(
+        self,
+        me: Identity,
+        *,
+        join: bool,
+        saved: Saved | None = None,
+        kept: m.Kept | None = None,
+        contact: str = "",
+    ) -> None:
+        """`join` False: we start the run. `contact` is where somebody of it listens.
+
+        `saved` is what an earlier life left of the log, `kept` what is in its newest checkpoint.
+        Raises LogError if `saved` makes no sense.
+        """
         self.me = me
         self.rules = ProtocolConfig()
-        self.log = Log()
-        self.members = Membership()
-        self.rounds: list[FragmentRounds] = []
-        self.standing = Standing(me, self.members, leads=not join)
-        self.links = Links(me, leads=not join)
-        self.leader: Leader | None = None
-        if not join:
-            reports = Reports(me.peer, self.members)
-            admission = Admission(me.peer, self.members, reports)
-            self.leader = Leader(me.peer, self.members, self.rules, reports, admission)
+        self.book = Logbook(me.peer, saved)
+        self.raft, self.members = self.book.raft, self.book.members
+        self.part = Participant(me, self.members, founds=not join, kept=kept)
+        self.standing = self.part.standing
+        self.links = Links(contact)
+        self.government = Government(self.raft, self.members, self.links)
+        self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
-        self.since = 0.0
-        """When we first read of the run (for people)."""
-        self._feed = Feed(self.log)
         self._out: list[c.Command] = []
+        self._awake = False
+        self._contact = contact
+        self.company.leaderless_since = NEVER
+        self._out: list[c.Command] = []
+        self._told_myself = 0
+        """Messages of a leader to itself: they make decisions possible."""
 
     # Interface ------------------------------------------------------------------------------
 
@@ -57,38 +72,62 @@ class PeerCore:
         self._out = []
         if self.stopped:
             return []
+        if not self._awake:
+            self._wake(now)
+        raft = self.raft
+        before = (raft.term, raft.leader, raft.role, raft.commit_index, raft.log.last_index)
         try:
             self._take(event, now)
         except RemoteProtocolError as error:
-            self._note("misbehaviour", str(error))
-            peer = PeerId(error.peer)
-            self._feed.forget(peer)
-            self._out.append(self.links.close(peer, error.why, now))
-        if not self.stopped:
+            self._out.append(c.Note("misbehaviour", str(error)))
+            self._out.append(self.company.closed(PeerId(error.peer), error.why, now))
+        if self.stopped:
+            return self._out
+        after = (raft.term, raft.leader, raft.role, raft.commit_index, raft.log.last_index)
+        idle = isinstance(event, v.MessageReceived) and isinstance(event.message, IDLE)
+        if idle and before == after:  # A heartbeat: nothing became possible by it.
+            for command in raft.take():
+                self._emit(command, now)
+        else:
             self._advance(now)
         return self._out
 
     @property
     def deadline(self) -> float:
         """Absolute time at which something happens by itself."""
-        times = [self.links.deadline, self.standing.catchup.deadline]
-        times += [rounds.deadline for rounds in self.rounds]
-        if self.leader is not None:
-            times.append(self.leader.deadline())
+        times = [
+            self.links.deadline,
+            self.raft.deadline,
+            self.part.deadline,
+        ]
+        if self.office is not None and self.raft.settled:
+            times.append(self.office.leader.deadline())
+        if self.finished:
+            times.append(self.company.leaderless_since + self.rules.silence_timeout_s)
         return min(times)
 
     @property
+    def rounds(self) -> list[FragmentRounds]:
+        """Our part in the rounds of each fragment."""
+        return self.part.rounds
+
+    @property
+    def office(self) -> Office | None:
+        """What we hold while we lead."""
+        return self.government.office
+
+    @property
     def leads(self) -> bool:
-        return self.leader is not None
+        return self.raft.leads
 
     @property
     def leader_id(self) -> PeerId | None:
-        """Whom we follow (or we ourselves); None while we look for it."""
-        return self.links.seeking.leader
+        """Whom we follow (or we ourselves); None while nobody leads, as far as we know."""
+        return self.raft.leader
 
     def leader_address(self) -> str:
         """Where the leader listens, for our hello; "" when we do not know."""
-        return self.links.seeking.address
+        return self.company.leader_address()
 
     def name_of(self, peer: PeerId) -> str:
         """What people call a peer."""
@@ -98,14 +137,23 @@ class PeerCore:
     @property
     def finished(self) -> bool:
         """Every fragment's last round is applied here."""
-        return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
-
-    @property
-    def leaving(self) -> str:
-        """Why we are going, if we are."""
-        return self.standing.leaving
+        return self.part.finished
 
     # Events ---------------------------------------------------------------------------------
+
+    def _wake(self, now: float) -> None:
+        """The first event of a life: go on from what the earlier one knew."""
+        self._awake = True
+        known = self.book.known
+        for peer, address in known.items():
+            if peer != self.me.peer:
+                self._out.append(self.links.dial(peer, address))
+        if self._contact:
+            self._out.append(c.Connect(PeerId(""), self._contact))
+        if self.members.run is not None:
+            self._began(self.members.run, now)
+        if known:
+            self.raft.wait(now)
 
     def _take(self, event: v.Event, now: float) -> None:
         match event:
@@ -115,141 +163,94 @@ class PeerCore:
                 self.standing.accepted = True
                 self._rules(event.rules)
             case v.PeerConnected():
-                self._connected(event, now)
+                self._out += self.company.connected(event, now)
             case v.PeerDisconnected():
-                self._feed.forget(event.peer)
-                self.standing.catchup.disconnected(event.peer)
-                self.links.liveness.disconnected(event.peer, event.why, now)
+                self._out += self.company.disconnected(event, now)
             case v.MessageReceived():
                 self.links.liveness.heard(event.peer, now)
                 self._message(event.peer, event.message, now)
+            case v.Persisted():
+                self.raft.persisted(event.ticket, now)
+            case v.PersistFailed():
+                if self.raft.disk.works:
+                    self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
+                self.raft.persist_failed(event.ticket, event.why, now)
             case v.SliceReceived() | v.ResultReceived():
                 self.links.liveness.heard(event.sender, now)
-                known = event.sender in self.members.receivers
-                if not (known and any(r.received(event) for r in self._of(event.stamp))):
-                    self._out.append(c.Discard(event))
+                self._out += self.part.payload(event)
             case v.StateReceived():
                 self.links.liveness.heard(event.sender, now)
-                if event.fragment < len(self.rounds):
-                    rounds = self.rounds[event.fragment]
-                    self._out += self.standing.state_received(event, rounds, now)
+                self._out += self.part.state(event, now)
             case v.LeaveRequested():
-                why, up = one_line(event.why) or "asked to leave", self.links.leader_is_up
-                self._stop(
-                    ending.when_asked(self.standing, why, reachable=up, finished=self.finished)
-                )
+                self._asked_to_leave(wire.one_line(event.why) or "asked to leave")
             case v.DeadlineReached():
                 pass
             case _:
-                self._local(event, now)
-
-    def _local(self, event: v.Event, now: float) -> None:
-        """What our own ranks and our own arithmetic report."""
-        match event:
-            case v.TrainersReady():
-                self.standing.trainers.ready = True
-            case v.TrainersAble():
-                self.standing.trainers.able = True
-            case v.TrainersLost():
-                self.standing.trainers.lost(one_line(event.why))
-                for rounds in self.rounds:
-                    rounds.trainers_lost()
-            case v.ContributionReady():
-                self._out += self.rounds[event.fragment].contribute(
-                    tokens=event.tokens, steps=event.steps, now=now
-                )
-            case v.Encoded():
-                self.rounds[event.fragment].encoded(event.round, event.manifest)
-            case v.PartReduced():
-                fragment = self.rounds[event.stamp.fragment]
-                fragment.part_reduced(event.stamp, event.part, event.digest)
-            case v.RoundApplied():
-                rounds = self.rounds[event.fragment]
-                self._out += rounds.applied(event.round, event.state_digest)
-                self._out += self.standing.applied(rounds, now)
-                self._out += self.standing.check_digest(rounds, now)
-            case _:
-                raise AssertionError(f"unknown event {event!r}")
+                self._out += self.part.local(event, now)
 
     def _bootstrap(self, event: v.Bootstrap, now: float) -> None:
-        assert self.leader is not None
-        assert not self.log.entries
+        self.raft.run = event.run.run
         try:
-            self._append(event.run, now)
-            if event.restore is not None:
-                self._append(event.restore, now)
+            self.raft.begin(now, [event.run, e.Member(self.me.info(0))])
         except LogError as error:
             self._stop(c.Stop(str(error), "failed"))
             return
-        for rounds, digest in zip(self.rounds, event.state_digests, strict=True):
-            rounds.version = self.members.committed(rounds.fragment)
-            rounds.state_digest = digest
-        self._append(e.Member(self.me.info(self.members.slot_of(self.me.peer))), now)
-
-    def _connected(self, event: v.PeerConnected, now: float) -> None:
-        peer = event.peer
-        self._out += self.links.connected(event, now)
-        self._feed.forget(peer)
-        for rounds in self.rounds:
-            rounds.forget(peer)
-        self.standing.catchup.disconnected(peer)
-        known = self.members.receivers.get(peer)
-        if self.leader is None and self.leader_id == peer:
-            self.standing.leader_connected()
-        elif self.leader is not None and known and known.incarnation < event.incarnation:
-            self.leader.lose(peer, "restarted", left=False)
+        self.part.initial_digests = event.state_digests
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if isinstance(message, m.Append):
-            self._read(peer, message, now)
+        if isinstance(message, RAFT):
+            self.book.receive(peer, message, now)
+        elif isinstance(message, m.Install):
+            lineage = self.members.lineage
+            if self.book.install(peer, message, now):
+                self._jumped(now, lineage=lineage)
         elif isinstance(message, m.Refused):
             if peer != self.leader_id or self.leads:
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
         elif isinstance(message, m.Fetch):
-            for rounds in self._of(message.stamp) if peer in self.members.receivers else []:
-                self._out += rounds.fetched(peer, message.stamp, message.part)
+            self._out += self.part.fetched(peer, message)
         elif isinstance(message, m.FetchState):
             self.standing.catchup.wanted(peer, message.index)
         elif isinstance(message, m.NoState):
             self.standing.no_state(peer, message.index, now)
         elif isinstance(message, m.Heartbeat):
-            if peer == self.leader_id and message.index > self.log.last_index:
-                self.standing.lacks_log = True
+            pass
+        elif isinstance(message, m.Seek):
+            self._out.append(self.company.sought(peer))
+        elif isinstance(message, m.Leads):
+            self._out += self.company.told(message, now)
         elif isinstance(message, m.ReadLog):
-            if self.leads:
-                self._out += self._feed.read(peer, message.index)
+            if self.office is not None:
+                self.office.asked(peer, message.index)
         else:
-            if isinstance(message, m.Ready) and peer in self.members.receivers:
-                for rounds in self._of(message.stamp):
-                    rounds.peer_ready(message.stamp, peer)
-            if self.leader is not None:
-                diverged = self.leader.take(peer, message, now)
+            if isinstance(message, m.Ready):
+                self.part.peer_ready(peer, message)
+            if self.office is not None:
+                diverged = self.office.leader.take(peer, message, now)
                 if diverged:
-                    self._note("diverged", f"{self.name_of(peer)} {diverged}")
-
-    def _read(self, peer: PeerId, message: m.Append, now: float) -> None:
-        """Take over what the leader appended."""
-        if peer != self.leader_id:
-            raise RemoteProtocolError(peer, "appends to the log and does not lead")
-        if self.log.run and message.run != self.log.run:
-            raise RemoteProtocolError(peer, "appends to the log of another run")
-        try:
-            for entry in self.log.accept(message.entries, sender=peer):
-                self._apply(entry, now)
-        except LogError as error:
-            self._stop(c.Stop(f"{error}; {self.name_of(peer)} wrote it", "failed"))
+                    self._out.append(c.Note("diverged", f"{self.name_of(peer)} {diverged}"))
 
     # The log --------------------------------------------------------------------------------
 
-    def _append(self, body: e.Entry, now: float) -> None:
-        """The sequencer's right: the entry holds as soon as it stands in our log."""
-        entry = self.log.append(body)
-        self._out += self._feed.publish(entry)
-        self._apply(entry, now)
+    def _jumped(self, now: float, *, lineage: int) -> None:
+        """A snapshot took us over entries that we never saw; `lineage` was ours before."""
+        deadline = now + self.rules.transfer_timeout_s
+        self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
+        self._rules(self.rules)
 
-    def _apply(self, entry: e.LogEntry, now: float) -> None:
-        self.members.apply(entry, self.log.lineage)
+    def _apply_committed(self, now: float) -> bool:
+        """What a majority has on its disks holds from now on, here too."""
+        before = self.members.index
+        try:
+            while not self.stopped and (entry := self.book.next_entry()) is not None:
+                self._applied(entry, now)
+        except LogError as error:
+            self._stop(c.Stop(f"{error}: nobody can go on from it", "failed"))
+        return self.members.index > before
+
+    def _applied(self, entry: e.LogEntry, now: float) -> None:
+        """An entry holds now."""
         body = entry.body
         counted = isinstance(body, e.Commit) and any(
             term.peer == self.me.peer for term in body.contributors
@@ -257,120 +258,132 @@ class PeerCore:
         self._out.append(c.Applied(entry.index, body, counted))
         match body:
             case e.Run():
-                self.since = now
-                self.rounds = [
-                    FragmentRounds(self.me.peer, Fence(self.members, f), body.outer_steps)
-                    for f in range(self.members.fragments)
-                ]
-                self._rules(self.rules)
-                if not self.leads:
-                    self._out.append(c.CheckRun(body))
+                self._began(body, now)
             case e.Cut():
-                self._cut(entry.index, body, now)
+                deadline = now + self.rules.transfer_timeout_s
+                self._out += self.part.cut(entry.index, body, deadline=deadline, now=now)
+                self._out += self.links.mend(self.me.peer, self.members.receivers)
+            case e.Restore():
+                self._out += self.part.restored(now)
             case e.Left() | e.Lost():
                 self._gone(body, now)
             case e.Commit():
-                rounds = self.rounds[body.fragment]
-                self._out += self.standing.check_digest(rounds, now)
+                self._out += self.part.committed(body, now)
             case _:
                 pass
 
-    def _cut(self, index: int, cut: e.Cut, now: float) -> None:
-        deadline = now + self.rules.transfer_timeout_s
-        ours = self.standing.cut(index, cut, deadline=deadline, now=now)
-        if not ours:
-            return
-        self._out += ours
-        for version in cut.versions:
-            self.rounds[version.fragment].awaited = version.round
-        # Later ones dial us; we dial whoever was there before.
-        for info in self.members.receivers.values():
-            if info.peer not in (self.me.peer, *self.links.up):
-                self._out.append(self.links.dial(info.peer, info.address))
+    def _began(self, run: e.Run, now: float) -> None:
+        """We know the run now."""
+        self._out += self.part.began(run, now)
+        self._rules(self.rules)
 
     def _gone(self, body: e.Left | e.Lost, now: float) -> None:
         if body.peer == self.me.peer:
-            if self.leaving:
+            if self.standing.leaving:
                 self._stop(ending.when_out(self.standing, finished=self.finished))
-            elif not self.standing.catchup.asking:
-                # We live: our work is rebased, not lost.
-                self.standing.ask_cut("declared lost", now)
+            self.part.lost(now)
             return
-        self._feed.forget(body.peer)
-        self._out.append(self.links.gone(body.peer, body.why))
-        if self.standing.catchup.gone(body.peer):
-            self.standing.ask_cut("the donor is gone", now)
+        if self.book.returns(body.peer):
+            pass  # An earlier life of ours, or of theirs, saw it go.
+        elif isinstance(body, e.Left) and body.peer in self.links.up:
+            self.links.left(body.peer)
+        else:
+            self._out.append(self.links.gone(body.peer, body.why))
+            self.raft.disconnected(body.peer, now)
+        self.part.gone(body.peer, now)
 
     # What follows ---------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
         """Do everything that is possible now: each step may make another one possible."""
-        self._watch(now)
-        if self.standing.catchup.is_late(now):
-            self.standing.ask_cut("the transfer took too long", now)
+        self._out += self.company.watch(now)
+        self._end_alone(now)
+        self.raft.advance(now)
         while not self.stopped and self._progress(now):
             pass
 
     def _progress(self, now: float) -> bool:
         """One step; False when nothing changed that could allow another."""
         before = self._mark()
-        while self.leader is not None and (body := self.leader.next_entry(now)) is not None:
-            self._append(body, now)
-        self._out += self.standing.start_training(self.rounds)
-        told_myself = self._report(now)
-        connected, catchup = frozenset(self.links.up), self.standing.catchup
-        self._out += catchup.request(connected)
-        versions = [rounds.version for rounds in self.rounds]
-        self._out += catchup.serve(versions, self.log.last_index, now)
+        self._govern(now)
+        self._report(now)
+        connected = frozenset(self.links.up)
         leader = self.leader_id if self.leads or self.leader_id in connected else None
-        for rounds in self.rounds:
-            for command in rounds.advance(now, connected, leader, stay=catchup.holding):
-                if isinstance(command, c.Send) and command.peer == self.me.peer:
-                    self._message(self.me.peer, command.message, now)
-                    told_myself = True
-                else:
-                    self._out.append(command)
-            if rounds.behind and not catchup.needed:
-                self.standing.ask_cut("results of missed rounds are gone", now)
-        if self.leader is not None and self.leader.admission.lost_state:
+        for command in self.part.advance(now, connected, leader):
+            self._emit(command, now)
+        if leader is not None and before == self._mark() and self.government.owes_word():
+            self._emit(c.Send(leader, m.Told(self.raft.term)), now)
+        if self.office is not None and self.office.leader.hopeless(now):
             self._stop(ending.without_state())
         if self.finished:
             self._stop(ending.when_finished(self.standing, leads=self.leads))
-        return told_myself or before != self._mark()
+        return before != self._mark()
+
+    def _govern(self, now: float) -> None:
+        """Elections, decisions, and what they commit."""
+        moved = True
+        while moved and not self.stopped:
+            if self.government.follow(now):
+                self.part.new_leader()
+            if self.office is not None and not self._going():
+                self.office.decide(now)
+            for command in self.raft.take():
+                self._emit(command, now)
+            moved = self._apply_committed(now)
+
+    def _going(self) -> bool:
+        """A leader that wants to leave hands over first; nobody else could write it down."""
+        if not self.standing.leaving or self.finished:
+            return False
+        if self.office is not None and self.office.head.receivers.keys() <= {self.me.peer}:
+            self._stop(ending.when_out(self.standing, finished=False))
+            return True
+        going = self.office.leader.gone if self.office is not None else ()
+        return self.raft.hand_over(but=going)
+
+    def _emit(self, command: c.Command, now: float) -> None:
+        """What we tell ourselves arrives at once."""
+        if isinstance(command, c.Send) and command.peer == self.me.peer:
+            self._told_myself += 1
+            self._message(self.me.peer, command.message, now)
+        else:
+            self._out.append(command)
 
     def _mark(self) -> tuple[object, ...]:
         """Equal before and after a step that changed nothing."""
         able, asking = self.standing.trainers.able, self.standing.catchup.asking
-        return (len(self._out), self.log.last_index, able, asking, self.leaving)
+        return (
+            len(self._out),
+            self._told_myself,
+            self.raft.log.last_index,
+            self.members.index,
+            self.raft.role,
+            self.raft.term,
+            able,
+            asking,
+            self.standing.leaving,
+        )
 
-    def _watch(self, now: float) -> None:
-        """Peers that went away or fell silent; then what keeps the others."""
-        for loss in self.links.liveness.lost(now):
-            self._feed.forget(loss.peer)
-            if self.leader is not None:
-                self.leader.lose(loss.peer, loss.why, left=False)
-                if loss.silent and loss.peer not in self.members.receivers:
-                    self._out.append(self.links.gone(loss.peer, loss.why))
-            elif loss.peer == self.leader_id:
-                name = self.name_of(loss.peer)
-                self._stop(
-                    ending.without_leader(self.standing, name, loss.why, finished=self.finished)
-                )
-            else:
-                self._out += self.links.renew(loss)
-        self._out += self.links.keep_up(now, self.log.last_index)
+    def _end_alone(self, now: float) -> None:
+        """We are finished and nobody leads any more: nobody needs us."""
+        alone_since = self.company.leaderless_since
+        if self.finished and now >= alone_since + self.rules.silence_timeout_s:
+            self._stop(ending.when_out(self.standing, finished=True))
 
-    def _report(self, now: float) -> bool:
-        """Tell the leader how we stand; True if that is ourselves."""
-        if self.leader is None and not self.links.leader_is_up:
-            return False
-        news = self.standing.news(self.log.last_index)
-        for report in news:
-            if self.leader is not None:
-                self.leader.take(self.me.peer, report, now)
-            else:
-                self._out.append(c.Send(self.leader_id or PeerId(""), report))
-        return self.leads and bool(news)
+    def _report(self, now: float) -> None:
+        """Tell the leader how we stand."""
+        leader = self.leader_id
+        if leader is None or not (self.leads or leader in self.links.up):
+            return
+        for report in self.standing.news(self.raft.disk.why):
+            self._emit(c.Send(leader, report), now)
+
+    def _asked_to_leave(self, why: str) -> None:
+        voters = self.links.up.intersection(self.raft.log.voters)
+        reachable = bool(voters) if self.leads else self.leader_id in self.links.up
+        self._stop(
+            ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
+        )
 
     def _stop(self, stop: c.Stop | None) -> None:
         if stop is not None and not self.stopped:
@@ -380,14 +393,7 @@ class PeerCore:
     # Helpers --------------------------------------------------------------------------------
 
     def _rules(self, rules: ProtocolConfig) -> None:
-        self.rules = self.links.liveness.rules = rules
-        for rounds in self.rounds:
-            rounds.stall.after_s = rules.reduction_timeout_s / 2
-        if self.leader is not None:
-            self.leader.rules = rules
-
-    def _of(self, stamp: Stamp) -> list[FragmentRounds]:
-        return self.rounds[stamp.fragment : stamp.fragment + 1]
-
-    def _note(self, kind: str, text: str) -> None:
-        self._out.append(c.Note(kind, text))
+        self.rules = self.links.liveness.rules = self.raft.rules = rules
+        self.part.rules(rules)
+        if self.office is not None:
+            self.office.leader.rules = rules

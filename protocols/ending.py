@@ -6,8 +6,6 @@ Must NOT end anything: the core stops, and the shell after it.
 from protocols.commands import Stop
 from protocols.standing import Standing
 
-RESUME = "continue with `lowcomm resume`"
-
 
 def when_finished(standing: Standing, *, leads: bool) -> Stop | None:
     """Everybody goes when it has applied the last round; the leader goes last."""
@@ -34,15 +32,7 @@ def when_out(standing: Standing, *, finished: bool) -> Stop:
     return Stop(standing.leaving or "finished", "finished" if finished else "left")
 
 
-def without_leader(standing: Standing, name: str, why: str, *, finished: bool) -> Stop:
-    """A follower's leader does not come back."""
-    if standing.leaving or finished:
-        return when_out(standing, finished=finished)
-    cannot = f"this version cannot elect another: {RESUME}"
-    return Stop(f"the sequencer {name} is gone ({why}); {cannot}", "failed")
-
-
 def without_state() -> Stop:
-    """All members ask each other for a state that nobody has."""
-    what = "every member lacks a committed result, and whoever held it is gone"
-    return Stop(f"{what}: {RESUME}", "failed")
+    """All members ask for a state that nobody has."""
+    what = "nobody has the run's state any more, in memory or in a checkpoint"
+    return Stop(f"{what}: start a new run", "failed")

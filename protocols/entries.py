@@ -1,7 +1,6 @@
 """What the log holds: the only way in which anything that all peers must agree on changes.
 
-Every peer applies entries in order. In this version one sequencer appends them; nothing that
-reads the log can tell.
+Every peer applies entries in order, each once a majority of the voters has it on disk.
 """
 
 from dataclasses import dataclass
@@ -23,6 +22,24 @@ class Run:
     """Elements that the codecs encode together: part borders fall on its multiples."""
     layout: tuple[TensorSpec, ...]
     fragment_elements: tuple[int, ...]
+    founder: PeerId
+    """Who began: the only voter at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """The first entry of each term: with it, everything before it is committed."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A member's acknowledgement counts from now on, or no longer (protocol.md section 1)."""
+
+    peer: PeerId
+    votes: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,8 @@ class Restore:
     tokens: int
     seats: tuple[PeerInfo, ...]
     """Who had which place in the split of the data: the same peers get it back."""
+    voters: tuple[PeerId, ...]
+    """Who votes from now on; none: as before. Only force may name some."""
     salt: int
     """Two restores from one cut are two lineages."""
 
@@ -121,7 +140,7 @@ class Commit:
     """Of the round before, by majority; "" when nobody had reported yet."""
 
 
-Entry = Run | Restore | Cut | Member | Left | Lost | View | Attempt | Commit
+Entry = Run | Elected | Voter | Restore | Cut | Member | Left | Lost | View | Attempt | Commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
-from protocols.ids import FragmentParts, PeerId
+from protocols.ids import FragmentParts, PeerId, PeerInfo
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -24,13 +24,17 @@ def objection(members: Membership, body: e.Entry) -> str:
     match body:
         case e.Run():
             return _run(body)
+        case e.Elected():
+            return ""
+        case e.Voter(peer=peer, votes=votes):
+            known = peer in members.receivers and votes != (peer in members.voters)
+            return "" if known else f"changes nothing about the vote of {peer}"
         case e.Restore():
             return _restore(members, body)
         case e.Cut():
             return _cut(members, body)
         case e.Member(info=info):
-            known = info.peer in members.joiners or not members.members
-            return "" if known else f"makes {info.peer} a member without a cut"
+            return _member(members, info)
         case e.Left(peer=peer) | e.Lost(peer=peer):
             return "" if peer in members.receivers else f"loses {peer}, who is not there"
         case e.View():
@@ -48,9 +52,17 @@ def _run(run: e.Run) -> str:
     return ""
 
 
+def _member(members: Membership, info: PeerInfo) -> str:
+    if info.peer in members.joiners or not members.members:
+        return ""
+    # A peer that was in, and whose own checkpoint is the restored state, needs no transfer.
+    known = members.members.get(info.peer)
+    newer = known is None or known.incarnation < info.incarnation
+    restored = members.restored is not None and info.peer in members.seats and newer
+    return "" if restored else f"makes {info.peer} a member without a cut"
+
+
 def _restore(members: Membership, restore: e.Restore) -> str:
-    if members.index != 1:
-        return "restores a run that goes on"
     if [version.fragment for version in restore.versions] != list(range(members.fragments)):
         return "has a Restore that does not name every fragment"
     return ""

@@ -3,17 +3,16 @@
 from dataclasses import dataclass
 
 from protocols.config import ProtocolConfig
-from protocols.entries import Restore, Run
+from protocols.entries import Run
 from protocols.ids import Contributor, PeerId, Stamp
-from protocols.messages import Control
+from protocols.messages import Control, Kept
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """We start the run (or, with `restore`, start it again): we are its sequencer."""
+    """We start the run: for a moment we are its only member."""
 
     run: Run
-    restore: Restore | None
     state_digests: tuple[str, ...]
     """Of the initial state, one per fragment."""
 
@@ -50,6 +49,37 @@ class MessageReceived:
 
     peer: PeerId
     message: Control
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """Everything up to this ticket is safe on the disk."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistFailed:
+    """The disk did not take this ticket, nor will it take what was handed over after it."""
+
+    ticket: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """A newer checkpoint is complete on our disk."""
+
+    kept: Kept
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAdopted:
+    """Answer to AdoptKept: "" as a digest if the checkpoint could not be read."""
+
+    fragment: int
+    round: int
+    state_digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +162,7 @@ class PartReduced:
 class RoundApplied:
     """Answer to ApplyRound."""
 
-    fragment: int
-    round: int
+    stamp: Stamp
     state_digest: str
 
 
@@ -155,6 +184,10 @@ Event = (
     | PeerConnected
     | PeerDisconnected
     | MessageReceived
+    | Persisted
+    | PersistFailed
+    | Checkpointed
+    | KeptAdopted
     | SliceReceived
     | ResultReceived
     | StateReceived

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from protocols.ids import PROTOCOL_VERSION, PeerId, PeerInfo
+from protocols.limits import PEERS_MAX
 from protocols.membership import Membership
 from protocols.messages import Hello
-from protocols.wire import PEERS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

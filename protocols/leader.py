@@ -17,30 +17,51 @@ from protocols.messages import (
     Able,
     CaughtUp,
     Control,
+    Durable,
     Have,
     Hold,
     Join,
+    Kept,
     Leave,
     Ready,
+    Told,
     Unable,
     Waiting,
 )
+from protocols.raft import Raft
 from protocols.reduction import cut_parts, replace_owners
 from protocols.reports import Reports, RoundReports
 from protocols.wire import one_line
 
 NEVER = float("inf")
+VOTERS_MAX = 7
+"""More would make every entry slower and no run safer."""
+LAG_MAX = 64
+"""Entries that a peer's log may lack when it becomes a voter."""
 
 
 @dataclass(slots=True)
 class Leader:
-    """The sequencer's knowledge beyond the log, and its rules."""
+    """The leader's knowledge beyond the log, and its rules."""
 
     me: PeerId
     members: Membership
+    """What the whole log says, entries that are not committed yet included: whoever leads decides
+    on top of what it has decided."""
     rules: ProtocolConfig
     reports: Reports
     admission: Admission
+    raft: Raft
+    since: float = 0.0
+    """When it was elected."""
+    began_with: frozenset[PeerId] = frozenset()
+    """Members and joiners at that time."""
+    told: set[PeerId] = field(default_factory=set[PeerId])
+    """Who has repeated in this term everything that it knows."""
+    broken: dict[PeerId, str] = field(default_factory=dict[PeerId, str])
+    """Whose disk takes nothing, and why."""
+    _looked_at: float = 0.0
+    """When `next_entry` was asked last."""
     able: set[PeerId] = field(default_factory=set[PeerId])
     gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
     """Peers to strike from the log: (left by itself, why)."""
@@ -54,8 +75,16 @@ class Leader:
         """
         match message:
             case Join():
-                self.admission.join(peer, message)
+                self.admission.join(peer, message, now)
                 self.able.discard(peer)
+            case Told():
+                self.told.add(peer)
+            case Kept() if peer in self.members.seats:
+                self.admission.kept[peer] = message
+            case Durable(works=works, why=why):
+                self.broken.pop(peer, None)
+                if not works:
+                    self.broken[peer] = why
             case CaughtUp():
                 self.admission.caught_up[peer] = message.index
             case Leave():
@@ -82,34 +111,63 @@ class Leader:
         """The peer is gone, or about to go; whatever it asked for is void."""
         self.admission.gone(peer)
         self.able.discard(peer)
+        self.told.discard(peer)
+        self.broken.pop(peer, None)
         if peer in self.members.receivers:
             self.gone[peer] = (left, one_line(why))
 
     # Decisions ------------------------------------------------------------------------------
 
+    def restarted(self, peer: PeerId) -> None:
+        """The peer is back in a new life that holds nothing of what the old one said."""
+        self.able.discard(peer)
+        self.told.discard(peer)
+        self.gone.pop(peer, None)
+        self.reports.forget(peer)
+
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        return (
-            self._strike()
-            or self._next_commit(now)
-            or self._next_attempt(now)
-            or self._next_view()
-            or self.admission.next_entry()
-        )
+        self._looked_at = now
+        body = self._strike() or self._next_commit(now)
+        if body is None and self.informed(now):
+            body = self._next_attempt(now) or self._next_view()
+            # Who was struck may be coming back just now, with the state; nobody else could.
+            struck = self.began_with - self.members.receivers.keys()
+            patience_s = self.rules.silence_timeout_s if struck else 0.0
+            body = body or self.admission.restore(now, patience_s=patience_s)
+        return body or self.admission.next_entry(now) or self._next_voter()
+
+    def hopeless(self, now: float) -> bool:
+        """Nobody has the run's state, and nobody will."""
+        patience_s = self.rules.silence_timeout_s
+        return self.informed(now) and self.admission.over(now, patience_s=patience_s)
+
+    def informed(self, now: float) -> bool:
+        """Everybody who is here has told us what it knows, or had its time: what looks missing
+        in a new term may only not have been said yet."""
+        here = self.members.members.keys() & (self.raft.up | {self.me})
+        return here <= self.told or now >= self.since + self.rules.election_timeout_s
 
     def deadline(self) -> float:
         """When `next_entry` may decide something that no report triggers."""
-        times = [NEVER]
+        times = [
+            self.admission.deadline(),
+            self.admission.hopeless_since + self.rules.silence_timeout_s,
+            self.since + self.rules.election_timeout_s,
+        ]
         for fragment in range(self.members.fragments):
             plan, reports = self.reports.open(fragment)
             if plan is not None and reports is not None:
                 times.append(self._patience(plan, reports))
-        return min(times)
+        # What was due when we looked last could not be decided then: something else must happen.
+        return min((time for time in times if time > self._looked_at), default=NEVER)
 
     def _strike(self) -> e.Entry | None:
         for peer, (left, why) in list(self.gone.items()):
             if left and self.admission.needs(peer):
                 continue  # The result that we lack could leave with it.
+            if peer in self.raft.log.voters and self.raft.reconfiguring:
+                continue  # One voter at a time, or two majorities might not overlap.
             del self.gone[peer]
             if peer in self.members.receivers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
@@ -145,7 +203,7 @@ class Leader:
         Every live roster member must hold it; after the deadline a majority of the roster; never
         fewer than two live members, or one if there is only one.
         """
-        live = self.members.members.keys()
+        live, view = self.members.members.keys(), plan.stamp.view
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
         if not held or not reports.everybody_ready(plan):
             return ""
@@ -154,7 +212,8 @@ class Leader:
         roster = set(plan.roster)
         late = now >= reports.plan_since + self.rules.reduction_timeout_s
         # Who is not in the roster counts for the minimum of two only.
-        enough = roster & live <= holding or (late and 2 * len(holding & roster) > len(roster))
+        counted = {peer for peer in roster if self.members.counts(peer, view)}
+        enough = counted <= holding or (late and 2 * len(holding & roster) > len(roster))
         return digest if enough and len(holding) >= min(2, len(live)) else ""
 
     def _next_attempt(self, now: float) -> e.Entry | None:
@@ -221,11 +280,14 @@ class Leader:
         run = self.members.run
         roster = tuple(sorted(self.able & self.members.members.keys()))
         newest = self.members.views[-1] if self.members.views else None
-        if run is None or not roster or (newest is None and len(roster) < run.peers_min):
+        begun = newest is not None or self.members.restored is not None
+        if run is None or not roster or (not begun and len(roster) < run.peers_min):
             return None
         fragments = range(self.members.fragments)
-        if newest is not None and newest.roster == roster and not any(map(self._dead, fragments)):
-            return None
+        if newest is not None and newest.roster == roster:
+            same = all(self.members.counts(peer, newest.view) for peer in roster)
+            if same and not any(map(self._dead, fragments)):
+                return None
         if all(self.members.committed(f) >= run.outer_steps for f in fragments):
             return None  # The run is finished.
         return e.View(
@@ -234,6 +296,21 @@ class Leader:
             parts=tuple(cut_parts(n, roster, grain=run.grain) for n in run.fragment_elements),
             first_round=tuple(map(self._next_first_round, fragments)),
         )
+
+    def _next_voter(self) -> e.Entry | None:
+        """Up to VOTERS_MAX of the longest-lived members vote; who cannot write does not."""
+        raft, voters = self.raft, self.raft.log.voters
+        if raft.reconfiguring:
+            return None
+        for peer, why in self.broken.items():
+            if peer in voters and peer != self.me:
+                return e.Voter(peer, votes=False, why=why)
+        for peer in self.members.members if len(voters) < VOTERS_MAX else ():
+            lag = raft.log.last_index - raft.replication.match(peer)
+            here = peer in raft.up and peer not in self.gone
+            if peer not in voters and peer not in self.broken and lag <= LAG_MAX and here:
+                return e.Voter(peer, votes=True, why="there is a place")
+        return None
 
     def _dead(self, fragment: int) -> bool:
         """Somebody contributed to the open round, and nobody of its roster is left."""
@@ -250,7 +327,8 @@ class Leader:
 
     def _alive(self, plan: Plan, reports: RoundReports) -> set[PeerId]:
         """Who of the roster can still be counted: contributed, or is able to."""
-        return set(plan.roster) & self.members.members.keys() & (self.able | reports.ready.keys())
+        view, here = plan.stamp.view, self.able | reports.ready.keys()
+        return {p for p in plan.roster if p in here and self.members.counts(p, view)}
 
     def _names(self, peers: set[PeerId]) -> str:
         infos = self.members.receivers

@@ -1,13 +1,14 @@
-"""Our connections as the core sees them: who is there, whom we dial, who leads.
+"""Our connections as the core sees them: who is there, in which life, whom we dial.
 
 Must NOT decide what a loss means (core.py), nor carry anything.
 """
 
+from collections.abc import Mapping
+
 from protocols.commands import Command, Connect, Disconnect, Send
 from protocols.config import ProtocolConfig
 from protocols.events import PeerConnected
-from protocols.hellos import Identity
-from protocols.ids import PeerId
+from protocols.ids import PeerId, PeerInfo
 from protocols.liveness import Liveness, Loss
 from protocols.messages import Heartbeat
 from protocols.seeking import Seeking
@@ -16,19 +17,23 @@ from protocols.seeking import Seeking
 class Links:
     """Answers with the commands that keep them as they should be."""
 
-    def __init__(self, me: Identity, *, leads: bool) -> None:
-        self.liveness = Liveness(ProtocolConfig(), patient=not leads)
-        self.seeking = Seeking(me if leads else None)
+    def __init__(self, contact: str = "") -> None:
+        """`contact`: where a person said that somebody of the run listens; "" nowhere."""
+        self.liveness = Liveness(ProtocolConfig())
+        self.seeking = Seeking(contact)
+        self._mend_at = 0.0
+        self._leavers: set[PeerId] = set()
+        """They left the run and did not hang up yet."""
+        self.incarnations: dict[PeerId, int] = {}
+        """In which life each connected peer is."""
+        self.addresses: dict[PeerId, str] = {}
+        """Where each connected peer listens."""
         self._dialled: dict[PeerId, str] = {}
         """Addresses of peers that we dialled, and not they us."""
 
     @property
     def up(self) -> set[PeerId]:
         return self.liveness.up
-
-    @property
-    def leader_is_up(self) -> bool:
-        return self.seeking.leader in self.liveness.up
 
     @property
     def deadline(self) -> float:
@@ -38,9 +43,21 @@ class Links:
         self._dialled[peer] = address
         return Connect(peer, address)
 
-    def connected(self, event: PeerConnected, now: float) -> list[Command]:
+    def mend(self, me: PeerId, receivers: Mapping[PeerId, PeerInfo]) -> list[Command]:
+        """Everybody is connected with everybody: dial whom we miss and do not dial yet.
+
+        Whoever dialled before may have given up: it read that the peer was lost, or restarted.
+        """
+        commands: list[Command] = []
+        for peer, info in receivers.items() if me in receivers else ():
+            if peer != me and peer not in self.up and self._dialled.get(peer) != info.address:
+                commands.append(self.dial(peer, info.address))
+        return commands
+
+    def connected(self, event: PeerConnected, now: float) -> None:
         self.liveness.connected(event.peer, now)
-        return self.seeking.connected(event.peer, event.address, event.leader, now)
+        self.incarnations[event.peer] = event.incarnation
+        self.addresses[event.peer] = event.address
 
     def close(self, peer: PeerId, why: str, now: float) -> Disconnect:
         """End a connection; if the peer does not come back, it is lost."""
@@ -64,7 +81,37 @@ class Links:
             commands.append(self.dial(loss.peer, address))
         return commands
 
-    def keep_up(self, now: float, last_index: int) -> list[Command]:
-        """Heartbeats that are due; and a search for the leader that found nobody yet."""
-        beats = [Send(p, Heartbeat(last_index)) for p in self.liveness.due_heartbeats(now)]
-        return [*beats, *self.seeking.ask_again(now)]
+    def left(self, peer: PeerId) -> None:
+        """The peer is out of the run, as it wanted: it hangs up itself when it has read that."""
+        self._leavers.add(peer)
+
+    def disconnected(self, peer: PeerId, why: str, now: float) -> list[Command]:
+        self.liveness.disconnected(peer, why, now)
+        if peer not in self._leavers:
+            return []
+        self._leavers.discard(peer)
+        return [self.gone(peer, "left")]
+
+    def keep_up(
+        self, now: float, me: PeerId, receivers: Mapping[PeerId, PeerInfo], *, found: bool
+    ) -> list[Command]:
+        """Dial whom we miss; ask for the leader while none is `found`."""
+        commands: list[Command] = []
+        if now >= self._mend_at:
+            self._mend_at = now + self.liveness.rules.heartbeat_interval_s
+            commands += self.mend(me, receivers)
+        return commands + self.seeking.look(now, self._where(), found=found)
+
+    def led_to(self, address: str, mine: str, index: int) -> list[Command]:
+        """Somebody says that the leader listens there; `mine` is where we do."""
+        if address == mine:
+            return []  # They have not heard yet that we lead no longer.
+        return self.seeking.told(address, self._where(), index)
+
+    def _where(self) -> dict[PeerId, str]:
+        """Where everybody listens who is connected."""
+        return {peer: where for peer, where in self.addresses.items() if peer in self.up}
+
+    def due_heartbeats(self, now: float, last_index: int) -> list[Send]:
+        """To everybody who is connected, when they are due."""
+        return [Send(p, Heartbeat(last_index)) for p in self.liveness.due_heartbeats(now)]

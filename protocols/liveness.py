@@ -22,11 +22,9 @@ class Loss:
 class Liveness:
     """Times are those of `now` in the core's events."""
 
-    def __init__(self, rules: ProtocolConfig, *, patient: bool) -> None:
-        """`patient`: a follower waits longer for its leader to come back; it has nobody else."""
+    def __init__(self, rules: ProtocolConfig) -> None:
         self.rules = rules
         self.up: set[PeerId] = set()
-        self._patient = patient
         self._heard: dict[PeerId, float] = {}
         """When each of `up` spoke last."""
         self._down: dict[PeerId, tuple[float, str]] = {}
@@ -72,7 +70,7 @@ class Liveness:
         found = [
             Loss(peer, why, silent=False)
             for peer, (since, why) in self._down.items()
-            if now >= since + self._grace_s
+            if now >= since + self.rules.reconnect_grace_s
         ]
         found += [
             Loss(peer, f"silent for {now - heard:.1f} s", silent=True)
@@ -85,10 +83,6 @@ class Liveness:
 
     def deadline(self) -> float:
         times = [self._beat_at] if self.up else []
-        times += [since + self._grace_s for since, _ in self._down.values()]
+        times += [since + self.rules.reconnect_grace_s for since, _ in self._down.values()]
         times += [heard + self.rules.silence_timeout_s for heard in self._heard.values()]
         return min(times, default=float("inf"))
-
-    @property
-    def _grace_s(self) -> float:
-        return self.rules.silence_timeout_s if self._patient else self.rules.reconnect_grace_s

@@ -1,84 +1,185 @@
-"""The log: entries in order, and the lineage that the newest Run or Restore opened.
+"""The log on this peer: entries in order, committed or not, and who votes on the next one.
 
-Kept whole, in memory. Must NOT decide what is appended (leader.py) nor what an entry means
-(membership.py).
+Entries up to `base` are gone: a snapshot says what they led to. Must NOT decide what is appended
+(leader.py), what is committed (raft.py) nor what an entry means (membership.py).
 """
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from protocols.entries import Entry, LogEntry, Restore, Run
+from protocols.entries import Entry, Left, LogEntry, Lost, Restore, Run, Voter
 from protocols.errors import LogError, RemoteProtocolError
 from protocols.ids import PeerId
-from protocols.wire import CONTROL_BYTES_MAX, ENTRIES_MAX, encode_entry
+from protocols.limits import CONTROL_BYTES_MAX, ENTRIES_MAX
+from protocols.messages import Append
+from protocols.wire import encode_entry
 
 ENTRY_BYTES_MAX = CONTROL_BYTES_MAX - 1024
 """An entry travels in one message; the rest of that message takes less than 1 KiB."""
 
+Voters = tuple[PeerId, ...]
+"""Whose acknowledgements commit an entry: the longest-lived members, oldest first."""
+
+
+def voters_after(voters: Voters, body: Entry) -> Voters:
+    """Raft's configuration after an entry: it holds from the moment the entry is appended."""
+    match body:
+        case Run(founder=founder):
+            return (founder,)
+        case Restore(voters=chosen) if chosen:
+            return chosen  # By force: a majority of the old ones is gone for good.
+        case Voter(peer=peer, votes=True) if peer not in voters:
+            return (*voters, peer)
+        case Voter(peer=peer, votes=False) | Left(peer=peer) | Lost(peer=peer):
+            return tuple(voter for voter in voters if voter != peer)
+        case _:
+            return voters
+
 
 class Log:
-    """What this peer holds of the log, from the first entry on."""
+    """What this peer holds of the log, after the snapshot."""
 
     def __init__(self) -> None:
+        self.base = 0
+        """Index of the last entry that the snapshot covers; 0: none."""
+        self.base_term = 0
         self.entries: list[LogEntry] = []
-        self.run: int = 0
-        self.lineage: int = 0
         self._sizes: list[int] = []
         """Of each entry on the wire."""
+        self._voters: list[Voters] = [()]
+        """At the base, then after each entry."""
+        self.reconfigured = 0
+        """Index of the last entry that changed the voters, as far as we hold it."""
 
     @property
     def last_index(self) -> int:
-        return len(self.entries)
+        return self.base + len(self.entries)
 
-    def append(self, body: Entry, *, term: int = 1) -> LogEntry:
-        """Add one entry of our own (the sequencer's right alone).
+    @property
+    def last_term(self) -> int:
+        return self.entries[-1].term if self.entries else self.base_term
+
+    @property
+    def voters(self) -> Voters:
+        return self._voters[-1]
+
+    def voted_since(self, peer: PeerId, index: int) -> bool:
+        """The peer votes, or did after an entry from `index` on: what took its vote away may never
+        be committed (Ongaro's thesis 4.2.2)."""
+        return any(peer in voters for voters in self._voters[index - self.base :])
+
+    def is_majority(self, peers: Set[PeerId]) -> bool:
+        """More than half of the voters are among these."""
+        return 2 * len(peers & set(self.voters)) > len(self.voters)
+
+    def term_at(self, index: int) -> int | None:
+        """None: we do not hold that entry any more, or not yet."""
+        if index == self.base:
+            return self.base_term
+        if self.base < index <= self.last_index:
+            return self.entries[index - self.base - 1].term
+        return None
+
+    def before_conflict(self, index: int, *, floor: int) -> int:
+        """Our entry at `index` is not the leader's: where it may agree, not below what is
+        committed. All of a wrong term are skipped at once."""
+        last = min(index, self.last_index)
+        wrong = self.term_at(last) if last == index else None
+        while wrong is not None and last > floor and self.term_at(last) == wrong:
+            last -= 1
+        return max(last, floor)
+
+    def append(self, body: Entry, *, term: int) -> LogEntry:
+        """Add one entry of our own (the leader's right alone).
 
         Raises LogError if no message could carry it.
         """
         entry = LogEntry(index=self.last_index + 1, term=term, body=body)
-        self._add(entry)
+        self.add(entry)
         return entry
 
-    def accept(self, entries: Sequence[LogEntry], *, sender: PeerId) -> list[LogEntry]:
-        """Take over what follows our last entry; return what was new.
+    def add(self, entry: LogEntry) -> None:
+        """Add an entry at its place, which is the next. Raises LogError as `append`."""
+        assert entry.index == self.last_index + 1, "the log has no gaps"
+        size = len(encode_entry(entry))
+        if size > ENTRY_BYTES_MAX:
+            what = f"entry {entry.index} of the log would take {size} bytes"
+            raise LogError(f"{what}, and at most {ENTRY_BYTES_MAX} fit into a message")
+        voters = voters_after(self.voters, entry.body)
+        if voters != self.voters:
+            self.reconfigured = entry.index
+        self.entries.append(entry)
+        self._sizes.append(size)
+        self._voters.append(voters)
 
-        Repeated entries are skipped, a gap is ignored (the sender sends again after ReadLog), and
-        an entry that contradicts one we hold is the sender's fault.
-        """
-        new: list[LogEntry] = []
-        for entry in entries:
-            if entry.index <= self.last_index:
-                if entry.index < 1 or self.entries[entry.index - 1] != entry:
-                    raise RemoteProtocolError(sender, f"rewrites log entry {entry.index}")
+    def cut_off(self, index: int) -> None:
+        """Forget the entries from `index` on: a newer leader has others there."""
+        keep = index - self.base - 1
+        assert keep >= 0, "what a snapshot covers is committed"
+        del self.entries[keep:], self._sizes[keep:], self._voters[keep + 1 :]
+        self.reconfigured = next(
+            (
+                entry.index
+                for entry, before, after in zip(
+                    reversed(self.entries),
+                    reversed(self._voters[:-1]),
+                    reversed(self._voters[1:]),
+                    strict=True,
+                )
+                if before != after
+            ),
+            0,
+        )
+
+    def merge(
+        self, entries: Sequence[LogEntry], sender: PeerId, header: Append, *, floor: int
+    ) -> int | None:
+        """Take over what the leader has after an entry that we share; return the first index that
+        changed. What is committed (up to `floor`) never does: RemoteProtocolError."""
+        first: int | None = None
+        for index, entry in enumerate(entries, start=header.previous_index + 1):
+            if entry.index != index or not 0 < entry.term <= header.term:
+                raise RemoteProtocolError(sender, f"sends entry {entry.index} instead of {index}")
+        for index, entry in enumerate(entries, start=header.previous_index + 1):
+            held = self.term_at(index)
+            if index <= self.base or held == entry.term:
                 continue
-            if entry.index != self.last_index + 1:
-                break
-            if not self.entries and not isinstance(entry.body, Run):
-                raise RemoteProtocolError(sender, "sends a log that does not start with Run")
-            self._add(entry)
-            new.append(entry)
-        return new
+            if held is not None:
+                if index <= floor:
+                    raise RemoteProtocolError(sender, f"rewrites log entry {index}")
+                self.cut_off(index)
+            self.add(entry)
+            first = index if first is None else first
+        return first
 
-    def after(self, index: int) -> list[LogEntry]:
+    def compact(self, index: int) -> None:
+        """Forget the entries up to `index`, which is committed: a snapshot has them."""
+        gone = index - self.base
+        assert 0 <= gone <= len(self.entries)
+        if gone:
+            self.base_term = self.entries[gone - 1].term
+            self.base = index
+            del self.entries[:gone], self._sizes[:gone], self._voters[:gone]
+
+    def begin_at(self, index: int, term: int, voters: Voters) -> None:
+        """A snapshot takes the place of all that we have, unless we have what follows it."""
+        if self.term_at(index) == term and index <= self.last_index:
+            self.compact(index)
+            return
+        self.base, self.base_term, self.reconfigured = index, term, 0
+        self.entries, self._sizes, self._voters = [], [], [voters]
+
+    def after(self, index: int) -> Sequence[LogEntry]:
         """The next entries for somebody who has `index`: as many as one message holds."""
-        stop, size = index, 0
-        while stop < min(self.last_index, index + ENTRIES_MAX):
+        start = index - self.base
+        assert start >= 0, "what a snapshot covers is not here any more"
+        stop, size = start, 0
+        while stop < min(len(self.entries), start + ENTRIES_MAX):
             size += self._sizes[stop]
             if size > ENTRY_BYTES_MAX:
                 break
             stop += 1
-        return self.entries[index:stop]
+        return self.entries[start:stop]
 
-    def _add(self, entry: LogEntry) -> None:
-        encoded = encode_entry(entry)
-        if len(encoded) > ENTRY_BYTES_MAX:
-            what = f"entry {entry.index} of the log would take {len(encoded)} bytes"
-            raise LogError(f"{what}, and at most {ENTRY_BYTES_MAX} fit into a message")
-        self.entries.append(entry)
-        self._sizes.append(len(encoded))
-        if isinstance(entry.body, Run):
-            self.run = entry.body.run
-        if isinstance(entry.body, Run | Restore):
-            # The parent's lineage is hashed in: two branches of a fork never share one.
-            seed = self.lineage.to_bytes(8, "big") + encoded
-            self.lineage = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
+    def since(self, index: int) -> list[LogEntry]:
+        """Every entry from `index` on."""
+        return self.entries[index - self.base - 1 :]

@@ -6,7 +6,7 @@ Frozen, and checked field by field in wire.py before anybody sees one.
 from dataclasses import dataclass
 
 from protocols.entries import LogEntry
-from protocols.ids import Contributor, PeerId, Stamp
+from protocols.ids import Contributor, PeerId, Stamp, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,115 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """To the leader: send me the log after `index`, and what follows as it comes."""
+    """To the leader, from somebody who is not in the log: send it to me from the beginning, and
+    what follows as it comes."""
 
     index: int
+    """What the sender has of it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Who leads?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """Answer to Seek: the leader listens there; "" if the sender does not know."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Will you follow me? (Raft's RequestVote and pre-vote.)"""
+
+    term: int
+    """The one that the sender wants to lead."""
+    last_index: int
+    last_term: int
+    pre: bool
+    """Only asking: nobody's term or vote changes by it."""
+    urgent: bool
+    """The leader itself wants to go: having heard of it just now is no reason against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voted:
+    """Answer to Vote."""
+
+    term: int
+    """The one that was asked for, if granted; the sender's own if not."""
+    granted: bool
+    pre: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """From the leader: the next entries."""
+    """From the leader: what follows an entry that the receiver should have; or nothing, as a
+    heartbeat."""
 
     run: int
+    term: int
+    previous_index: int
+    previous_term: int
     entries: tuple[LogEntry, ...]
+    commit_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Answer to Append and Install."""
+
+    term: int
+    matches: bool
+    index: int
+    """The log agrees with the leader's up to here and is on disk; if not `matches`: it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """From the leader: a piece of the snapshot that takes the place of the log so far."""
+
+    run: int
+    term: int
+    index: int
+    index_term: int
+    offset_bytes: int
+    total_bytes: int
+    piece: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """From the leader, which wants to go: stand for election now."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """To the leader of a new term: I have repeated everything that I know."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """To the leader: the state of these versions is in my newest checkpoint."""
+
+    lineage: int
+    versions: tuple[Version, ...]
+    inner_step: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """To the leader: whether my disk takes what I have to promise."""
+
+    works: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +172,8 @@ class Join:
     incarnation: int
     address: str
     why: str
+    against: str
+    """The peer whose state was not what the log says of it; "" nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +216,7 @@ class Hold:
 class Have:
     """To the leader: I applied this round and arrived at this state."""
 
+    lineage: int
     fragment: int
     round: int
     state_digest: str
@@ -202,7 +303,17 @@ Control = (
     | Refused
     | Heartbeat
     | ReadLog
+    | Seek
+    | Leads
+    | Vote
+    | Voted
     | Append
+    | Appended
+    | Install
+    | HandOver
+    | Told
+    | Kept
+    | Durable
     | Join
     | CaughtUp
     | Able

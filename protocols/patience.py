@@ -70,6 +70,10 @@ class Stall:
     at: float = NEVER
     attempt: Stamp | None = None
 
+    def over(self) -> None:
+        """We wait for no attempt."""
+        self.at, self.attempt = NEVER, None
+
     def is_slow(self, attempt: Stamp | None, now: float) -> bool:
         """True once per attempt. None: we take part in none."""
         if attempt != self.attempt:

@@ -67,6 +67,8 @@ class Reports:
         contributor = message.contributor
         check_contributor(contributor, peer)
         reports = self._of(message.stamp)
+        if not self.members.counts(peer, message.stamp.view):
+            return  # Of a view that knew an earlier life of it.
         if reports is not None and peer not in reports.ready:  # As owners do: the first stays.
             reports.ready[peer], reports.ready_at[peer] = contributor, now
 
@@ -83,6 +85,8 @@ class Reports:
     def has(self, peer: PeerId, message: Have) -> str:
         """Remember a state; return how it differs from the majority's, if it does."""
         fragment, round_ = message.fragment, message.round
+        if message.lineage != self.members.lineage:
+            return ""  # Of a state that a Restore took back.
         if fragment >= self.members.fragments or round_ > self.members.committed(fragment):
             raise RemoteProtocolError(peer, "reports a state that was never committed")
         self.have.setdefault((fragment, round_), {})[peer] = message.state_digest
@@ -97,6 +101,10 @@ class Reports:
         for reports in self.rounds.values():
             for table in (reports.ready, reports.ready_at, reports.holds, reports.waiting):
                 table.pop(peer, None)
+        self.forget_states(peer)
+
+    def forget_states(self, peer: PeerId) -> None:
+        """It does not hold what it said."""
         for states in self.have.values():
             states.pop(peer, None)
 
@@ -118,17 +126,33 @@ class Reports:
         return max(sorted(counts), key=lambda digest: (counts[digest], digest == mine), default="")
 
     def sure_digest(self, fragment: int, round_: int) -> str:
-        """As `majority_digest`; "" when it won a tie without us."""
-        counts = Counter(self.states(fragment, round_).values())
+        """The digest of more than half of the members; "" when there is none (yet)."""
+        states, members = self.states(fragment, round_), self.members.members
         digest = self.majority_digest(fragment, round_)
-        tie = list(counts.values()).count(counts[digest]) > 1
-        return "" if tie and digest != self.states(fragment, round_).get(self.me) else digest
+        votes = sum(states.get(peer) == digest for peer in members)
+        return digest if 2 * votes > len(members) else ""
+
+    def is_split(self, fragment: int) -> bool:
+        """All members are at the last committed round, and no state is that of a majority."""
+        round_, members = self.members.committed(fragment), self.members.members
+        assert self.members.run is not None
+        if round_ >= self.members.run.outer_steps:
+            return False  # The ranks are done, and others may have gone with the right state.
+        everybody = bool(members) and members.keys() <= self.states(fragment, round_).keys()
+        return everybody and not self.sure_digest(fragment, round_)
+
+    def clear(self) -> None:
+        """The run went back to a cut: nothing that was said holds."""
+        self.rounds.clear()
+        self.have.clear()
 
     def _of(self, stamp: Stamp) -> RoundReports | None:
         """Where to note a report; None: its round is decided, or not begun (our log is the
         newest, so nobody can be further)."""
         if stamp.fragment >= self.members.fragments or stamp.group != 0:
             return None
+        if stamp.lineage != self.members.lineage:
+            return None  # Of a round that a Restore took back.
         if stamp.round != self.members.committed(stamp.fragment) + 1:
             return None
         key = RoundKey(stamp.fragment, stamp.group, stamp.round)

@@ -30,6 +30,9 @@ from protocols.patience import Fetching, Stall
 
 KEEP_ROUNDS = 2
 """Results stay this many rounds after their commit, for whoever still lacks them."""
+NO_RANKS = -1
+VOID = -(1 << 40)
+"""Of ranks whose work belongs to a lineage that is over: older than anything."""
 STALENESS_ROUNDS_MAX = 4
 """Work that began more rounds ago is given up: its gradient belongs to another model."""
 
@@ -44,13 +47,14 @@ class FragmentRounds:
     version: int = -1
     """Last applied round; -1: no state yet."""
     state_digest: str = ""
-    base: int = -1
-    """The version that the ranks' parameters started from; -1: no ranks are training."""
+    base: int = NO_RANKS
+    """The version that the ranks' parameters started from, or one of the two names for none."""
     own: Own | None = None
     """The contribution that our ranks wait for a result of."""
     given: Own | None = None
     """The newest contribution that was encoded; it outlives the ranks that made it."""
-    applying: bool = False
+    applying: Stamp | None = None
+    """The attempt whose outer step is being made."""
     awaited: int | None = None
     """The round of the state that a transfer brings us: we go on from there, even if back."""
     held: Holdings = field(default_factory=Holdings)
@@ -78,12 +82,14 @@ class FragmentRounds:
         """The ranks are at their boundary and wait."""
         assert self.own is None, "the ranks contributed twice without a result"
         assert tokens > 0, "a contribution without tokens has no weight"
-        if self.base < 0:
+        if self.base == NO_RANKS:
             return []  # Of ranks that are gone.
         # Ranks that crashed may have contributed to this round already: never twice to one.
         round_ = max(self.fence.open_round, self.given.round + 1 if self.given else 0)
         self.own = Own(round=round_, tokens=tokens, steps=steps, since=now)
-        if self.finished or self.version - self.base > STALENESS_ROUNDS_MAX:
+        if self.version < 0:
+            self.own.round = 0  # They wait for the state that we wait for.
+        elif self.finished or self.version - self.base > STALENESS_ROUNDS_MAX:
             return self._resume("full")
         return []
 
@@ -118,7 +124,7 @@ class FragmentRounds:
         """The outer step is made: let the ranks go on if they wait for it."""
         assert self.applying, "a round was applied that nobody asked for"
         assert round_ == self.version + 1, "rounds are applied in order"
-        self.applying = False
+        self.applying = None
         commands = self._moved(round_, digest)
         if self.own is not None and (self.own.round <= round_ or self.finished):
             commands += self._resume("full" if self._counted(round_) else "delta")
@@ -145,12 +151,31 @@ class FragmentRounds:
 
     def trainers_lost(self) -> None:
         """What they had not contributed is gone; the outer state is not."""
-        self.own, self.base = None, -1
+        self.own, self.base = None, NO_RANKS
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: what it needs is sent again."""
         for round_, keys in self.done.items():
             self.done[round_] = {key for key in keys if key[-1] != peer}
+
+    def forget_reports(self) -> None:
+        """There is a new leader, or a new term: it hears everything once more."""
+        for round_, keys in self.done.items():
+            self.done[round_] = {key for key in keys if key[0] not in ("have", "ready", "hold")}
+
+    def restored(self) -> None:
+        """The run went back to a cut: nothing of what we hold belongs to it.
+
+        Nor what our ranks did: they go on from the cut when they wait for a result next.
+        """
+        self.version, self.state_digest = -1, ""
+        self.base = NO_RANKS if self.base == NO_RANKS else VOID
+        if self.own is not None:
+            self.own.round = 0  # No round will count it.
+        self.given = self.awaited = self.applying = None
+        self.done, self.ready, self.held = {}, {}, Holdings()
+        self.fetching.start_anew()
+        self.stall.over()
 
     def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
         """Serve a result that somebody lacks, if we still have it."""
@@ -169,7 +194,7 @@ class FragmentRounds:
     def others_wait(self) -> bool:
         """Somebody contributed to the open round, and we are in its roster."""
         plan = self.members.open_plan(self.fragment)
-        return bool(plan and self.me in plan.roster and self.ready.get(plan.stamp.round))
+        return bool(plan and self._counts(plan) and self.ready.get(plan.stamp.round))
 
     @property
     def behind(self) -> bool:
@@ -211,7 +236,12 @@ class FragmentRounds:
             commands += self._apply(now, connected)
         # Before Hold: with a commit, everybody who holds its result has reported its state.
         if leader is not None and self._once(self.version, "have", leader):
-            commands.append(Send(leader, Have(self.fragment, self.version, self.state_digest)))
+            commands.append(
+                Send(
+                    leader,
+                    Have(self.members.lineage, self.fragment, self.version, self.state_digest),
+                )
+            )
         plan = self.members.open_plan(self.fragment)
         if plan is not None and not self.finished:
             commands += self._offer(plan, connected)
@@ -223,7 +253,7 @@ class FragmentRounds:
     def _offer(self, plan: Plan, connected: frozenset[PeerId]) -> list[Command]:
         """Encode our contribution once, and bring each slice to its owner."""
         round_ = plan.stamp.round
-        if self.me not in plan.roster:
+        if not self._counts(plan):
             return []
         if self.own is not None and self.own.round == round_ and self.own is not self.given:
             self.given = self.own
@@ -284,6 +314,10 @@ class FragmentRounds:
             return []
         return [Send(leader, Waiting(attempt, self.missing()))]
 
+    def _counts(self, plan: Plan) -> bool:
+        """We are in its roster, and not an earlier life of ours."""
+        return self.me in plan.roster and self.members.counts(self.me, plan.stamp.view)
+
     def _offered(self, plan: Plan) -> Own | None:
         """Our contribution to this round, once it is encoded."""
         own = self.given
@@ -298,7 +332,7 @@ class FragmentRounds:
         if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:
             holders = sorted(connected & self.members.members.keys())
             return self.fetching.fetch(now, commit, stamp, held=self.held, holders=holders)
-        self.applying = True
+        self.applying = stamp
         self.fetching.over()
         self.held.drop_slices(commit.round)
         return [

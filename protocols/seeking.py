@@ -1,53 +1,52 @@
-"""Who leads, and where: found by asking whoever we are connected with.
+"""Who leads, for somebody who does not hear of it: found by asking whoever is connected.
 
-Must NOT decide who leads: a peer says of itself that it does, in its hello.
+A member learns it from the leader itself; a joiner, or a member that the leader cannot reach, asks
+here. Must NOT decide who leads.
 """
 
-from protocols.commands import Command, Connect, Disconnect
-from protocols.hellos import Identity
+from collections.abc import Mapping
+
+from protocols.commands import Command, Connect, Send
 from protocols.ids import PeerId
+from protocols.messages import ReadLog, Seek
 
 RETRY_S = 1.0
-"""A peer that did not know its leader either is asked again after this time."""
+"""Everybody is asked again after this time."""
 NEVER = float("inf")
 
 
 class Seeking:
-    """`leader` and `address` once they are known; they do not change any more."""
+    """Only looks while there is no leader, or no connection with it."""
 
-    def __init__(self, myself: Identity | None) -> None:
-        """With an identity: we lead."""
-        self.leader: PeerId | None = myself.peer if myself else None
-        self.address = myself.address if myself else ""
+    def __init__(self, contact: str) -> None:
+        """`contact`: where a person said that somebody of the run listens; "" nowhere."""
         self.deadline = NEVER
-        self._ignorant: dict[PeerId, str] = {}
-        """Address of each peer that could not tell."""
+        self.address = ""
+        """Where the leader was said to listen."""
+        self._contact = contact
 
-    def connected(self, peer: PeerId, address: str, leader: str, now: float) -> list[Command]:
-        """A hello says that this peer follows `leader` ("": it does not know)."""
-        if self.leader is not None:
-            return []
-        if leader == address:
-            self.leader, self.address = peer, address
-            self._ignorant.clear()
+    def look(self, now: float, up: Mapping[PeerId, str], *, found: bool) -> list[Command]:
+        """Ask when it is time to. `up`: who is connected, and where they listen."""
+        if found:
             self.deadline = NEVER
-        elif leader:
-            return [Connect(PeerId(""), leader)]
-        else:
-            self._ignorant[peer] = address
-            self.deadline = min(self.deadline, now + RETRY_S)
-        return []
-
-    def ask_again(self, now: float) -> list[Command]:
-        """Only a new connection brings a new hello."""
+            return []
+        if self.deadline == NEVER:
+            self.deadline = now + RETRY_S  # It may be on its way already.
         if now < self.deadline:
             return []
-        commands: list[Command] = []
-        for peer, address in self._ignorant.items():
-            commands += [
-                Disconnect(peer, "it did not know the leader"),
-                Connect(PeerId(""), address),
-            ]
-        self._ignorant.clear()
-        self.deadline = NEVER
-        return commands
+        self.deadline = now + RETRY_S
+        # Whom we are connected with may be as lost as we are: try where we were told to, too.
+        asks: list[Command] = [Send(peer, Seek()) for peer in sorted(up)]
+        places = {self._contact, self.address} - {"", *up.values()}
+        return asks + [Connect(PeerId(""), address) for address in sorted(places)]
+
+    def told(self, address: str, addresses: Mapping[PeerId, str], index: int) -> list[Command]:
+        """A connected peer says where the leader listens ("": it does not know either).
+
+        `addresses` are those of connected peers; `index` is how far our log goes.
+        """
+        self.address = address
+        known = [other for other, theirs in addresses.items() if theirs == address]
+        if known:
+            return [Send(known[0], ReadLog(index))]
+        return [Connect(PeerId(""), address)] if address else []

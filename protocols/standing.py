@@ -8,13 +8,22 @@ member (leader.py) nor what is committed.
 from collections.abc import Sequence
 
 from protocols.catchup import Catchup
-from protocols.commands import AdoptState, Command, Note
+from protocols.commands import AdoptKept, AdoptState, Command, Note
 from protocols.entries import Cut
-from protocols.events import StateReceived
+from protocols.events import KeptAdopted, StateReceived
 from protocols.hellos import Identity
-from protocols.ids import PeerId
+from protocols.ids import PeerId, Version
 from protocols.membership import Membership
-from protocols.messages import Able, CaughtUp, Control, Join, Leave, ReadLog, Unable
+from protocols.messages import (
+    Able,
+    CaughtUp,
+    Control,
+    Durable,
+    Join,
+    Kept,
+    Leave,
+    Unable,
+)
 from protocols.rounds import FragmentRounds
 from protocols.trainers import Trainers
 
@@ -22,33 +31,39 @@ from protocols.trainers import Trainers
 class Standing:
     """`news` is what the leader does not know yet."""
 
-    def __init__(self, me: Identity, members: Membership, *, leads: bool) -> None:
+    def __init__(
+        self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
+    ) -> None:
         self.me = me
         self.members = members
         self.trainers = Trainers()
-        self.catchup = Catchup("" if leads else "new")
-        self.accepted = leads
+        self.catchup = Catchup("" if founds else "new" if me.incarnation == 1 else "restarted")
+        self.accepted = False
         """Our shell looked at the agreed run and takes part in it."""
-        self.lacks_log = not leads
-        """The leader shall send what follows our last entry."""
+        self.kept = kept
+        """What is in our newest checkpoint."""
         self.leaving = ""
         """Why we go, once we do."""
         self._early: dict[int, StateReceived] = {}
         """By fragment: what arrived while an outer step was being made."""
         self._told: dict[type, Control] = {}
         """By kind: what the leader heard last on the present connection."""
-        self._read_from = -1
-        """The index from which we asked for the log there."""
+        self._against = ""
+        """Who gave us a wrong state last."""
+        self._adopting: set[int] = set()
+        """Fragments that our checkpoint is to give back."""
+        self._to_adopt: tuple[Version, ...] = ()
+        """And those that the shell was not asked for yet."""
 
     # What happens to us ---------------------------------------------------------------------
 
     def leader_connected(self) -> None:
-        """It may have missed what we said last, and we what it said."""
+        """It may have missed what we said last."""
         self._told = {}
-        self.lacks_log, self._read_from = True, -1
 
-    def ask_cut(self, why: str, now: float) -> None:
+    def ask_cut(self, why: str, now: float, *, against: str = "") -> None:
         """Our state is missing or wrong: the leader shall give us another."""
+        self._against = against
         self.trainers.able = False  # Until the ranks' next contribution: they may be far back.
         self._early.clear()
         self._told.pop(Join, None)
@@ -76,7 +91,7 @@ class Standing:
         if version is None:
             return []  # Of an earlier cut, or from somebody who is not its donor.
         if (version.round, version.state_digest) != (event.round, event.state_digest):
-            self.ask_cut("the donor's state did not match its digest", now)
+            self.ask_cut("the donor's state did not match its digest", now, against=event.sender)
             return [Note("transfer", f"{event.sender} sent a state that is not the cut's")]
         if rounds.applying:
             self._early[event.fragment] = event  # Two writers of one state: the step goes first.
@@ -119,22 +134,57 @@ class Standing:
             return [command for r in rounds for command in r.start(first=first)]
         return []
 
-    def news(self, last_index: int) -> list[Control]:
-        """What the leader does not know yet; the caller tells it."""
-        new: list[Control] = []
-        if self.lacks_log and self._read_from != last_index:  # Else the answer is under way.
-            new.append(ReadLog(last_index))
-            self._read_from = last_index
-        self.lacks_log = False
+    def restored(self, now: float) -> list[Command]:
+        """The log went back to a cut: it may be what our checkpoint holds."""
+        restore, kept = self.members.restored, self.kept
+        assert restore is not None
+        self._early.clear()
+        self._to_adopt = ()
+        if kept is None or kept.versions != restore.versions:
+            self.ask_cut("the run went back to a checkpoint", now)
+            return []
+        self.trainers.able = False
+        self.catchup.has_own(self.members.restored_index)
+        self._adopting = {version.fragment for version in kept.versions}
+        self._to_adopt = kept.versions
+        return []
+
+    def adopt_kept(self) -> list[Command]:
+        """Our shell reads the checkpoint, as soon as it knows the run."""
+        if not self.accepted:
+            return []
+        versions, self._to_adopt = self._to_adopt, ()
+        return [AdoptKept(version.fragment, version.round) for version in versions]
+
+    def kept_adopted(self, event: KeptAdopted, rounds: FragmentRounds, now: float) -> list[Command]:
+        """A fragment is what our checkpoint says."""
+        restore = self.members.restored
+        if restore is None or event.fragment not in self._adopting:
+            return []
+        version = restore.versions[event.fragment]
+        self._adopting.discard(event.fragment)
+        if (version.round, version.state_digest) != (event.round, event.state_digest):
+            self._adopting.clear()
+            self.kept = None
+            self.ask_cut("our checkpoint is damaged", now)
+            return []
+        return rounds.state_received(version.round, version.state_digest)
+
+    def news(self, broken: str) -> list[Control]:
+        """What the leader does not know yet; the caller tells it. `broken`: why our disk takes
+        nothing, if it does not."""
         reports = {_kind(report): report for report in self._reports()}
-        new += [report for kind, report in reports.items() if self._told.get(kind) != report]
+        if broken or Durable in self._told:
+            reports[Durable] = Durable(not broken, broken)
+        new = [report for kind, report in reports.items() if self._told.get(kind) != report]
         # What holds no longer is forgotten: if it holds again, the leader hears it again.
         self._told = reports
         return new
 
     @property
     def is_member(self) -> bool:
-        return self.me.peer in self.members.members
+        info = self.members.members.get(self.me.peer)
+        return info is not None and info.incarnation == self.me.incarnation
 
     def _reports(self) -> list[Control]:
         """Everything the leader should know at this moment."""
@@ -143,9 +193,14 @@ class Standing:
             able = self.trainers.able and not self.catchup.needed
             reports.append(Able() if able else Unable(self.trainers.why_not))
         if self.accepted and self.catchup.asking and not self.leaving:
-            reports.append(Join(me.name, me.incarnation, me.address, self.catchup.asking))
-        index, _ = self.members.cuts.get(me.peer, (0, None))
-        if index and index == self.catchup.complete and not self.is_member:
+            asking, against = self.catchup.asking, self._against
+            reports.append(Join(me.name, me.incarnation, me.address, asking, against))
+        if self.kept is not None and self.accepted:
+            reports.append(self.kept)
+        index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
+        here = not (self._adopting or self.catchup.needed)
+        complete = index == self.catchup.complete and here
+        if index and complete and not self.is_member:
             reports.append(CaughtUp(index))
         if self.leaving and me.peer in self.members.receivers:
             reports.append(Leave(self.leaving))

@@ -24,17 +24,19 @@ class Wait:
 def describe(core: PeerCore, now: float) -> Wait:
     """The one thing that a person who looks at this peer wants to know."""
     until, catchup = core.deadline, core.standing.catchup
-    if core.stopped or core.leaving:
-        return Wait("stopping", core.leaving, now, until)
+    if core.stopped or core.standing.leaving:
+        return Wait("stopping", core.standing.leaving, now, until)
     if core.members.run is None:
         return Wait("joining", "the first entries of the log", catchup.since, until)
+    if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
+        return Wait("waiting", _election(core), core.company.leaderless_since, until)
     if catchup.transfer is not None:
         donor = core.name_of(catchup.transfer.cut.donor)
         return Wait("joining", f"state from {donor}", catchup.since, catchup.deadline)
     if catchup.asking:
         return Wait("joining", "a place in the run", catchup.since, until)
     if not core.members.views:
-        return Wait("waiting", _start(core), core.since, until)
+        return Wait("waiting", _start(core), core.part.since, until)
     if core.finished:
         return Wait("finished", "", now, until)
     for rounds in core.rounds:
@@ -44,6 +46,15 @@ def describe(core: PeerCore, now: float) -> Wait:
     return Wait("training", "" if core.standing.trainers.started else "its ranks", now, until)
 
 
+def _election(core: PeerCore) -> str:
+    """Why nobody leads."""
+    voters = core.raft.log.voters
+    away = [core.name_of(p) for p in voters if p not in core.links.up and p != core.me.peer]
+    if 2 * len(away) < len(voters):
+        return "an election"
+    return f"a majority of the voters: {', '.join(away)} cannot be reached"
+
+
 def _start(core: PeerCore) -> str:
     """Why rounds have not begun."""
     assert core.members.run is not None
@@ -51,7 +62,8 @@ def _start(core: PeerCore) -> str:
     more = needed - len(core.members.members)
     if more > 0:
         return f"{more} more member{'s' * (more > 1)} (peers_min = {needed})"
-    if core.leader is None:
+    if core.office is None:
         return "the first view"
-    late = [core.name_of(p) for p in core.members.members if p not in core.leader.able]
+    able = core.office.leader.able
+    late = [core.name_of(p) for p in core.members.members if p not in able]
     return f"the ranks of {', '.join(late)}" if late else "the first view"

@@ -36,14 +36,19 @@ class Checkers:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.commits: dict[int, e.Commit] = {}
+        self.commits: dict[tuple[int, int], e.Commit] = {}
+        """By (lineage, round)."""
         self.log: dict[int, e.Entry] = {}
         self.corrupted = False
         """Some state was changed behind a peer's back: it must be named."""
+        self.tainted = False
+        """Somebody who held the true state died before the log named it: nobody can know it now."""
         self._contributions: dict[str, Contribution] = {}
-        self._states: dict[int, tuple[str, PeerId]] = {}
+        self._states: dict[tuple[int, int], tuple[str, PeerId]] = {}
         self._counted: dict[PeerId, int] = {}
         """How many steps of a peer are counted, or given up before ones that are."""
+        self._lineages: list[int] = []
+        self._counted_at: dict[tuple[int, int], dict[PeerId, int]] = {}
 
     def encoded(self, manifest: str, made: Contribution) -> None:
         """A contribution holds exactly the steps since the last counted one (rebase, I5)."""
@@ -51,35 +56,67 @@ class Checkers:
         if made.delta != made.expected:
             self.found(f"{made.peer} contributes {made.delta}, its steps add up to {made.expected}")
 
-    def applied(self, peer: PeerId, index: int, entry: e.Entry) -> None:
+    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """One log for all, and each inner step is counted at most once (I1, I10)."""
-        first = self.log.setdefault(index, entry)
-        if first != entry:
-            self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
-        if isinstance(entry, e.Commit) and entry.round not in self.commits:
-            self.commits[entry.round] = entry
-            for term in entry.contributors:
-                made = self._contributions[term.manifest]
-                counted = self._counted.get(term.peer, 0)
-                if made.first < counted or made.last - made.first != term.steps:
-                    self.found(
-                        f"round {entry.round} counts steps {made.first} to {made.last} of "
-                        f"{term.peer}, {counted} are counted already"
-                    )
-                self._counted[term.peer] = made.last
+        if index in self.log:
+            if self.log[index] != entry:
+                first = self.log[index]
+                self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
+            return
+        self.log[index] = entry
+        if isinstance(entry, e.Run):
+            self._lineages.append(lineage)
+            self._counted_at[lineage, 0] = {}
+        elif isinstance(entry, e.Restore):
+            self._restored(lineage, entry)
+        elif isinstance(entry, e.Commit):
+            self._committed(lineage, entry)
+
+    def _restored(self, lineage: int, restore: e.Restore) -> None:
+        """What was counted after the cut is not."""
+        (version,) = restore.versions
+        origin = next(
+            (old for old in reversed(self._lineages) if (old, version.round) in self._counted_at),
+            None,
+        )
+        if origin is None:
+            self.found(f"restored to round {version.round}, which never was")
+            return
+        self._counted = dict(self._counted_at[origin, version.round])
+        self._counted_at[lineage, version.round] = dict(self._counted)
+        self._lineages.append(lineage)
+        digest, who = self._states[origin, version.round]
+        self._states[lineage, version.round] = digest, who
+        if digest != version.state_digest and not self.tainted:
+            self.found(f"restored to another state of round {version.round} than {who} had")
+
+    def _committed(self, lineage: int, commit: e.Commit) -> None:
+        if (lineage, commit.round) in self.commits:
+            self.found(f"round {commit.round} is committed twice")
+        self.commits[lineage, commit.round] = commit
+        for term in commit.contributors:
+            made = self._contributions[term.manifest]
+            counted = self._counted.get(term.peer, 0)
+            if made.first < counted or made.last - made.first != term.steps:
+                self.found(
+                    f"round {commit.round} counts steps {made.first} to {made.last} of "
+                    f"{term.peer}, {counted} are counted already"
+                )
+            self._counted[term.peer] = made.last
+        self._counted_at[lineage, commit.round] = dict(self._counted)
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A round is applied with exactly the contributions of its commit (I2)."""
-        terms = self.commits[stamp.round].contributors
+        terms = self.commits[stamp.lineage, stamp.round].contributors
         total = sum(term.tokens * self._contributions[term.manifest].delta for term in terms)
         expected = total * pow(sum(term.tokens for term in terms), -1, PRIME) % PRIME
         if means != {expected}:
             self.found(f"round {stamp.round} applied as {means}, its commit says {expected}")
 
-    def state(self, peer: PeerId, round_: int, digest: str) -> None:
+    def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
         """All peers that applied a round hold the same state (I1)."""
-        first, who = self._states.setdefault(round_, (digest, peer))
-        if first != digest:
+        first, who = self._states.setdefault((lineage, round_), (digest, peer))
+        if first != digest and not self.tainted:
             self.found(f"round {round_}: {peer} holds {digest}, {who} holds {first}")
 
     def dropped(self, peer: PeerId, first: int, last: int) -> None:
@@ -98,7 +135,8 @@ class Checkers:
             "result names": sum(len(r.held.results) for r in core.rounds),
             "rounds done": sum(len(r.done) + len(r.ready) for r in core.rounds),
             "views": len(core.members.views),
-            "reports": len(core.leader.reports.rounds) if core.leader else 0,
+            "waiting for the disk": len(core.raft.disk.waiting) // 16,
+            "reports": len(core.office.leader.reports.rounds) if core.office else 0,
         }
         for what, size in sizes.items():
             if size > KEPT_MAX:

@@ -55,8 +55,8 @@ class LocalNode:
 class LocalCluster:
     """Starts, watches and stops nodes; use as an async context manager in the main thread.
 
-    The run directory always says which nodes are to be resumed: the first one, which alone can
-    take the run up again, and all others that were not killed.
+    The run directory always says which nodes are to be resumed: those that were not killed, or
+    all of them if nobody was left.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -135,8 +135,8 @@ class LocalCluster:
         await asyncio.gather(*(node.child.stop() for node in self.nodes))
 
     def _write_plan(self) -> None:
-        names = [node.name for node in self.nodes[:1]]
-        names += [node.name for node in self.nodes[1:] if not node.killed]
+        names = [node.name for node in self.nodes if not node.killed]
+        names = names or [node.name for node in self.nodes]
         path = self.run_dir / PLAN
         torn = path.with_suffix(".json.new")
         torn.write_text(json.dumps({"nodes": names}, indent=1), encoding="utf-8")

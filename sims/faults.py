@@ -12,11 +12,17 @@ from sims.world import World
 
 FaultKind = Literal[
     "kill",  # A peer's processes end at once.
-    "restart",  # And start again, with the same name and an empty memory.
+    "leader",  # The leader's do.
+    "restart",  # They end and start again, with what is on the disk.
+    "crowd",  # Several are killed at once, and come back one by one.
     "join",
     "leave",  # A person asks it to.
     "cut",  # A connection ends.
     "stall",  # A connection hangs, then goes on.
+    "one_way",  # It hangs in one direction only.
+    "partition",  # The peers fall into two groups that do not hear each other.
+    "lonely",  # One peer hears nobody, or nobody hears it.
+    "disk",  # A disk is full for a while.
     "slow",  # Bulk takes seconds longer on a line.
     "pause",  # A peer's processes are stopped, then go on.
     "trainers",  # Its ranks crash.
@@ -30,8 +36,6 @@ KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
 FAULTS_PER_S = 3.0
 PEERS_MAX = 9
-LEADER_STILL_MAX_S = 2.0
-"""Longer silence of the only sequencer ends the run, as it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
 
 
 def inject(world: World, plan: Sequence[Fault]) -> None:
-    """Schedule a plan. The sequencer is spared: this version has only one."""
+    """Schedule a plan."""
     world.spring = lambda kind, joiner, donor: _spring(world, kind, joiner, donor)
     for fault in plan:
         world.at(fault.at_s, lambda fault=fault: _happen(world, fault))
@@ -79,25 +83,16 @@ def _happen(world: World, fault: Fault) -> None:
     if fault.kind in TRAPS:
         world.traps[fault.kind] = world.traps.get(fault.kind, 0) + 1
     elif fault.kind == "join":
-        if world.leader.running and len(live) < PEERS_MAX:
+        if live and len(live) < PEERS_MAX:
             world.happened["join"] += 1
             world.add_peer()
+    elif fault.kind == "leader":
+        for leader in world.leaders[:1]:
+            world.happened["leader"] += 1
+            ACTIONS["restart" if fault.other % 2 else "kill"](world, fault, leader)
     elif live:
-        anybody = live[fault.peer % len(live)]
-        followers = [node for node in live if not node.core.leads]
-        victim = followers[fault.peer % len(followers)] if followers else None
-        if fault.kind in ANYBODY:
-            world.happened[fault.kind] += 1
-            ANYBODY[fault.kind](world, fault, anybody)
-        elif victim is not None:
-            world.happened[fault.kind] += 1
-            FOLLOWER[fault.kind](world, fault, victim)
-
-
-def _still_s(fault: Fault, *nodes: Node) -> float:
-    """How long nothing may come from these."""
-    led = any(node.core.leads for node in nodes)
-    return min(fault.duration_s, LEADER_STILL_MAX_S) if led else fault.duration_s
+        world.happened[fault.kind] += 1
+        ACTIONS[fault.kind](world, fault, live[fault.peer % len(live)])
 
 
 def _other(world: World, fault: Fault, victim: Node) -> Node:
@@ -116,9 +111,47 @@ def _cut(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _stall(world: World, fault: Fault, victim: Node) -> None:
+    other, until = _other(world, fault, victim), world.now + fault.duration_s
+    world.network.stall(victim.peer, other.peer, until)
+    world.network.stall(other.peer, victim.peer, until)
+
+
+def _one_way(world: World, fault: Fault, victim: Node) -> None:
     other = _other(world, fault, victim)
-    line = world.network.line(victim.peer, other.peer)
-    line.stalled_until = world.now + _still_s(fault, victim, other)
+    world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
+
+
+def _partition(world: World, fault: Fault, victim: Node) -> None:
+    """Who is on the victim's side is drawn from the bits of `other`."""
+    group = [n for i, n in enumerate(world.live) if n is victim or fault.other >> i & 1]
+    world.tell(f"partition for {fault.duration_s} s: {' '.join(n.peer for n in group)}")
+    for node in group:
+        for other in world.live:
+            if other not in group:
+                until = world.now + fault.duration_s
+                world.network.stall(node.peer, other.peer, until)
+                world.network.stall(other.peer, node.peer, until)
+
+
+def _lonely(world: World, fault: Fault, victim: Node) -> None:
+    deaf = bool(fault.other % 2)
+    world.tell(f"{victim.peer} {'hears nobody' if deaf else 'is not heard'}")
+    for other in world.live:
+        if other is not victim:
+            sender, to = (other, victim) if deaf else (victim, other)
+            world.network.stall(sender.peer, to.peer, world.now + fault.duration_s)
+
+
+def _full_disk(world: World, fault: Fault, victim: Node) -> None:
+    world.tell(f"the disk of {victim.peer} is full for {fault.duration_s} s")
+    victim.disk.full_until = world.now + fault.duration_s
+
+
+def _crowd(world: World, fault: Fault, victim: Node) -> None:
+    for i, node in enumerate(world.live):
+        if node is victim or fault.other >> i & 1:
+            world.kill(node)
+            world.revive(node, fault.duration_s * ((fault.other >> 4) % 7 + i) / 7)
 
 
 def _slow(world: World, fault: Fault, victim: Node) -> None:
@@ -127,7 +160,7 @@ def _slow(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _pause(world: World, fault: Fault, victim: Node) -> None:
-    world.pause(victim, _still_s(fault, victim))
+    world.pause(victim, fault.duration_s)
 
 
 def _trainers(world: World, fault: Fault, victim: Node) -> None:
@@ -136,26 +169,34 @@ def _trainers(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
+    """Of a minority: nobody could tell who is right otherwise."""
+    holders = [node for node in world.live if node.core.standing.is_member]
+    corrupt = sum(node.corrupt for node in holders)
+    if victim.corrupt or victim not in holders or 2 * (corrupt + 1) >= len(holders):
+        return
     world.tell(f"the state of {victim.peer} is corrupted")
     victim.outer = (victim.outer + 1 + fault.other) % PRIME
     victim.corrupt = world.checkers.corrupted = True
 
 
 Action = Callable[[World, Fault, Node], None]
-ANYBODY: Mapping[FaultKind, Action] = {
-    "pause": _pause,
-    "trainers": _trainers,
-    "slow": _slow,
-    "stall": _stall,
-}
-FOLLOWER: Mapping[FaultKind, Action] = {
+ACTIONS: Mapping[FaultKind, Action] = {
     "kill": lambda world, _, victim: world.kill(victim),
     "restart": lambda world, _, victim: world.restart(victim),
+    "crowd": _crowd,
     "leave": _leave,
     "cut": _cut,
+    "stall": _stall,
+    "one_way": _one_way,
+    "partition": _partition,
+    "lonely": _lonely,
+    "slow": _slow,
+    "pause": _pause,
+    "disk": _full_disk,
+    "trainers": _trainers,
     "corrupt": _corrupt,
 }
-assert {*ANYBODY, *FOLLOWER, *TRAPS, "join"} == set(KINDS)
+assert {*ACTIONS, *TRAPS, "join", "leader"} == set(KINDS)
 
 
 def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
@@ -168,7 +209,7 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
     elif kind == "joiner":
         world.happened[kind] += 1
         world.kill(joiner)
-    elif kind == "donor" and not donor.core.leads:
+    elif kind == "donor":
         world.happened[kind] += 1
         world.kill(donor)
     else:

@@ -170,7 +170,7 @@ def _require_idle(run_dir: Path, remedy: str) -> None:
 
 
 async def resume_all(run_dir: Path, *, console: Console) -> int:
-    """Start every node of a run directory again, the first one from its checkpoint."""
+    """Start every node of a run directory again; together they know how to go on."""
     names = [name for name in read_plan(run_dir) if read_record(run_dir / name) is not None]
     if not names:
         raise ConfigError(
@@ -181,9 +181,10 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
     if over := finished(node_directories(run_dir)):
         console.print(f"{run_dir} {over}", markup=False, highlight=False, soft_wrap=True)
         return 0
-    config = recorded_config(run_dir / names[0])
-    if config.run is None:
-        raise ConfigError(f"{run_dir / names[0]} did not start this run: start the run anew")
+    configs = [recorded_config(path) for path in node_directories(run_dir)]
+    run = next((config.run for config in configs if config.run is not None), None)
+    if run is None:
+        raise ConfigError(f"nobody in {run_dir} started this run: start the run anew")
 
     async def start(watch: Watch) -> None:
         cluster = watch.cluster
@@ -192,4 +193,4 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
         for name in names[1:] if address else ():
             cluster.start(name, ["resume", str(run_dir / name), "--join", address])
 
-    return await supervise(run_dir, config.run, start, console=console)
+    return await supervise(run_dir, run, start, console=console)

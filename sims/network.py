@@ -22,8 +22,8 @@ class Line:
     up: bool = False
     connection: int = 0
     """How often they have connected: what was sent before is lost."""
-    stalled_until: float = 0.0
-    """Nothing arrives before this time, and nothing is lost: a hanging TCP connection."""
+    stalled_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    """By sender: nothing of it arrives before this time, and nothing is lost: TCP repeats it."""
     slow_until: float = 0.0
     slow_s: float = 0.0
     """Until then, each bulk payload takes this much longer."""
@@ -49,6 +49,26 @@ class Network:
 
     def line(self, one: PeerId, other: PeerId) -> Line:
         return self._lines.setdefault(frozenset((one, other)), Line())
+
+    @property
+    def slowest_s(self) -> float:
+        """What a message takes at most, if nothing holds it up."""
+        return self.delay_s * (1 + self._jitter) + 0.001
+
+    def stall(self, sender: PeerId, to: PeerId, until: float) -> None:
+        """One way: nothing gets through before `until`."""
+        stalled = self.line(sender, to).stalled_until
+        stalled[sender] = max(stalled.get(sender, 0.0), until)
+
+    def reachable(self, one: PeerId, other: PeerId, now: float) -> bool:
+        """Can a connection be made? It takes both ways."""
+        return all(now >= until for until in self.line(one, other).stalled_until.values())
+
+    def heal(self) -> None:
+        """Everything gets through again."""
+        for line in self._lines.values():
+            line.stalled_until.clear()
+            line.slow_until = 0.0
 
     def connect(self, one: PeerId, other: PeerId) -> None:
         line = self.line(one, other)
@@ -87,8 +107,9 @@ class Network:
         def arrive(at: float) -> None:
             if not line.up or line.connection != connection:
                 return
-            if at < line.stalled_until:
-                wait, later = line.stalled_until - at, line.stalled_until
+            stalled_until = line.stalled_until.get(sender, 0.0)
+            if at < stalled_until:
+                wait, later = stalled_until - at, stalled_until
                 self._schedule(wait, lambda: arrive(later))
             else:
                 queue.popleft()()  # The oldest, whichever came through the stall first.

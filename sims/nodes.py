@@ -8,25 +8,23 @@ The shell keeps and drops payloads as the real one does, and does jobs in order,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protocols import commands as c
+from protocols import entries as e
 from protocols import events as v
-from protocols import wire
+from protocols import limits, wire
 from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version, digest_text
-from protocols.messages import Control
+from protocols.messages import Control, Kept
 from sims.checkers import PRIME, Contribution
+from sims.stores import Disk, Store, Work
 
 if TYPE_CHECKING:
     from sims.world import World
 
 STEP_TOKENS = 16
-
-SliceKey = tuple[int, int, int, PeerId]
-"""(round, view, part, contributor), as the real shell has it: not the attempt."""
 
 
 def state_digest(outer: int) -> str:
@@ -34,49 +32,18 @@ def state_digest(outer: int) -> str:
     return digest_text(str(outer))
 
 
-@dataclass(slots=True)
-class Store:
-    """Payloads that the core wants; each is one number."""
-
-    encoded: dict[int, tuple[str, int]] = field(default_factory=dict[int, tuple[str, int]])
-    """By round: (manifest, value)."""
-    slices: dict[SliceKey, int] = field(default_factory=dict[SliceKey, int])
-    results: dict[tuple[Stamp, int], int] = field(default_factory=dict[tuple[Stamp, int], int])
-    states: dict[int, int] = field(default_factory=dict[int, int])
-    """By cut."""
-
-    def drop_slices(self, round_: int) -> None:
-        for key in [key for key in self.slices if key[0] <= round_]:
-            del self.slices[key]
-
-    def release(self, round_: int) -> None:
-        self.drop_slices(round_)
-        for old in [old for old in self.encoded if old <= round_]:
-            del self.encoded[old]
-        for key in [key for key in self.results if key[0].round <= round_]:
-            del self.results[key]
-
-
-@dataclass(slots=True)
-class Work:
-    """The ranks' parameter, and what of their work no round has counted yet."""
-
-    local: int = 0
-    base: int = 0
-    base_round: int = 0
-    first: int = 0
-    """Number of the first step that is not counted; steps of a peer are numbered for its life."""
-    last: int = 0
-    moved: int = 0
-    """Sum of the moves of these steps."""
-
-
 class Node:
     """One life of one peer. After `kill` or Stop, whatever was scheduled for it is void."""
 
-    def __init__(self, world: World, me: Identity, *, join: bool, speed: float) -> None:
+    def __init__(
+        self, world: World, me: Identity, disk: Disk, *, contact: str, speed: float
+    ) -> None:
+        """`contact`: where to join; "": this peer founds the run."""
         self.world = world
-        self.core = PeerCore(me, join=join)
+        self.disk = disk
+        self.core = PeerCore(
+            me, join=bool(contact), saved=disk.saved, kept=disk.kept, contact=contact
+        )
         self.speed = speed
         """Seconds an inner step takes."""
         self.alive = True
@@ -95,11 +62,18 @@ class Node:
         self.store = Store()
         self.work = Work(first=world.steps_of(me.peer), last=world.steps_of(me.peer))
         self.dials: set[str] = set()
+        """Addresses that it wants to be connected with."""
+        self.dialling: set[str] = set()
+        """Those that it tries at present."""
         self._trainer_life = 0
         """Rises when the trainers restart: what older ones scheduled is void."""
         self._crashed = False
         """And what they had not contributed is gone."""
         self._busy_until = 0.0
+        self._sync_at = 0.0
+        self.unsynced: list[c.Persist] = []
+        """On their way to the disk."""
+        self._disk_life = 0
 
     @property
     def peer(self) -> PeerId:
@@ -131,7 +105,7 @@ class Node:
             if not self.running:
                 return
             if self.world.now < self.paused_until:
-                self.world.at(self.paused_until - self.world.now, act)
+                self.world.at_time(self.paused_until, act)
             else:
                 action()
 
@@ -172,14 +146,22 @@ class Node:
                 world.dial(self, address)
             case c.Disconnect(peer=other):
                 world.hang_up(self, other)
+            case c.Persist():
+                self._persist(command)
             case c.CheckRun():
                 self.after(world.compute_s, lambda: self.give(v.RunAccepted(world.rules)))
             case c.Applied(entry=entry, index=index):
-                world.checkers.applied(self.peer, index, entry)
+                if isinstance(entry, e.Restore):
+                    self._crashed = True  # What its ranks did since belongs to no lineage.
+                world.checkers.applied(self.peer, self.core.members.lineage, index, entry)
+                if isinstance(entry, e.Run):
+                    world.begun(self)
             case c.Stop(why=why, outcome=outcome):
                 world.tell(f"{self.peer} stops: {outcome} ({why})")
                 self.outcome, self.why = outcome, why
-                world.gone(self)
+                world.lost_state()
+                # What it sent last still arrives: a process that ends by itself closes in order.
+                world.at(world.network.slowest_s, lambda: world.gone(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
@@ -196,6 +178,7 @@ class Node:
                 self._payload(command)
 
     def _payload(self, command: c.Command) -> None:
+        assert self.core.standing.accepted, "arithmetic before the shell knows the run"
         store = self.store
         match command:
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
@@ -216,12 +199,16 @@ class Node:
             case c.AdoptState(cut_index=index, round=round_):
                 value = store.states.pop(index)
                 self._job(lambda: self._adopt(round_, value))
+            case c.AdoptKept(fragment=fragment, round=round_):
+                self._job(lambda: self._adopt_kept(fragment, round_))
             case c.ServeState(peer=to, cut_index=index, versions=versions):
                 for version in versions:
                     self._job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
-                life = self._trainer_life
-                self._job(lambda: self._resume(command, life))
+                life, excused = self._trainer_life, self._crashed
+                if command.kind == "full":
+                    self._crashed = False
+                self._job(lambda: self._resume(command, life, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
@@ -231,9 +218,49 @@ class Node:
         self._busy_until = max(now, self._busy_until) + self.world.compute_s
         self.after(self._busy_until - now, work)
 
+    def _persist(self, persist: c.Persist) -> None:
+        """Tickets are written in order; a full disk fails all that are under way."""
+        world, life = self.world, self._disk_life
+        self._sync_at = max(world.now, self._sync_at) + world.sync_s()
+        self.unsynced.append(persist)
+
+        def synced() -> None:
+            if life != self._disk_life:
+                return  # An older ticket failed, and this one with it.
+            self.unsynced.remove(persist)
+            if world.now < self.disk.full_until:
+                self._disk_life += 1
+                self.unsynced.clear()
+                self.give(v.PersistFailed(persist.ticket, "no space left"))
+                return
+            self.disk.write(persist)
+            self.give(v.Persisted(persist.ticket))
+
+        self.after(self._sync_at - world.now, synced)
+
+    def _adopt_kept(self, fragment: int, round_: int) -> None:
+        kept = self.disk.kept
+        if kept is None or kept.versions[fragment].round != round_:
+            self.give(v.KeptAdopted(fragment, round_, ""))
+            return
+        self.outer, self.corrupt = self.disk.outer, False
+        self.give(v.KeptAdopted(fragment, round_, state_digest(self.outer)))
+
+    def _checkpoint(self, round_: int, digest: str, *, now: bool = False) -> None:
+        members = self.core.members
+        if self.corrupt or not (now or round_ % self.world.checkpoint_every == 0):
+            return
+        ahead = [x for x in members.commits.get(0, ()) if x.round > round_]
+        tokens = members.tokens - sum(t.tokens for x in ahead for t in x.contributors)
+        steps = sum(max((t.steps for t in x.contributors), default=0) for x in ahead)
+        versions = (Version(0, round_, digest),)
+        kept = Kept(members.lineage, versions, members.inner_step - steps, tokens)
+        self.disk.kept, self.disk.outer = kept, self.outer
+        self.give(v.Checkpointed(kept))
+
     def _send(self, to: PeerId, message: Control) -> None:
         if self.world.random.random() < 0.1:
-            decoded = wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX)
+            decoded = wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX)
             assert decoded == message
         self.world.carry(self.peer, to, "control", v.MessageReceived(self.peer, message))
 
@@ -267,17 +294,22 @@ class Node:
         self._job(done)
 
     def _apply(self, stamp: Stamp, means: list[int]) -> None:
+        if stamp.lineage != self.core.members.lineage:
+            return  # A Restore came between.
         self.world.checkers.means(stamp, set(means))
         self.outer = (self.outer - means[0]) % PRIME
         digest = state_digest(self.outer)
         if not self.corrupt:
-            self.world.checkers.state(self.peer, stamp.round, digest)
-        self.give(v.RoundApplied(0, stamp.round, digest))
+            self.world.checkers.state(self.peer, stamp.lineage, stamp.round, digest)
+        self._checkpoint(stamp.round, digest)
+        self.give(v.RoundApplied(stamp, digest))
         self.world.checkers.memory(self)
 
     def _adopt(self, round_: int, value: int) -> None:
         self.outer, self.corrupt = value, False
-        self.world.checkers.state(self.peer, round_, state_digest(value))
+        self._checkpoint(round_, state_digest(value), now=True)
+        lineage = self.core.members.lineage
+        self.world.checkers.state(self.peer, lineage, round_, state_digest(value))
 
     def _serve(self, to: PeerId, index: int, version: Version) -> None:
         value = self.outer + self.lies
@@ -301,15 +333,14 @@ class Node:
 
     # Trainer --------------------------------------------------------------------------------
 
-    def _resume(self, command: c.Resume, life: int) -> None:
+    def _resume(self, command: c.Resume, life: int, *, excused: bool) -> None:
         if life != self._trainer_life:
             return  # The ranks that waited for it are gone.
         work = self.work
         if command.kind == "full":
             stale = command.round - work.base_round > 4
-            if not (stale or command.finish or self._crashed):
+            if not (stale or command.finish or excused):
                 self.world.checkers.dropped(self.peer, work.first, work.last)
-            self._crashed = False
             self.work = work = Work(local=self.outer, first=work.last, last=work.last)
         else:
             work.local = (work.local + self.outer - work.base) % PRIME

@@ -13,17 +13,20 @@ from protocols import entries as e
 from protocols import events as v
 from protocols.config import ProtocolConfig
 from protocols.hellos import Identity, refusal
-from protocols.ids import PROTOCOL_VERSION, PeerId
-from protocols.messages import Hello
+from protocols.ids import PROTOCOL_VERSION, PeerId, Version
+from protocols.messages import Hello, Kept
+from protocols.roles import Role
 from sims.checkers import PRIME, Checkers
 from sims.network import Network
 from sims.nodes import Node, state_digest
+from sims.stores import Disk
 
 FRAGMENT_ELEMENTS = 3 << 18
 """Big enough for three parts; nobody allocates it."""
 RULES = ProtocolConfig(
-    heartbeat_interval_s=0.5,
-    silence_timeout_s=5.0,
+    heartbeat_interval_s=1.0,
+    election_timeout_s=3.0,
+    silence_timeout_s=6.0,
     reconnect_grace_s=2.5,
     round_grace_s=8.0,
     reduction_timeout_s=6.0,
@@ -43,7 +46,14 @@ class World:
         self.rules = RULES
         self.outer_steps, self.inner_steps, self.peers_min = outer_steps, inner_steps, peers
         self.nodes: dict[PeerId, Node] = {}
-        """The newest life of each peer; the first one leads."""
+        """The newest life of each peer."""
+        self.disks: dict[PeerId, Disk] = {}
+        self.busy_until = float("inf")
+        """Until then somebody may come, though nobody lives."""
+        self._coming_back: set[PeerId] = set()
+        self.checkpoint_every = self.random.choice([1, 3, 8])
+        self.initial_digest = ""
+        self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """What a job of the shell takes."""
@@ -55,6 +65,8 @@ class World:
         self.spring: Callable[[str, Node, Node], None] | None = None
         """Called with (kind, joiner, donor) when a trap goes off."""
         self._by_address: dict[str, PeerId] = {}
+        self._moves: Counter[tuple[Role, Role]] = Counter()
+        """Of lives that are over."""
         self._steps: Counter[PeerId] = Counter()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -64,34 +76,62 @@ class World:
     # Membership and faults ------------------------------------------------------------------
 
     @property
-    def leader(self) -> Node:
-        return next(iter(self.nodes.values()))
-
-    @property
     def live(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.running]
 
+    @property
+    def leaders(self) -> list[Node]:
+        """Those that believe to lead; the one of the newest term is right."""
+        return [node for node in self.live if node.core.leads]
+
+    @property
+    def finished(self) -> bool:
+        """Somebody saw the run to its end."""
+        return any(node.outcome == "finished" for node in self.nodes.values())
+
     def add_peer(self) -> Node:
-        """A new peer; the first one leads."""
-        number = len(self.nodes)
+        """A new peer; the first one founds the run."""
+        number = len(self.disks)
         peer = PeerId(f"p{number}.{self.random.getrandbits(32):08x}")
         return self._start(
             Identity(peer=peer, name=f"p{number}", incarnation=1, address=f"h{number}:1")
         )
 
     def restart(self, node: Node) -> None:
-        """The daemon dies and comes back: the same peer, knowing nothing."""
-        old = node.core.me
+        """The daemon dies and comes back: the same peer, with what its disk has."""
         self.kill(node)
+        self.revive(node, self.random.choice([0.05, 1.0, 4.0]))
+
+    def revive(self, node: Node, after_s: float) -> None:
+        """A dead peer is started again."""
+        old = node.core.me
         new = Identity(
             peer=old.peer, name=old.name, incarnation=old.incarnation + 1, address=old.address
         )
-        self.at(self.random.choice([0.05, 1.0, 4.0]), lambda: self._start(new) and None)
+
+        def start() -> None:
+            if self.nodes[old.peer] is node and not node.running:
+                self.happened["revived"] += 1
+                self._start(new)
+
+        self.at(after_s, start)
 
     def kill(self, node: Node) -> None:
-        self.tell(f"kill {node.peer}")
+        """The process ends at once. What was on its way to the disk may have come there."""
+        self.tell(f"kill {node.peer}{' (leads)' if node.core.leads else ''}")
+        if node.core.leads:
+            self.happened["leader killed"] += 1
         node.alive = False
+        self.lost_state()
+        if node.unsynced and self.now >= node.disk.full_until:
+            for persist in node.unsynced[: self.random.randint(0, len(node.unsynced))]:
+                node.disk.write(persist)
         self.gone(node)
+
+    def lost_state(self) -> None:
+        """Who held a state is gone: while another one is corrupt, it may have been the last."""
+        if any(node.corrupt for node in self.live):
+            self.checkers.tainted = True
 
     def pause(self, node: Node, seconds: float) -> None:
         self.tell(f"pause {node.peer} for {seconds:.2f} s")
@@ -102,62 +142,101 @@ class World:
         if not self.network.disconnect(one.peer, other.peer):
             return
         for me, them in ((one, other), (other, one)):
-            me.give(v.PeerDisconnected(them.peer, "end of stream"))
+            self._ended(me, them)
             if them.core.me.address in me.dials:
                 self.dial(me, them.core.me.address)
 
     def heal(self) -> None:
-        """No more faults; as many live peers as the run needs, so that it can go on."""
+        """No more faults; a majority of the voters lives, so that the run can go on."""
+        self.busy_until = self.now + 30.0
         self.traps.clear()
         self.spring = None
-        if self.leader.running:
-            staying = [node for node in self.live if not node.asked_to_leave]
-            for _ in range(self.peers_min - len(staying)):
-                self.add_peer()
+        self.network.heal()
+        for disk in self.disks.values():
+            disk.full_until = 0.0
+        if self.finished:
+            return
+        everybody = self.random.random() < 0.5
+        for node in [node for node in self.nodes.values() if not node.running]:
+            if (everybody and not node.asked_to_leave) or self._is_needed(node):
+                self.revive(node, 0.1)
+                self._coming_back.add(node.peer)
+        if not self._coming_back and not self.live:
+            self.revive(next(iter(self.nodes.values())), 0.1)  # It died before anything began.
+        self.at(15.0, self._top_up)
+
+    def _top_up(self) -> None:
+        """As many live peers as the run needs to begin."""
+        staying = [node for node in self.live if not node.asked_to_leave]
+        for _ in range(0 if self.finished else self.peers_min - len(staying)):
+            self.add_peer()
+
+    def _is_needed(self, node: Node) -> bool:
+        """Somebody's log has voters that are no majority without it."""
+        back = {n.peer for n in self.nodes.values() if n.running} | self._coming_back
+        votes = [other.core.raft.log.voters for other in self.nodes.values()]
+        return any(
+            node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)
+            for voters in votes
+        )
 
     def _start(self, me: Identity) -> Node:
-        leads = not self.nodes
-        node = Node(self, me, join=not leads, speed=self.random.choice([0.05, 0.05, 0.06, 0.1]))
+        first = next(iter(self.disks), me.peer)
+        disk = self.disks.setdefault(me.peer, Disk())
+        founds = me.peer == first and disk.saved is None
+        speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
+        if me.peer in self.nodes:
+            self._moves.update(self.nodes[me.peer].core.raft.moves)
+        contact = "" if founds else self._way_in(me.peer)
+        node = Node(self, me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
         self._by_address[me.address] = me.peer
-        if leads:
-            node.outer = self.random.randrange(PRIME)
-            digest = state_digest(node.outer)
-            self.checkers.state(me.peer, 0, digest)
-            run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), (FRAGMENT_ELEMENTS,))
-            node.give(v.RunAccepted(RULES))
-            node.give(v.Bootstrap(run, None, (digest,)))
+        if founds:
+            self._found(node)
         else:
-            self.dial(node, self._way_in(node))
+            node.give(v.DeadlineReached())
         node.after(self.random.uniform(0.0, 2.0), lambda: node.give(v.TrainersReady()))
         return node
 
-    def _way_in(self, node: Node) -> str:
-        """Where a peer is told to join: mostly at the leader, but anybody finds the way, even
-        somebody who has only just come."""
-        knows = self.leader
-        if self.spring is not None and node.core.me.incarnation == 1 and self.random.random() < 0.3:
-            knows = self.random.choice(
-                [other for other in self.live if other is not node] or [knows]
-            )
-        return knows.core.me.address
+    def _found(self, node: Node) -> None:
+        """The first peer begins the run, from a checkpoint of its initial state."""
+        node.outer = node.disk.outer = self.random.randrange(PRIME)
+        digest = state_digest(node.outer)
+        sizes = (FRAGMENT_ELEMENTS,)
+        run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), sizes, node.peer)
+        node.give(v.RunAccepted(RULES))
+        node.give(v.Bootstrap(run, (digest,)))
+        self.initial_digest = digest
+
+    def _way_in(self, peer: PeerId) -> str:
+        """Where a peer is told to join: anybody finds the way, even who has only just come."""
+        others = [other for other in self.live if other.peer != peer]
+        knows = [other for other in others if other.core.members.run is not None] or others
+        if not knows:
+            knows = [other for other in self.nodes.values() if other.peer != peer]
+        return self.random.choice(knows).core.me.address
 
     # Time -----------------------------------------------------------------------------------
 
     def at(self, after_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (self.now + after_s, next(self._order), action))
 
+    def at_time(self, due: float, action: Callable[[], None]) -> None:
+        """As `at`, exactly then: what was held up by one pause keeps its order."""
+        heapq.heappush(self._heap, (due, next(self._order), action))
+
     def run(self, *, until_s: float) -> None:
         """Run until every live peer has stopped, or the time is over."""
-        while self.now < until_s and self.live:
+        while self.now < until_s and (self.live or self.now < self.busy_until):
             due, node = min(
                 ((max(node.deadline, node.paused_until), node) for node in self.live),
                 key=lambda pair: (pair[0], pair[1].peer),
+                default=(float("inf"), None),
             )
             if self._heap and self._heap[0][0] <= due:
                 self.now, _, action = heapq.heappop(self._heap)
                 action()
-            elif due < float("inf"):
+            elif node is not None and due < float("inf"):
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
                 if node.running and node.deadline <= due:
@@ -183,7 +262,10 @@ class World:
 
     def dial(self, node: Node, address: str) -> None:
         """Until it works, or the node hangs up."""
+        if address in node.dials and address in node.dialling:
+            return
         node.dials.add(address)
+        node.dialling.add(address)
         self._dial_later(node, address, self.network.delay_s * 3 + 0.01, self.now + FIRST_DIAL_S)
 
     def hang_up(self, node: Node, other: PeerId) -> None:
@@ -196,9 +278,27 @@ class World:
         """The process ended: every connection with it does."""
         for other in list(self.nodes.values()):
             if other is not node and self.network.disconnect(node.peer, other.peer):
-                other.give(v.PeerDisconnected(node.peer, "end of stream"))
+                self._ended(other, node)
                 if node.core.me.address in other.dials:
                     self.dial(other, node.core.me.address)
+
+    def sync_s(self) -> float:
+        """What the disk takes."""
+        return self._sync_s * self.random.uniform(0.5, 2.0)
+
+    def _ended(self, node: Node, other: Node) -> None:
+        """A node learns that a connection is over, unless it has a new one by then."""
+        line = self.network.line(node.peer, other.peer)
+        connection = line.connection
+
+        def tell() -> None:
+            if not line.up or line.connection == connection:
+                node.give(v.PeerDisconnected(other.peer, "end of stream"))
+
+        if self.now < node.paused_until:
+            node.after(0.0, tell)
+        else:
+            tell()
 
     def transfer_s(self) -> float:
         return self.random.choice([0.05, 0.5, 3.0])
@@ -221,6 +321,20 @@ class World:
         else:
             joiner.after(self.random.uniform(0.0, 0.5), spring)
 
+    def begun(self, node: Node) -> None:
+        """A peer read the first entry; its founder keeps the state that it began with."""
+        lineage = node.core.members.lineage
+        if node.core.standing.accepted:
+            self.checkers.state(node.peer, lineage, 0, self.initial_digest)
+            node.disk.kept = Kept(lineage, (Version(0, 0, self.initial_digest),), 0, 0)
+
+    def moves(self) -> Counter[tuple[Role, Role]]:
+        """Changes of role that anybody made, dead lives included."""
+        total = Counter(self._moves)
+        for node in self.nodes.values():
+            total.update(node.core.raft.moves)
+        return total
+
     def steps_of(self, peer: PeerId) -> int:
         """How many inner steps a peer made in all its lives."""
         return self._steps[peer]
@@ -235,10 +349,12 @@ class World:
         def connect() -> None:
             other = self.nodes[self._by_address[address]]
             if address not in node.dials or self.network.line(node.peer, other.peer).up:
+                node.dialling.discard(address)
                 return
-            if other.running:
+            if other.running and self.network.reachable(node.peer, other.peer, self.now):
+                node.dialling.discard(address)
                 self._connect(node, other)
-            elif not node.core.log.entries and self.now > give_up:
+            elif not node.core.raft.run and self.now > give_up:
                 node.outcome = "alone"
             else:
                 self._dial_later(node, address, REDIAL_S, give_up)
@@ -249,7 +365,7 @@ class World:
         """Hellos are exchanged; the side that was dialled may refuse."""
         hello = self._hello(node)
         core = other.core
-        why = refusal(hello, me=core.me, run=core.log.run, members=core.members)
+        why = refusal(hello, me=core.me, run=core.raft.run, members=core.members)
         if why:
             self.tell(f"{node.peer} is refused by {other.peer}: {why}")
             node.outcome, node.why = "refused", why
@@ -257,9 +373,13 @@ class World:
             return
         back = self._hello(other)
         self.network.connect(node.peer, other.peer)
+        line = self.network.line(node.peer, other.peer)
+        connection = line.connection
         for me, theirs in ((node, back), (other, hello)):
+            if not line.up or line.connection != connection:
+                return  # The first one hung up at once.
             me.give(v.PeerConnected(theirs.peer, theirs.incarnation, theirs.address, theirs.leader))
 
     def _hello(self, node: Node) -> Hello:
-        me, run, leader = node.core.me, node.core.log.run, node.core.leader_address()
+        me, run, leader = node.core.me, node.core.raft.run, node.core.leader_address()
         return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

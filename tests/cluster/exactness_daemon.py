@@ -9,6 +9,7 @@ import json
 import sys
 
 from lowcomm import cli, daemon, node_side
+from protocols.ids import Stamp
 
 RECORD = "daemon.json"
 
@@ -16,12 +17,12 @@ RECORD = "daemon.json"
 class RecordingDaemon(daemon.Daemon):
     """Writes RECORD when it has ended."""
 
-    def applied(self, fragment: int, round_: int, state_digest: str) -> None:
+    def applied(self, stamp: Stamp, state_digest: str) -> None:
         """Called by the driver for each committed round."""
-        super().applied(fragment, round_, state_digest)
-        commit = self.core.members.commit(fragment, round_)
+        super().applied(stamp, state_digest)
+        commit = self.core.members.commit(stamp.fragment, stamp.round)
         if commit is not None:
-            MANIFESTS[str(round_)] = {each.peer: each.manifest for each in commit.contributors}
+            MANIFESTS[str(stamp.round)] = {each.peer: each.manifest for each in commit.contributors}
 
     async def run(self) -> int:
         """Until the run is finished."""

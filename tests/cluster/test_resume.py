@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.events import Commit, Finished, Start
+from lowcomm.events import Commit, Finished, Member, Start
 from tests.cluster.running import (
     Shell,
     alive,
     commits,
     commits_until,
+    listens,
     marked_processes,
     new_shell,
     of,
@@ -50,9 +51,11 @@ def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     assert "Traceback" not in launcher.err
     assert "goes on from round" in launcher.out
 
-    path, _ = newest_checkpoint(run_dir / "alpha" / "checkpoints")
-    assert path is not None
-    cut, _, _ = read_checkpoint(path)
+    kept: list[int] = []
+    for name in ("alpha", "beta"):
+        path, _ = newest_checkpoint(run_dir / name / "checkpoints")
+        assert path is not None
+        kept.append(read_checkpoint(path)[0].round)
     before = {name: len(commits(run_dir / name)) for name in ("alpha", "beta")}
     assert before["alpha"] < ROUNDS
     peers = {name: record(run_dir / name)["peer"] for name in before}
@@ -60,15 +63,18 @@ def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     again = shell.run("resume", str(run_dir), within_s=60)
     assert again.popen.returncode == 0, again.err
     ends: list[Finished] = []
+    began_at: list[int] = []
     for name, had in before.items():
         node = run_dir / name
         assert record(node)["peer"] == peers[name]  # The same peer, in its next life.
         rounds = commits(node)[had:]
         assert rounds == list(range(rounds[0], ROUNDS + 1))
-        assert rounds[0] == cut.round + 1 or (name == "beta" and rounds[0] > cut.round)
+        assert rounds[0] > max(kept)  # They go on from the newest of the two checkpoints.
+        began_at.append(rounds[0])
         ends += of(Finished, node)
         starts = of(Start, node)
         assert [start.ranks for start in starts] == [2 if name == "alpha" else 1] * 2
+    assert min(began_at) == max(kept) + 1
     assert len(ends) == 2
     assert len({end.state_digest for end in ends}) == 1
     by_round = {
@@ -110,18 +116,17 @@ def test_a_single_node_goes_on_in_its_own_directory(shell: Shell, tmp_path: Path
 
 
 @pytest.mark.deadline(60)
-def test_what_has_no_checkpoint_cannot_go_on(shell: Shell, tmp_path: Path) -> None:
-    config = write_config(tmp_path, peers=2, rounds=60)
+def test_a_run_that_had_not_begun_goes_on_from_its_first_state(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, peers=2, rounds=6)
     launcher = shell.start("sim", str(config), "--peers", "1")  # It waits for a second one.
     run_dir = tmp_path / "runs" / "tiny"
-    until(lambda: record(run_dir / "alpha"), within_s=20, what="alpha there")
+    until(lambda: of(Member, run_dir / "alpha"), within_s=20, what="alpha a member")
     launcher.signal(signal.SIGINT)
     assert launcher.wait(within_s=5) == 130, launcher.err
-    assert "nothing was committed yet" in launcher.out
-    node = shell.run("resume", str(run_dir / "alpha"))
-    assert node.popen.returncode == 2, node.err
-    assert "no complete checkpoint" in node.err
-    whole = shell.run("resume", str(run_dir))
-    assert whole.popen.returncode == 4, whole.err
-    assert "alpha ended with 2" in whole.err
-    assert "Traceback" not in whole.err + node.err
+    alpha = shell.start("resume", str(run_dir / "alpha"))
+    shell.peer("beta", str(config), "--join", listens(run_dir / "alpha"))
+    assert alpha.wait(within_s=40) == 0, alpha.err
+    assert commits(run_dir / "alpha") == [1, 2, 3, 4, 5, 6]
+    assert "Traceback" not in alpha.err

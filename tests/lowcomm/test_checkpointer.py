@@ -13,14 +13,16 @@ from lowcomm.config import MethodConfig
 from lowcomm.methods import method
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
+from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols.config import ProtocolConfig
 from protocols.core import PeerCore
 from protocols.hellos import Identity
-from protocols.ids import Contributor, PeerId, PeerInfo, TensorSpec, Version
+from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
 
 ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")
+GAMMA = PeerId("gamma.00000003")
 LAYOUT = (
     TensorSpec(0, "embed", (2, 3), 0),
     TensorSpec(1, "norm", (4,), 0),
@@ -41,29 +43,45 @@ class Scene:
         self.checkpointer = Checkpointer(
             directory,
             every_rounds=EVERY,
-            written=lambda path, round_: self.written.append((path.name, round_)),
+            written=lambda path, cut: self.written.append((path.name, cut.round)),
             failed=self.failed.append,
         )
         self.replica = Replica(method(MethodConfig()), LAYOUT)
         me = Identity(peer=ALPHA, name="alpha", incarnation=3, address="127.0.0.1:1")
         self.core = PeerCore(me, join=False)
-        self.core.handle(v.RunAccepted(ProtocolConfig()), 0.0)
-        run = e.Run(0xABC, "{}", "", 1, 99, 1, LAYOUT, SIZES)
-        beta = PeerInfo(BETA, "beta", 2, "127.0.0.1:2", 4)
-        # Beta was in before; it keeps its seat.
-        restored = e.Restore(1, tuple(Version(f, 0, "0" * 32) for f in (0, 1)), 0, 0, (beta,), 1)
         digests = tuple(
             self.replica.initialise(f, np.full(size, f + 1, np.float32).data.cast("B"))
             for f, size in enumerate(SIZES)
         )
-        self.core.handle(v.Bootstrap(run, restored, digests), 0.0)
-        self.core.handle(v.TrainersReady(), 0.0)
+        self.hear(v.RunAccepted(ProtocolConfig()))
+        run = e.Run(0xABC, "{}", "", 1, 99, 1, LAYOUT, SIZES, ALPHA)
+        self.hear(v.Bootstrap(run, digests))
+        versions = tuple(Version(f, 0, digest) for f, digest in enumerate(digests))
+        for peer, slot in ((GAMMA, 7), (BETA, 4)):  # They were there once, and keep their seats.
+            info = PeerInfo(peer, peer[:-9], 2, "127.0.0.1:2", slot)
+            self.append(e.Cut(info, ALPHA, versions))
+            self.append(e.Lost(peer, "silent"))
+        parts = tuple(FragmentParts((ALPHA,), (0, size)) for size in SIZES)
+        self.append(e.View(1, (ALPHA,), parts, (1, 1)))
+
+    def take_back(self, round_: int) -> None:
+        """The lineage so far is over."""
+        ended = {f"{self.core.members.lineage:016x}"}
+        self.checkpointer.take_back(round_, ended=ended)
+
+    def hear(self, event: v.Event) -> None:
+        """The disk takes at once whatever the core wants to keep."""
+        for command in self.core.handle(event, 0.0):
+            if isinstance(command, c.Persist):
+                self.hear(v.Persisted(command.ticket))
+
+    def append(self, body: e.Entry) -> None:
+        """The log says so from now on."""
+        self.core.members.apply(e.LogEntry(self.core.members.index + 1, 1, body))
 
     def commit(self, round_: int) -> None:
         """The log counts 10 * round steps and 1000 * round tokens."""
-        entry = e.LogEntry(
-            self.core.members.index + 1,
-            1,
+        self.append(
             e.Commit(
                 view=1,
                 fragment=0,
@@ -74,9 +92,8 @@ class Scene:
                 borders=self.core.members.views[0].parts[0].borders,
                 result_digest="0" * 32,
                 previous_state_digest="",
-            ),
+            )
         )
-        self.core.members.apply(entry, self.core.members.lineage)
 
     def apply(self, round_: int) -> None:
         """The replica takes the outer step of that round."""
@@ -154,11 +171,12 @@ async def test_a_checkpoint_says_where_the_run_was(scene: Scene) -> None:
     )
     assert [each.version for each in cut.fragments] == [2, 0]
     assert cut.own == PeerCut(
-        peer=ALPHA, incarnation=3, data_slot=5, rank_state=scene.checkpointer.rank_state(2).name
+        peer=ALPHA, incarnation=3, data_slot=0, rank_state=scene.checkpointer.rank_state(2).name
     )
     assert cut.seats == (
+        SeatCut(peer=ALPHA, name="alpha", incarnation=3, slot=0),
         SeatCut(peer=BETA, name="beta", incarnation=2, slot=4),
-        SeatCut(peer=ALPHA, name="alpha", incarnation=3, slot=5),
+        SeatCut(peer=GAMMA, name="gamma", incarnation=2, slot=7),
     )
     assert layout == ((("embed", (2, 3), 0), ("head", (), 6)), (("norm", (4,), 0),))
 
@@ -254,3 +272,52 @@ async def test_the_first_checkpoint_takes_no_rank_state_but_the_old(scene: Scene
     await scene.write(5)
     left = sorted(path.name for path in (scene.directory / RANK_STATES).iterdir())
     assert left == ["round-000005", "round-000010"]
+
+
+@pytest.mark.asyncio
+async def test_what_the_run_took_back_is_taken_off_the_disk(scene: Scene) -> None:
+    for round_ in (3, 5):
+        await scene.write(round_)
+    checkpoints = scene.directory / CHECKPOINTS
+    (checkpoints / "round-000009.new").mkdir()  # Begun, and never finished.
+    (checkpoints / "round-notes").mkdir()
+    scene.take_back(4)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["round-000003", "round-notes"]
+    scene.take_back(3)
+    assert scene.on_disk()[0] == "round-000003"
+
+
+@pytest.mark.asyncio
+async def test_rounds_that_come_again_are_written_again(scene: Scene) -> None:
+    await scene.write(5)
+    scene.begin()
+    scene.take_back(3)
+    outer, momentum = scene.replica.arrays(0)
+    scene.replica.restore(0, 3, outer, momentum)  # As if it had been kept.
+    for round_ in (4, 5):
+        scene.apply(round_)
+    await scene.finish()
+    assert scene.written == [("round-000005", 5), ("round-000005", 5)]
+    assert scene.on_disk() == ("round-000005", scene.state())
+
+
+@pytest.mark.asyncio
+async def test_what_is_being_written_when_the_run_goes_back_does_not_stay(scene: Scene) -> None:
+    """Its lineage has ended; a restart would find it instead of the one that counts."""
+    await scene.write(3)
+    scene.hold()
+    scene.advance(5)
+    scene.begin()
+    scene.take_back(3)
+    scene.gate.set()
+    assert scene.checkpointer._pending is not None
+    await scene.checkpointer._pending
+    assert scene.on_disk()[0] == "round-000003"
+
+
+@pytest.mark.asyncio
+async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> None:
+    """A peer that starts again reads of every Restore once more."""
+    await scene.write(5)
+    scene.checkpointer.take_back(3, ended={"0123456789abcdef"})
+    assert scene.on_disk()[0] == "round-000005"

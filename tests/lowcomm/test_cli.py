@@ -151,11 +151,12 @@ def test_a_program_after_two_dashes_is_for_peer_only(call: Call) -> None:
     assert "train.py" in err
 
 
-def test_a_new_run_does_not_mix_with_an_earlier_one(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "node" / "checkpoints" / "round-000007").mkdir(parents=True)
+@pytest.mark.parametrize("left", ["checkpoints/round-000007", "wal"])
+def test_a_new_run_does_not_mix_with_an_earlier_one(call: Call, tmp_path: Path, left: str) -> None:
+    (tmp_path / "node" / left).mkdir(parents=True)
     code, _, err = call("peer run.toml --new --set node.directory=node")
     assert code == 2
-    assert "node holds checkpoints of an earlier run" in err
+    assert "node holds the log or checkpoints of an earlier run" in err
     assert "lowcomm resume node" in err
 
 

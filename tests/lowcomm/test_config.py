@@ -204,7 +204,7 @@ def test_an_impossible_value_says_what_would_be_right(overrides: list[str], mess
         [f"run.seed={2**63 - 1}"],
         ["node.memory_max_bytes=0", "node.rank_restarts_max=0"],
         ["run.model.vocab_size=256"],
-        ["run.protocol.heartbeat_interval_s=1.0", "run.protocol.silence_timeout_s=3.0"],
+        ["run.protocol.heartbeat_interval_s=0.6", "run.protocol.silence_timeout_s=1.8"],
         ["node.port_range=[1024, 1024]"],
         ["node.port_range=[65535, 65535]"],
     ],

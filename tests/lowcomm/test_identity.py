@@ -68,7 +68,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     node = NodeDirectory(tmp_path)
     assert node.read() is None
     record = Record(
-        peer="a.1", name="a", incarnation=3, run=7, leads=True, command=("torchrun", "x"), pid=5
+        peer="a.1", name="a", incarnation=3, run=7, join="h:1", command=("torchrun", "x"), pid=5
     )
     node.write(record)
     assert node.read() == record == read_record(tmp_path)

@@ -1,20 +1,18 @@
 """The outer state of a node against slow references, one scalar operation at a time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import xxhash
 
-from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
+from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config import MethodConfig
 from lowcomm.methods import method
-from lowcomm.outer import F32, WeightsError, nesterov_step
+from lowcomm.outer import WeightsError
 from lowcomm.replica import (
     ARRAYS_PER_FRAGMENT,
     LayoutError,
@@ -24,106 +22,21 @@ from lowcomm.replica import (
     free_memory_bytes,
 )
 from protocols.errors import ConfigError
-from protocols.ids import Contributor, PeerId, TensorSpec
-
-LAYOUT = (
-    TensorSpec(0, "embed", (3, 4), 0),
-    TensorSpec(1, "norm", (7,), 0),
-    TensorSpec(0, "scale", (), 12),
-    TensorSpec(0, "head", (2, 5), 13),
-    TensorSpec(1, "bias", (1,), 7),
+from protocols.ids import TensorSpec
+from tests.lowcomm.replicas import (
+    LAYOUT,
+    SIZES,
+    TwoCodecs,
+    contributors,
+    gaussian,
+    kept,
+    plain,
+    slow_mean,
+    slow_step,
+    started,
+    state_digest,
+    view,
 )
-SIZES = (23, 8)
-LR, BETA = 0.7, 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Small:
-    """A codec of its own width: numbers of 2 or 8 bytes, so that mixing two up is seen."""
-
-    wire: str
-    name: str = "small"
-    grain: int = 1
-
-    def encoded_bytes(self, elements: int) -> int:
-        return elements * np.dtype(self.wire).itemsize
-
-    def encode(self, values_P: F32, out: WritablePayload) -> None:
-        np.copyto(np.frombuffer(out, self.wire), values_P, casting="unsafe")
-
-    def decode(self, payload: Payload, out_P: F32) -> None:
-        if len(payload) != self.encoded_bytes(out_P.size):
-            raise CodecError("another size")
-        np.copyto(out_P, np.frombuffer(payload, self.wire), casting="unsafe")
-
-
-@dataclass(frozen=True, slots=True)
-class TwoCodecs:
-    """A method with two fragments whose two codecs differ."""
-
-    contribution_codec: Codec = Small("<f2")
-    result_codec: Codec = Small("<f8")
-    name: str = "two codecs"
-    inner_steps: int = 1
-    fragments: int = 2
-    state_arrays: tuple[str, ...] = ("outer", "momentum")
-
-    def fragment_of(self, parameter: str) -> int:
-        return int(parameter in ("norm", "bias"))
-
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
-        nesterov_step(outer_P, mean_P, momentum_P, scratch, lr=LR, beta=BETA)
-
-
-def plain() -> Replica:
-    return Replica(method(MethodConfig(outer_lr=LR, outer_momentum=BETA)), LAYOUT)
-
-
-def gaussian(seed: int, size: int) -> F32:
-    return np.random.default_rng(seed).standard_normal(size, np.float32)
-
-
-def view(array: npt.NDArray[Any]) -> memoryview:
-    """As the shared memory gives it out."""
-    return array.data.cast("B")
-
-
-def state_digest(outer: F32, momentum: F32) -> str:
-    return xxhash.xxh3_128_hexdigest(outer.tobytes() + momentum.tobytes())
-
-
-def contributors(*tokens: int) -> list[Contributor]:
-    return [Contributor(PeerId(f"p{i}.0"), count, 1, "") for i, count in enumerate(tokens)]
-
-
-def slow_mean(slices: Sequence[F32], tokens: Sequence[int]) -> F32:
-    """One rounding an operation, in the order given."""
-    weights = [np.float32(count / max(tokens)) for count in tokens]
-    inverse = np.float32(1.0 / float(np.cumsum(np.array(weights, np.float64))[-1]))
-    out = np.empty_like(slices[0])
-    for place in range(out.size):
-        total = slices[0][place] * weights[0]
-        for values, weight in zip(slices[1:], weights[1:], strict=True):
-            total = total + values[place] * weight
-        out[place] = total * inverse
-    return out
-
-
-def slow_step(outer: F32, momentum: F32, mean: F32) -> tuple[F32, F32]:
-    lr, beta = np.float32(LR), np.float32(BETA)
-    outer, momentum = outer.copy(), momentum.copy()
-    for place in range(outer.size):
-        momentum[place] = momentum[place] * beta + mean[place]
-        outer[place] = outer[place] - (momentum[place] * beta + mean[place]) * lr
-    return outer, momentum
-
-
-def started(replica: Replica) -> Replica:
-    """Both fragments hold their first parameters, and the ranks train on them."""
-    for fragment, size in enumerate(SIZES):
-        replica.initialise(fragment, view(gaussian(fragment, size)))
-        replica.fill_result(fragment, view(np.empty(size, np.float32)), full=True)
-    return replica
 
 
 def test_the_first_parameters_are_version_zero() -> None:
@@ -305,6 +218,40 @@ def test_a_checkpoint_is_taken_up_where_it_was() -> None:
     outer[:] = 0
     assert replica.arrays(1)[0].tobytes() == gaussian(1, 8).tobytes()
     assert replica.arrays(1)[1].tobytes() == momentum.tobytes()
+
+
+def test_the_state_of_the_newest_checkpoint_is_taken_up_if_it_is_of_that_round(
+    tmp_path: Path,
+) -> None:
+    kept(tmp_path, 3)
+    outer, momentum = kept(tmp_path, 4)
+    replica = started(plain())
+    replica.checkpoints = tmp_path
+    before = [array.tobytes() for f in (0, 1) for array in replica.arrays(f)]
+    for fragment, round_ in ((0, 3), (0, 5), (2, 4)):
+        assert replica.adopt_kept(fragment, round_) == ""
+    assert [array.tobytes() for f in (0, 1) for array in replica.arrays(f)] == before
+    for fragment in (0, 1):
+        digest = replica.adopt_kept(fragment, 4)
+        assert digest == state_digest(outer[fragment], momentum[fragment])
+        assert replica.version(fragment) == (4, digest)
+        found = [array.tobytes() for array in replica.arrays(fragment)]
+        assert found == [outer[fragment].tobytes(), momentum[fragment].tobytes()]
+
+
+def test_a_checkpoint_that_is_not_there_or_not_ours_gives_nothing(tmp_path: Path) -> None:
+    replica = plain()
+    assert replica.adopt_kept(0, 4) == ""  # No directory.
+    replica.checkpoints = tmp_path
+    assert replica.adopt_kept(0, 4) == ""  # An empty one.
+    kept(tmp_path, 4)
+    assert replica.adopt_kept(0, 4) != ""
+    other = Replica(method(MethodConfig()), [TensorSpec(0, "a", (5,), 0)])
+    other.checkpoints = tmp_path
+    assert other.adopt_kept(0, 4) == ""  # Another model's.
+    with (tmp_path / "round-000004" / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+    assert replica.adopt_kept(0, 4) == ""
 
 
 def test_peers_that_exchange_parts_end_with_equal_bits() -> None:

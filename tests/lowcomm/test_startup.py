@@ -1,4 +1,4 @@
-"""How a run is entered in the log, agreed to, and taken up again from a checkpoint."""
+"""How a run is entered in the log and agreed to, and what a node has kept of it."""
 
 import json
 from dataclasses import dataclass, replace
@@ -12,21 +12,21 @@ from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
 from lowcomm.codecs.base import Codec
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config import DataConfig, ModelConfig, OptimizerConfig, RunConfig, run_to_json
-from lowcomm.methods import method
 from lowcomm.methods.diloco import DiLoCo
 from lowcomm.outer import F32, state_digest
 from lowcomm.startup import (
     agreed_run,
     common_grain,
+    kept,
     layout_difference,
     new_run_id,
     own_rank_state,
-    restore,
     run_entry,
 )
 from protocols import entries as e
-from protocols.errors import ConfigError, RefusedError
-from protocols.ids import PeerId, PeerInfo, TensorSpec, Version
+from protocols.errors import RefusedError
+from protocols.ids import PeerId, TensorSpec, Version
+from protocols.messages import Kept
 
 RUN = RunConfig(seed=7, peers_min=3, outer_steps=5, data=DataConfig(batch=4))
 LAYOUT = (
@@ -34,9 +34,8 @@ LAYOUT = (
     TensorSpec(0, "head", (), 6),
     TensorSpec(1, "norm", (4,), 0),
 )
-ALPHA = PeerInfo(PeerId("alpha.1"), "alpha", 2, "", 1)
-BETA = PeerInfo(PeerId("beta.2"), "beta", 1, "", 0)
-ENTRY = run_entry(RUN, run_id=9, corpus_digest="c" * 64, layout=LAYOUT)
+FOUNDER = PeerId("beta.2")
+ENTRY = run_entry(RUN, run_id=9, founder=FOUNDER, corpus_digest="c" * 64, layout=LAYOUT)
 
 
 def state(round_: int) -> tuple[list[F32], list[F32]]:
@@ -87,6 +86,7 @@ def test_the_first_entry_holds_what_all_peers_agree_on() -> None:
             grain=1,
             layout=LAYOUT,
             fragment_elements=(7, 4),
+            founder=FOUNDER,
         )
         == ENTRY
     )
@@ -226,57 +226,39 @@ def test_another_model_is_told_by_its_first_parameter(
     assert layout_difference(LAYOUT, mine) == difference
 
 
-def test_a_run_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
+def version(fragment: int, round_: int) -> Version:
+    """As `write` keeps it at this round."""
+    outer, momentum = state(round_)
+    return Version(fragment, round_ - fragment, state_digest(outer[fragment], momentum[fragment]))
+
+
+def held(round_: int) -> Kept:
+    """What a node says that wrote a checkpoint of this round."""
+    return Kept(0xFF, (version(0, round_), version(1, round_)), 20 * round_, 1000 * round_)
+
+
+def test_a_node_says_what_its_newest_checkpoint_holds(tmp_path: Path) -> None:
     for round_ in (3, 4):
         write(tmp_path, round_)
-    made = restore(tmp_path, RUN)
-    outer, momentum = state(4)
-    digests = tuple(state_digest(outer[f], momentum[f]) for f in (0, 1))
-    assert made.state_digests == digests
-    assert [made.replica.version(f) for f in (0, 1)] == [(4, digests[0]), (3, digests[1])]
-    for fragment in (0, 1):
-        found = [array.tobytes() for array in made.replica.arrays(fragment)]
-        assert found == [outer[fragment].tobytes(), momentum[fragment].tobytes()]
-    assert made.replica.layout == LAYOUT
-    assert made.replica.method == method(RUN.method)
-    assert replace(made.entry, salt=0) == e.Restore(
-        parent_lineage=0xFF,
-        versions=(Version(0, 4, digests[0]), Version(1, 3, digests[1])),
-        inner_step=80,
-        tokens=4000,
-        seats=(BETA, ALPHA),
-        salt=0,
-    )
-    assert made.rank_state == tmp_path / RANK_STATES / "round-000004"
-    assert made.skipped == ()
-
-
-def test_two_restores_from_one_checkpoint_are_two_lineages(tmp_path: Path) -> None:
-    write(tmp_path, 3)
-    salts = {restore(tmp_path, RUN).entry.salt for _ in range(5)}
-    assert len(salts) == 5
-    assert all(0 <= salt < 2**63 for salt in salts)
+    assert kept(tmp_path) == (held(4), ())
+    assert own_rank_state(tmp_path) == tmp_path / RANK_STATES / "round-000004"
 
 
 def test_a_torn_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     write(tmp_path, 3)
     tear(write(tmp_path, 4))
-    made = restore(tmp_path, RUN)
-    assert made.replica.version(0)[0] == 3
-    assert made.rank_state.name == "round-000003"
-    assert len(made.skipped) == 1
-    assert made.skipped[0].startswith("round-000004: model.safetensors has 100 bytes, expected ")
-    assert own_rank_state(tmp_path) == made.rank_state
+    found, skipped = kept(tmp_path)
+    assert found == held(3)
+    assert len(skipped) == 1
+    assert skipped[0].startswith("round-000004: model.safetensors has 100 bytes, expected ")
+    assert own_rank_state(tmp_path) == tmp_path / RANK_STATES / "round-000003"
 
 
-def test_without_a_whole_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        restore(tmp_path, RUN)
-    assert str(caught.value) == (
-        f"{tmp_path} holds no complete checkpoint: nothing was committed before it stopped; "
-        "start it anew"
-    )
+def test_without_a_whole_checkpoint_nothing_is_kept(tmp_path: Path) -> None:
+    assert kept(tmp_path) == (None, ())
+    assert own_rank_state(tmp_path) is None
     tear(write(tmp_path, 4))
-    with pytest.raises(ConfigError, match=r"checkpoint \(round-000004: model\.safetensors has 100"):
-        restore(tmp_path, RUN)
+    found, skipped = kept(tmp_path)
+    assert found is None
+    assert len(skipped) == 1
     assert own_rank_state(tmp_path) is None

@@ -20,6 +20,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "member": {"member": "beta.2", "member_name": "beta"},
     "lost": {"member": "gamma.3", "member_name": "gamma", "why": "end of stream"},
     "left": {"member": "gamma.3", "member_name": "gamma", "why": "asked to stop"},
+    "elected": {"leader": "beta.2", "leader_name": "beta", "index": 31},
+    "restored": {"round": 6, "inner_step": 120},
     "view": {"view": 2, "roster": ["alpha.1", "delta.4"], "first_round": 9},
     "attempt": {
         "fragment": 0,
@@ -67,6 +69,8 @@ STORIES = {
     "member": "beta is a member",
     "lost": "gamma lost (end of stream)",
     "left": "gamma left (asked to stop)",
+    "elected": "beta leads",
+    "restored": "nobody has a newer state: back to that of round 6",
     "view": "from round 9 on: alpha, delta",
     "attempt": "gamma lost (end of stream): round 7 goes on with alpha, beta",
     "ready": None,

@@ -13,7 +13,7 @@ from peers.link import PREFIX, Link
 from peers.listening import bind
 from peers.mesh import Mesh, Tls
 from peers.payloads import chunks
-from protocols import wire
+from protocols import limits, wire
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import (
     Chunk,
@@ -84,7 +84,7 @@ class Node:
         return memoryview(buffer)[chunk.offset_bytes : chunk.offset_bytes + size]
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
-        if chunk.offset_bytes + wire.CHUNK_BYTES_MAX >= chunk.total_bytes:
+        if chunk.offset_bytes + limits.CHUNK_BYTES_MAX >= chunk.total_bytes:
             self._see(bytes(self._buffers.pop(peer)))
 
     def refused(self, why: str) -> None:
@@ -182,7 +182,7 @@ class Stranger:
         while received:
             size, _ = PREFIX.unpack_from(received)
             head = received[PREFIX.size : PREFIX.size + size]
-            found.append(wire.decode(head, size_max=wire.CONTROL_BYTES_MAX))
+            found.append(wire.decode(head, size_max=limits.CONTROL_BYTES_MAX))
             del received[: PREFIX.size + size]
         return found
 

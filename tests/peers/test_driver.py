@@ -1,21 +1,27 @@
 """Drivers over real TCP: rounds, joiners, deaths, and payloads that must not count."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from peers.wal import SYSTEM, Wal
+from protocols import entries as e
 from protocols import messages as m
 from protocols.errors import LowcommError
 from protocols.ids import Contributor, PeerId
+from protocols.limits import CHUNK_BYTES_MAX
 from protocols.membership import Plan
 from protocols.reduction import ELEMENT_BYTES
-from protocols.wire import CHUNK_BYTES_MAX
 from tests.peers.xor_node import (
     ALPHA,
     BETA,
+    CHECKPOINT_ROUND,
     ELEMENTS,
     EVE,
     GAMMA,
@@ -66,11 +72,13 @@ async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut() -> None:
+async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
+    tmp_path: Path,
+) -> None:
     async with running(ALPHA, BETA, outer_steps=10_000) as nodes:
         alpha, beta = nodes
         await alpha.until(lambda: alpha.round >= 2)
-        gamma = Node(GAMMA, join=True)
+        gamma = Node(GAMMA, tmp_path, join=True)
         nodes.append(gamma)
         await gamma.start(alpha, peers=2, outer_steps=10_000)
         await gamma.until(lambda: gamma.states)
@@ -89,7 +97,7 @@ async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("who", [BETA, GAMMA])
+@pytest.mark.parametrize("who", [ALPHA, BETA, GAMMA])
 async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId) -> None:
     async with running(ALPHA, BETA, GAMMA, outer_steps=10_000) as nodes:
         for node in nodes:
@@ -103,8 +111,86 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId) -> No
         reached = alive[0].round
         for node in alive:
             await node.until(lambda node=node: node.round >= reached + 3)
+        members = alive[0].driver.core.members
+        await alive[0].until(lambda: who not in members.members)
         agree(nodes)
-        assert who not in alive[0].driver.core.members.members
+
+
+# The log on the disk ------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_what_a_driver_decided_is_on_its_disk(tmp_path: Path) -> None:
+    node = Node(ALPHA, tmp_path, join=False)
+    await node.start(None, peers=1, outer_steps=3)
+    assert node.task is not None
+    await asyncio.wait_for(node.task, 20)
+    await node.die()
+    wal, saved = Wal.open(tmp_path)
+    wal.close()
+    assert saved is not None
+    assert (saved.term, saved.vote) == (node.driver.core.raft.term, ALPHA)
+    commits = [x.body for x in saved.entries if isinstance(x.body, e.Commit)]
+    assert commits == node.driver.core.members.commits[0]
+    assert len(commits) == 3
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_stops_the_run_until_there_is_room(tmp_path: Path) -> None:
+    full: list[bool] = []
+
+    def write(fd: int, data: memoryview) -> int:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(fd, data)
+
+    node = Node(ALPHA, tmp_path, join=False, disk=replace(SYSTEM, write=write))
+    try:
+        await node.start(None, peers=1, outer_steps=10_000)
+        await node.until(lambda: node.round >= 2)
+        full.append(True)
+        await node.until(lambda: node.notes)
+        assert "No space left on device" in node.notes[0].text
+        reached = node.round
+        assert node.driver.core.raft.disk.why
+        full.clear()
+        # Its election timer must go on while the disk is full: nobody else could lead.
+        await node.until(lambda: node.round >= reached + 3, within_s=8)
+        assert [note.kind for note in node.notes] == ["disk"]
+    finally:
+        await node.die()
+
+
+@pytest.mark.asyncio
+async def test_after_all_have_died_they_go_on_from_what_their_disks_have(tmp_path: Path) -> None:
+    """The log comes back from the disk, the state from the checkpoint that both have."""
+    first = [Node(peer, tmp_path / peer, join=peer != ALPHA) for peer in (ALPHA, BETA)]
+    again: list[Node] = []
+    try:
+        for node, leader in zip(first, (None, first[0]), strict=True):
+            await node.start(leader, peers=2, outer_steps=10_000)
+        for node in first:
+            await node.until(lambda node=node: node.round >= CHECKPOINT_ROUND + 2)
+        for old in first:
+            await old.die()
+            node = Node(old.peer, tmp_path / old.peer, join=True, life=2, kept=old.kept)
+            assert node.saved is not None
+            node.work.checkpoint = old.work.checkpoint
+            again.append(node)
+        for node, leader in zip(again, (None, again[0]), strict=True):
+            await node.start(leader, peers=2, outer_steps=10_000)
+        for node in again:
+            await node.until(lambda node=node: node.round >= CHECKPOINT_ROUND + 4)
+        agree(again)
+        assert [min(node.digests) for node in again] == [CHECKPOINT_ROUND + 1] * 2
+        restored = again[0].driver.core.members.restored
+        assert restored is not None
+        assert first[0].kept is not None
+        assert restored.versions == first[0].kept.versions
+        assert [node.states for node in again] == [[], []]  # Nobody had to send it.
+    finally:
+        for node in (*first, *again):
+            await node.die()
 
 
 # Damage -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peers import link as link_module
 from peers.link import BULK_OUTBOX_MAX, HELLO_BYTES_MAX, PREFIX, STAGE_BYTES, Frame, Link
-from protocols import wire
+from protocols import limits, wire
 from protocols.entries import LogEntry, Run
 from protocols.ids import PeerId
 from protocols.messages import Append, Chunk, Heartbeat, Leave, Message, Refused, StateChunk
@@ -211,8 +211,8 @@ async def test_a_refused_chunk_is_read_and_dropped_and_the_next_one_arrives() ->
 
 @pytest.mark.asyncio
 async def test_a_message_longer_than_the_stage_arrives() -> None:
-    run = Run(1, "x" * (64 << 10), "", 1, 1, 1, (), (1,))
-    long = Append(1, tuple(LogEntry(index, 1, run) for index in range(8)))
+    run = Run(1, "x" * (64 << 10), "", 1, 1, 1, (), (1,), PeerId("alpha.1"))
+    long = Append(1, 1, 0, 0, tuple(LogEntry(index, 1, run) for index in range(1, 9)), 0)
     assert len(wire.encode(long)) > STAGE_BYTES
     refusals = [Refused("x" * 1024)] * 300  # More than a stage of them at once.
     async with connected() as (_, owner, raw):
@@ -222,9 +222,9 @@ async def test_a_message_longer_than_the_stage_arrives() -> None:
 
 
 BAD = {
-    "a huge head": (False, PREFIX.pack(wire.CONTROL_BYTES_MAX + 1, 0)),
-    "a huge head on a bulk connection": (True, PREFIX.pack(wire.CHUNK_HEADER_BYTES_MAX + 1, 1)),
-    "a huge payload": (True, PREFIX.pack(20, wire.CHUNK_BYTES_MAX + 1)),
+    "a huge head": (False, PREFIX.pack(limits.CONTROL_BYTES_MAX + 1, 0)),
+    "a huge head on a bulk connection": (True, PREFIX.pack(limits.CHUNK_HEADER_BYTES_MAX + 1, 1)),
+    "a huge payload": (True, PREFIX.pack(20, limits.CHUNK_BYTES_MAX + 1)),
     "all ones": (False, b"\xff" * 64),
     "no message": (False, PREFIX.pack(0, 0)),
     "no msgpack": (False, PREFIX.pack(3, 0) + b"\xc1\xc1\xc1"),

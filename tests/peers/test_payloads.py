@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from peers.payloads import Assembler, PayloadStore, Transfer, chunks
 from protocols.ids import Contributor, PeerId, Stamp, Version
+from protocols.limits import CHUNK_BYTES_MAX
 from protocols.messages import Chunk, ContributionChunk
-from protocols.wire import CHUNK_BYTES_MAX
 
 ALPHA, BETA = PeerId("alpha.1"), PeerId("beta.2")
 STAMP = Stamp(run=1, lineage=2, view=1, fragment=0, group=0, round=5, attempt=0)

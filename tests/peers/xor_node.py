@@ -6,12 +6,15 @@ Must NOT hold tests.
 import asyncio
 import hashlib
 import random
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from peers.driver import Driver
 from peers.listening import bind
 from peers.mesh import Mesh
+from peers.wal import SYSTEM, Disk, Wal
 from peers.work import Bytes
 from protocols import commands as c
 from protocols import events as v
@@ -20,14 +23,22 @@ from protocols.core import PeerCore
 from protocols.entries import Run
 from protocols.errors import LowcommError
 from protocols.hellos import Identity
-from protocols.ids import Contributor, PeerId
+from protocols.ids import Contributor, PeerId, Stamp, Version
+from protocols.messages import Kept
 from protocols.reduction import ELEMENT_BYTES
 
 ELEMENTS = 550_000
 """2.2 MB: a part for each of three peers, and a state of three chunks."""
 STEP_S = 0.01
 LOOK_S = 0.02
-RULES = ProtocolConfig(reduction_timeout_s=0.6, transfer_timeout_s=5.0)
+CHECKPOINT_ROUND = 3
+"""After it everybody writes its only checkpoint."""
+RULES = ProtocolConfig(
+    heartbeat_interval_s=0.2,
+    election_timeout_s=1.0,
+    reduction_timeout_s=0.6,
+    transfer_timeout_s=5.0,
+)
 RUN_ID = 77
 ALPHA, BETA, GAMMA = (PeerId(f"{n}.0000000{i}") for i, n in enumerate(("alpha", "beta", "gamma")))
 EVE = PeerId("eve.00000009")
@@ -50,6 +61,8 @@ class XorWork:
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
         self.state = bytes(ELEMENTS * ELEMENT_BYTES)
+        self.checkpoint: tuple[int, bytes] | None = None
+        """(round, state) of the newest one."""
         self.damages = 0
         """Results that arrive damaged."""
         self.refuses = 0
@@ -101,6 +114,12 @@ class XorWork:
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
         self.state = bytes(payload)
 
+    def adopt_kept(self, fragment: int, round_: int) -> str:
+        if self.checkpoint is None or self.checkpoint[0] != round_:
+            return ""
+        self.state = self.checkpoint[1]
+        return digest(self.state)
+
     def contribution_bytes(self, fragment: int, elements: int) -> int:
         return ELEMENT_BYTES * elements
 
@@ -114,13 +133,26 @@ class XorWork:
 class Node:
     """A peer: listener of its driver, and ranks that contribute soon after each result."""
 
-    def __init__(self, peer: PeerId, *, join: bool) -> None:
+    def __init__(
+        self,
+        peer: PeerId,
+        directory: Path,
+        *,
+        join: bool,
+        life: int = 1,
+        kept: Kept | None = None,
+        disk: Disk = SYSTEM,
+    ) -> None:
+        """`directory`: where its log is; a second life finds there what the first one promised."""
         self.peer = peer
         self.socket, self.address = bind("127.0.0.1:0")
-        me = Identity(peer=peer, name=peer[:-9], incarnation=1, address=self.address)
-        self.driver = Driver(PeerCore(me, join=join), listener=self)
+        self.wal, self.saved = Wal.open(directory, disk=disk)
+        me = Identity(peer=peer, name=peer[:-9], incarnation=life, address=self.address)
+        core = PeerCore(me, join=join, saved=self.saved, kept=kept)
+        self.driver = Driver(core, listener=self, wal=self.wal)
         self.mesh = self.driver.mesh = Mesh(self.driver)
         self.work = XorWork(peer)
+        self.kept: Kept | None = None
         self.trains = True
         self.digests: dict[int, str] = {}
         self.served_to: list[tuple[PeerId, int]] = []
@@ -153,8 +185,12 @@ class Node:
         if self.trains and self.stop is None:
             self.driver.feed(v.ContributionReady(0, 10, 5))
 
-    def applied(self, fragment: int, round_: int, state_digest: str) -> None:
-        self.digests[round_] = state_digest
+    def applied(self, stamp: Stamp, state_digest: str) -> None:
+        self.digests[stamp.round] = state_digest
+        if stamp.round == CHECKPOINT_ROUND:
+            self.work.checkpoint = stamp.round, self.work.state
+            version, inner_step = Version(0, stamp.round, state_digest), 5 * stamp.round
+            self.kept = Kept(stamp.lineage, (version,), inner_step, 20 * stamp.round)
         self._news.set()
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
@@ -179,12 +215,15 @@ class Node:
     async def start(self, leader: "Node | None", *, peers: int, outer_steps: int) -> None:
         await self.mesh.listen(self.socket)
         self.task = asyncio.create_task(self.driver.run())
+        if self.saved is not None:
+            self.driver.feed(v.DeadlineReached())  # It goes on from what it has promised.
         if leader is not None:
             self.mesh.connect(leader.address, peer="")
+        if self.saved is not None or leader is not None:
             return
-        run = Run(RUN_ID, "{}", "", peers, outer_steps, 1, (), (ELEMENTS,))
+        run = Run(RUN_ID, "{}", "", peers, outer_steps, 1, (), (ELEMENTS,), self.peer)
         self.check_run(run)
-        self.driver.feed(v.Bootstrap(run, None, (digest(self.work.state),)))
+        self.driver.feed(v.Bootstrap(run, (digest(self.work.state),)))
 
     async def die(self) -> None:
         """As a killed process does: no word to anybody. Idempotent."""
@@ -194,6 +233,7 @@ class Node:
         for link in list(self.mesh._links):
             link.abort("killed")
         await self.mesh.close()
+        self.wal.close()
         self.socket.close()
 
 
@@ -201,15 +241,16 @@ class Node:
 async def running(*peers: PeerId, outer_steps: int) -> AsyncGenerator[list[Node]]:
     """The first one leads; rounds begin when all are there."""
     nodes: list[Node] = []
-    try:
-        for peer in peers:
-            nodes.append(Node(peer, join=bool(nodes)))
-            leader = nodes[0] if len(nodes) > 1 else None
-            await nodes[-1].start(leader, peers=len(peers), outer_steps=outer_steps)
-        yield nodes
-    finally:
-        for node in nodes:
-            await node.die()
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            for peer in peers:
+                nodes.append(Node(peer, Path(name, peer), join=bool(nodes)))
+                leader = nodes[0] if len(nodes) > 1 else None
+                await nodes[-1].start(leader, peers=len(peers), outer_steps=outer_steps)
+            yield nodes
+        finally:
+            for node in nodes:
+                await node.die()
 
 
 def agree(nodes: Sequence[Node]) -> None:

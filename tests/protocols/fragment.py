@@ -47,10 +47,10 @@ class Peer:
 
     def reads(self, *bodies: e.Entry) -> None:
         for body in bodies:
-            self.members.apply(self.log.append(body), self.log.lineage)
+            self.members.apply(self.log.append(body, term=1))
 
     def stamp(self, round_: int = 1, *, attempt: int = 0, number: int = 1) -> Stamp:
-        return Stamp(1, self.log.lineage, number, 0, 0, round_, attempt)
+        return Stamp(1, self.members.lineage, number, 0, 0, round_, attempt)
 
     def does(self, *, stay: bool = False) -> list[c.Command]:
         """Everything possible now."""

@@ -1,6 +1,7 @@
 """A core that leads, and what its followers tell it: for the tests of the leader's decisions.
 
-Must NOT judge anything.
+The followers have no disk, so A stays the only voter and what it decides holds at once: how an
+entry is committed is a matter of test_raft.py and test_core.py. Must NOT judge anything.
 """
 
 from typing import TypeVar
@@ -10,7 +11,8 @@ from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, digest_text
-from tests.protocols.scenes import RULES, START, A, B, C, D, Scene, contributor, run
+from protocols.leader import Leader
+from tests.protocols.scenes import RULES, START, A, B, C, D, Scene, contributor, join, run
 
 DIGEST = digest_text("a result")
 
@@ -18,26 +20,40 @@ Entry = TypeVar("Entry", bound=e.Entry)
 
 
 class Led(Scene):
-    """A core that leads a run."""
+    """A core that leads a run alone."""
 
     def __init__(self, *, peers_min: int = 1, outer_steps: int = 9) -> None:
         super().__init__(A, join=False)
         self.on(v.RunAccepted(RULES))
-        self.on(v.Bootstrap(run(peers_min=peers_min, outer_steps=outer_steps), None, (START,)))
+        self.on(v.Bootstrap(run(peers_min=peers_min, outer_steps=outer_steps), (START,)))
 
     def joins(self, peer: PeerId, *, able: bool = True, incarnation: int = 1) -> None:
         """A peer comes, gets the state from whomever the cut names, and becomes a member."""
-        self.meets(peer, leader="", incarnation=incarnation)
+        self.comes(peer, incarnation=incarnation)
         self.hears(peer, m.ReadLog(0))
-        name = peer.split(".")[0]
-        self.hears(peer, m.Join(name, incarnation, f"{name}:1", "new"))
+        self.hears(peer, join(peer, incarnation=incarnation))
         index, cut = self.core.members.cuts[peer]
         self.hears(peer, m.FetchState(index))  # To its donor; whoever else hears it has none.
         version = cut.versions[0]
-        self.hears(peer, m.Have(0, version.round, version.state_digest))
+        self.hears(peer, m.Have(self.lineage, 0, version.round, version.state_digest))
         self.hears(peer, m.CaughtUp(index))
         if able:
             self.hears(peer, m.Able())
+        self.hears(peer, m.Told(self.core.raft.term))
+
+    def comes(self, peer: PeerId, *, incarnation: int = 1) -> None:
+        """It connects, and will never be a voter."""
+        self.meets(peer, leader="", incarnation=incarnation)
+        self.hears(peer, m.Durable(works=False, why="it has no disk"))
+
+    @property
+    def lineage(self) -> int:
+        return self.core.members.lineage
+
+    @property
+    def leader(self) -> Leader:
+        assert self.core.office is not None
+        return self.core.office.leader
 
     def entries(self, kind: type[e.Entry]) -> list[e.Entry]:
         """Appended in the last answer."""
@@ -67,7 +83,7 @@ def hold(scene: Led, *peers: PeerId, round_: int = 1, attempt: int = 0, number: 
 
 def written(scene: Led, kind: type[Entry], *, since: int = 0) -> list[Entry]:
     """Entries of the whole log."""
-    return [x.body for x in scene.core.log.entries[since:] if isinstance(x.body, kind)]
+    return [x.body for x in scene.core.raft.log.entries[since:] if isinstance(x.body, kind)]
 
 
 def last(scene: Led, kind: type[Entry]) -> Entry:

@@ -1,11 +1,13 @@
-"""Several cores in one room: messages arrive at once and in order, arithmetic is done at once.
+"""Several cores in one room: messages arrive at once and in order, disks and arithmetic are quick.
 
-For scenarios on whole rounds. A test may hold back what goes to a peer (`hold`), answer encodings
-late, or look at every command that a core gave (`given`).
+For scenarios on whole rounds. A test may hold back what goes to a peer (`hold`, a disk's answers
+included), or look at every command that a core gave (`given`). Elections happen while time passes
+(`wait`). Must NOT judge anything.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from protocols import commands as c
 from protocols import entries as e
@@ -15,6 +17,10 @@ from protocols.config import ProtocolConfig
 from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import PeerId, digest_text
+from tests.protocols.disk import Disk
+
+Entry = TypeVar("Entry", bound=e.Entry)
+Command = TypeVar("Command", bound=c.Command)
 
 RULES = ProtocolConfig(round_grace_s=30.0, reduction_timeout_s=60.0)
 PART = 1 << 18
@@ -22,23 +28,28 @@ PART = 1 << 18
 
 
 class Room:
-    """`room.peers["a"]` leads; the others join. `now` is set by the test."""
+    """The first one founds the run and leads; the others join. `now` is set by the test."""
 
     def __init__(self, names: str, *, outer_steps: int = 10, parts: int = 3) -> None:
         self.now = 0.0
         self.ids = {name: PeerId(f"{name}.00000001") for name in names}
         self.peers: dict[str, PeerCore] = {}
-        for name, peer in self.ids.items():
-            me = Identity(peer=peer, name=name, incarnation=1, address=f"{name}:1")
-            self.peers[name] = PeerCore(me, join=name != names[0])
-        self.given: dict[str, list[c.Command]] = {name: [] for name in names}
+        self.disks: dict[str, Disk] = {}
+        self.links: set[frozenset[str]] = set()
+        """Who is connected with whom."""
+        self.down: set[frozenset[str]] = set()
+        """Who cannot be."""
+        self.given: dict[str, list[c.Command]] = {}
+        for name in names:
+            self._new(name, join=name != names[0])
         self.hold: Callable[[str, v.Event], bool] = lambda name, event: False
         self.held: list[tuple[str, v.Event]] = []
         self._queue: deque[tuple[str, v.Event]] = deque()
         first = names[0]
-        run = e.Run(1, "{}", "", len(names), outer_steps, 1, (), (parts * PART,))
+        founder, elements = self.ids[first], (parts * PART,)
+        run = e.Run(1, "{}", "", len(names), outer_steps, 1, (), elements, founder)
         self.feed(first, v.RunAccepted(RULES))
-        self.feed(first, v.Bootstrap(run, None, (digest_text("0"),)))
+        self.feed(first, v.Bootstrap(run, (digest_text("0"),)))
         for name in names[1:]:
             self.meet(first, name)
         for name in names:
@@ -47,12 +58,35 @@ class Room:
     def add(self, name: str) -> PeerId:
         """A new peer dials the first one, and its ranks attach."""
         self.ids[name] = PeerId(f"{name}.00000001")
-        me = Identity(peer=self.ids[name], name=name, incarnation=1, address=f"{name}:1")
-        self.peers[name] = PeerCore(me, join=True)
-        self.given[name] = []
+        self._new(name, join=True)
         self.meet(next(iter(self.peers)), name)
         self.feed(name, v.TrainersReady())
         return self.ids[name]
+
+    def kill(self, name: str) -> None:
+        """Its process ends: everybody who was connected with it notices at once."""
+        del self.peers[name]
+        for other in list(self.peers):
+            if frozenset((name, other)) in self.links:
+                self.feed(other, v.PeerDisconnected(self.ids[name], "end of stream"))
+
+    def restart(self, name: str, *, incarnation: int, kept: m.Kept | None = None) -> None:
+        """A new life begins with what is on the disk, and its ranks attach."""
+        self._new(name, join=True, incarnation=incarnation, kept=kept)
+        self.feed(name, v.TrainersReady())
+
+    def leader(self) -> str:
+        """The only one that leads."""
+        (name,) = [name for name, core in self.peers.items() if core.leads]
+        return name
+
+    def _new(
+        self, name: str, *, join: bool, incarnation: int = 1, kept: m.Kept | None = None
+    ) -> None:
+        me = Identity(peer=self.ids[name], name=name, incarnation=incarnation, address=f"{name}:1")
+        disk = self.disks.setdefault(name, Disk())
+        self.peers[name] = PeerCore(me, join=join, saved=disk.saved, kept=kept)
+        self.given[name] = []
 
     def feed(self, name: str, event: v.Event) -> None:
         """Give an event, and deliver everything that follows from it."""
@@ -67,6 +101,8 @@ class Room:
             if self.hold(to, what):
                 self.held.append((to, what))
                 continue
+            if isinstance(what, v.PeerDisconnected):
+                self.links.discard(frozenset((to, self.name_of(what.peer))))
             for command in self.peers[to].handle(what, self.now):
                 self.given[to].append(command)
                 self._do(to, command)
@@ -79,12 +115,17 @@ class Room:
             self.feed(name, event)
 
     def meet(self, one: str, two: str) -> None:
-        self.meet_later(one, two)
+        self._meet_later(one, two)
         self._drain()
 
     def part(self, one: str, two: str) -> None:
         self.feed(one, v.PeerDisconnected(self.ids[two], "end of stream"))
         self.feed(two, v.PeerDisconnected(self.ids[one], "end of stream"))
+
+    def cut(self, one: str, two: str) -> None:
+        """The network between them is down until they `meet`."""
+        self.down.add(frozenset((one, two)))
+        self.part(one, two)
 
     def wait(self, seconds: float) -> None:
         """Time passes; everybody looks at the clock, and nobody falls silent."""
@@ -101,36 +142,57 @@ class Room:
         for name in self.peers:
             self.contribute(name)
 
-    def log(self, kind: type, *, of: str | None = None) -> list[e.Entry]:
+    def log(self, kind: type[Entry], *, of: str | None = None) -> list[Entry]:
         """The entries of one kind, as a peer has them (the first one's, if none is named)."""
-        core = self.peers[of or next(iter(self.peers))]
-        return [x.body for x in core.log.entries if isinstance(x.body, kind)]
+        return [body for body in self.bodies(of) if isinstance(body, kind)]
 
-    def last(self, name: str, kind: type) -> c.Command:
+    def bodies(self, of: str | None = None) -> list[e.Entry]:
+        """The whole log of a peer."""
+        core = self.peers[of or next(iter(self.peers))]
+        return [entry.body for entry in core.raft.log.entries]
+
+    def rosters(self) -> list[list[str]]:
+        """Names of who was counted, by round."""
+        rosters = [commit.contributors for commit in self.log(e.Commit)]
+        return [[self.name_of(term.peer) for term in roster] for roster in rosters]
+
+    def digests(self, *names: str) -> set[str]:
+        """The states that they (or all) are at."""
+        return {self.peers[name].rounds[0].state_digest for name in names or self.peers}
+
+    def last(self, name: str, kind: type[Command]) -> Command:
         return [x for x in self.given[name] if isinstance(x, kind)][-1]
 
+    def name_of(self, peer: PeerId) -> str:
+        return next(name for name, other in self.ids.items() if other == peer)
+
     def _do(self, name: str, command: c.Command) -> None:
-        me = self.ids[name]
-        names = {peer: other for other, peer in self.ids.items()}
+        me, tell = self.ids[name], self._tell
         answer: v.Event | None = None
         match command:
             case c.Send(peer=to, message=message):
-                self._queue.append((names[to], v.MessageReceived(me, message)))
-            case c.Connect(peer=to) if to:
-                self.meet_later(name, names[to])
+                tell(to, v.MessageReceived(me, message))
+            case c.Connect(address=address):
+                self._dial(name, address.partition(":")[0])
             case c.Disconnect(peer=to):
-                self._queue.append((names[to], v.PeerDisconnected(me, "end of stream")))
+                self.links.discard(frozenset((name, self.name_of(to))))
+                tell(to, v.PeerDisconnected(me, "end of stream"))
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=who):
-                self._queue.append((names[to], v.SliceReceived(me, stamp, part, who)))
+                tell(to, v.SliceReceived(me, stamp, part, who))
             case c.SendResult(peer=to, stamp=stamp, part=part):
-                event = v.ResultReceived(me, stamp, part, command.contributors, command.digest)
-                self._queue.append((names[to], event))
+                result = (command.contributors, command.digest)
+                tell(to, v.ResultReceived(me, stamp, part, *result))
             case c.ServeState(peer=to, cut_index=index, versions=versions):
                 for version in versions:
-                    state = v.StateReceived(
-                        me, index, version.fragment, version.round, version.state_digest
-                    )
-                    self._queue.append((names[to], state))
+                    of = (version.fragment, version.round, version.state_digest)
+                    tell(to, v.StateReceived(me, index, *of))
+            case c.AdoptKept(fragment=fragment, round=round_):
+                kept = self.peers[name].standing.kept
+                assert kept is not None
+                answer = v.KeptAdopted(fragment, round_, kept.versions[fragment].state_digest)
+            case c.Persist(ticket=ticket):
+                self.disks[name].write(command)
+                answer = v.Persisted(ticket)
             case c.CheckRun():
                 answer = v.RunAccepted(RULES)
             case c.Encode(fragment=fragment, round=round_):
@@ -143,17 +205,28 @@ class Room:
                 commit = core.members.commit(stamp.fragment, stamp.round)
                 assert commit is not None
                 digest = digest_text(core.rounds[0].state_digest + commit.result_digest)
-                answer = v.RoundApplied(stamp.fragment, stamp.round, digest)
+                answer = v.RoundApplied(stamp, digest)
             case _:
                 pass
         if answer is not None:
             self._queue.append((name, answer))
 
-    def meet_later(self, one: str, two: str) -> None:
+    def _tell(self, peer: PeerId, event: v.Event) -> None:
+        self._queue.append((self.name_of(peer), event))
+
+    def _dial(self, name: str, other: str) -> None:
+        """One that both dial is one connection; a dead one does not answer."""
+        pair = frozenset((name, other))
+        if other in self.peers and other != name and pair not in self.links | self.down:
+            self._meet_later(name, other)
+
+    def _meet_later(self, one: str, two: str) -> None:
+        self.links.add(frozenset((one, two)))
+        self.down.discard(frozenset((one, two)))
         for name, other in ((one, two), (two, one)):
             core = self.peers[other]
-            event = v.PeerConnected(self.ids[other], 1, core.me.address, core.leader_address())
-            self._queue.append((name, event))
+            me, leader = core.me, core.leader_address()
+            self._queue.append((name, v.PeerConnected(me.peer, me.incarnation, me.address, leader)))
 
 
 def is_message(event: v.Event, kind: type[m.Message]) -> bool:

@@ -1,8 +1,10 @@
 """Peers, entries and cores for the tests of protocols/: what every scenario starts from.
 
-A scene feeds one real core with events and hands out its commands. Must NOT judge anything.
+A scene feeds one real core with events and hands out its commands; its disk is quick. Must NOT
+judge anything.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -24,6 +26,7 @@ from protocols.ids import (
 )
 from protocols.log import Log
 from protocols.membership import Membership
+from protocols.storage import Saved
 
 A, B, C, D = (PeerId(f"{name}.0000000{i}") for i, name in enumerate("abcd"))
 STRANGER = PeerId("mallory.6666666f")
@@ -32,6 +35,7 @@ ELEMENTS = 3 << 18
 BORDERS = (0, 1 << 18, 2 << 18, 3 << 18)
 RULES = ProtocolConfig(
     heartbeat_interval_s=1.0,
+    election_timeout_s=3.0,
     silence_timeout_s=10.0,
     reconnect_grace_s=2.0,
     round_grace_s=20.0,
@@ -53,8 +57,17 @@ def info(peer: PeerId, slot: int = 0, *, incarnation: int = 1) -> PeerInfo:
     return identity(peer, incarnation=incarnation).info(slot)
 
 
-def run(*, peers_min: int = 1, outer_steps: int = 9, fragments: int = 1) -> e.Run:
-    return e.Run(1, "{}", "", peers_min, outer_steps, 1, (), (ELEMENTS,) * fragments)
+def run(
+    *, peers_min: int = 1, outer_steps: int = 9, fragments: int = 1, founder: PeerId = A
+) -> e.Run:
+    elements = (ELEMENTS,) * fragments
+    return e.Run(1, "{}", "", peers_min, outer_steps, 1, (), elements, founder)
+
+
+def join(peer: PeerId, why: str = "new", *, incarnation: int = 1, against: str = "") -> m.Join:
+    """The peer asks for a state."""
+    me = identity(peer, incarnation=incarnation)
+    return m.Join(me.name, incarnation, me.address, why, against)
 
 
 def manifest(peer: PeerId, round_: int) -> str:
@@ -77,31 +90,40 @@ def view(
 def log_of(*bodies: e.Entry) -> Log:
     log = Log()
     for body in bodies:
-        log.append(body)
+        log.append(body, term=1)
     return log
 
 
 def members_of(log: Log) -> Membership:
     """What the log says."""
-    members, grown = Membership(), Log()
+    members = Membership()
     for entry in log.entries:
-        grown.append(entry.body)
-        members.apply(entry, grown.lineage)
+        members.apply(entry)
     return members
 
 
 class Scene:
     """A core that lives from event to event; time stands still unless a test moves it."""
 
-    def __init__(self, me: PeerId, *, join: bool, incarnation: int = 1) -> None:
-        self.core = PeerCore(identity(me, incarnation=incarnation), join=join)
+    def __init__(
+        self,
+        me: PeerId,
+        *,
+        join: bool,
+        incarnation: int = 1,
+        saved: Saved | None = None,
+        kept: m.Kept | None = None,
+    ) -> None:
+        myself = identity(me, incarnation=incarnation)
+        self.core = PeerCore(myself, join=join, saved=saved, kept=kept)
         self.now = 100.0
         self.said: list[c.Command] = []
-        """In answer to the last event."""
+        """In answer to the last event; what the disk was given is in it only if that is slow."""
+        self.slow_disk = False
 
     def on(self, event: v.Event, *, after_s: float = 0.0) -> list[c.Command]:
         self.now += after_s
-        self.said = self.core.handle(event, self.now)
+        self.said = self._give(event)
         return self.said
 
     def hears(self, sender: PeerId, message: m.Control) -> list[c.Command]:
@@ -116,9 +138,20 @@ class Scene:
         end, said = self.now + seconds, list[c.Command]()
         while self.core.deadline <= end and not self.core.stopped:
             self.now = max(self.now, self.core.deadline)
-            said += self.core.handle(v.DeadlineReached(), self.now)
+            said += self._give(v.DeadlineReached())
             assert self.core.stopped or self.core.deadline > self.now, "a busy loop"
         self.now, self.said = end, said
+        return said
+
+    def _give(self, event: v.Event) -> list[c.Command]:
+        """Everything that it says, and then again when its disk has answered."""
+        said, queue = list[c.Command](), deque([event])
+        while queue:
+            for command in self.core.handle(queue.popleft(), self.now):
+                if isinstance(command, c.Persist) and not self.slow_disk:
+                    queue.append(v.Persisted(command.ticket))
+                else:
+                    said.append(command)
         return said
 
     def all(self, kind: type[Command]) -> list[Command]:
@@ -174,7 +207,10 @@ class Scene:
         return said
 
     def applied(self, round_: int, state: str = "") -> list[c.Command]:
-        return self.on(v.RoundApplied(0, round_, state or state_digest(round_)))
+        stamp = self.core.rounds[0].applying
+        assert stamp is not None
+        assert stamp.round == round_
+        return self.on(v.RoundApplied(stamp, state or state_digest(round_)))
 
 
 def part_digest(part: int) -> str:
@@ -188,19 +224,33 @@ def state_digest(round_: int) -> str:
 class Follower(Scene):
     """A core that follows A, with A's log in hand."""
 
-    def __init__(self, me: PeerId, *, incarnation: int = 1) -> None:
-        super().__init__(me, join=True, incarnation=incarnation)
+    def __init__(
+        self,
+        me: PeerId,
+        *,
+        incarnation: int = 1,
+        saved: Saved | None = None,
+        kept: m.Kept | None = None,
+    ) -> None:
+        super().__init__(me, join=True, incarnation=incarnation, saved=saved, kept=kept)
         self.log = Log()
 
     def reads(self, *bodies: e.Entry) -> list[c.Command]:
-        """A appends these."""
-        entries = tuple(self.log.append(body) for body in bodies)
-        return self.hears(A, m.Append(1, entries))
+        """A appends these, and they are committed."""
+        index, term = self.log.last_index, self.log.last_term
+        entries = tuple(self.log.append(body, term=1) for body in bodies)
+        return self.hears(A, m.Append(1, 1, index, term, entries, self.log.last_index))
+
+    def beat(self) -> list[c.Command]:
+        """A's heartbeat."""
+        index, term = self.log.last_index, self.log.last_term
+        return self.hears(A, m.Append(1, 1, index, term, (), index))
 
     def begins(self, *, fragments: int = 1, outer_steps: int = 9) -> None:
         """It meets A, reads Run and A's membership, and is accepted by its shell."""
         self.meets(A)
-        self.reads(run(fragments=fragments, outer_steps=outer_steps), e.Member(info(A)))
+        begun = run(fragments=fragments, outer_steps=outer_steps)
+        self.reads(begun, e.Member(info(A)), e.Elected(A))
         self.on(v.RunAccepted(RULES))
 
     def gets_cut(self, round_: int = 0, *, donor: PeerId = A, slot: int = 1) -> int:

@@ -1,20 +1,42 @@
 """Who is let into the run, from whom it gets its state, and who confirms that state."""
 
+from dataclasses import replace
+
+import pytest
+
 from protocols import entries as e
 from protocols import messages as m
-from protocols.ids import PeerId, digest_text
+from protocols.admission import Admission
+from protocols.ids import PeerId, Version, digest_text
+from protocols.membership import Membership
+from protocols.reports import Reports
 from tests.protocols.led import Led, a_rests, last, leading, of, say, three, written
-from tests.protocols.scenes import START, A, B, C, D, contributor, state_digest
+from tests.protocols.scenes import (
+    BORDERS,
+    START,
+    A,
+    B,
+    C,
+    D,
+    contributor,
+    info,
+    join,
+    log_of,
+    members_of,
+    run,
+    state_digest,
+    view,
+)
 
 # Joining --------------------------------------------------------------------------------------
 
 
 def wants_cut(scene: Led, peer: PeerId, *, why: str = "new", incarnation: int = 1) -> e.Cut | None:
     """The cut that a Join leads to."""
-    before = scene.core.log.last_index
+    before = scene.core.raft.log.last_index
     if peer not in scene.core.links.up:
-        scene.meets(peer, leader="", incarnation=incarnation)
-    scene.hears(peer, m.Join(peer[0], incarnation, f"{peer[0]}:1", why))
+        scene.comes(peer, incarnation=incarnation)
+    scene.hears(peer, join(peer, why, incarnation=incarnation))
     found = written(scene, e.Cut, since=before)
     return found[0] if found else None
 
@@ -40,9 +62,9 @@ def test_a_state_that_only_one_of_several_reported_is_not_given_away() -> None:
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C, D)
     assert wants_cut(scene, PeerId("e.5")) is None
-    scene.hears(B, m.Have(0, 1, state_digest(1)))
+    scene.hears(B, m.Have(scene.lineage, 0, 1, state_digest(1)))
     assert last(scene, e.Cut).info.peer != PeerId("e.5")
-    scene.hears(C, m.Have(0, 1, state_digest(1)))
+    scene.hears(C, m.Have(scene.lineage, 0, 1, state_digest(1)))
     cut = last(scene, e.Cut)
     assert (cut.info.peer, cut.donor) == (PeerId("e.5"), B)
 
@@ -50,7 +72,8 @@ def test_a_state_that_only_one_of_several_reported_is_not_given_away() -> None:
 def test_a_donor_holds_what_the_majority_holds() -> None:
     scene = leading(B, C)
     for peer in (B, C):
-        scene.hears(peer, m.Have(0, 0, digest_text("rot") if peer == B else START))
+        digest = digest_text("rot") if peer == B else START
+        scene.hears(peer, m.Have(scene.lineage, 0, 0, digest))
     cut = wants_cut(scene, D)
     assert cut is not None
     assert (cut.donor, cut.versions[0].state_digest) == (C, START)
@@ -61,7 +84,7 @@ def test_a_joiner_becomes_a_member_when_it_holds_the_newest_cut() -> None:
     wants_cut(scene, B)
     wants_cut(scene, B, why="again")
     first, second = (
-        i for i, x in enumerate(scene.core.log.entries, 1) if isinstance(x.body, e.Cut)
+        i for i, x in enumerate(scene.core.raft.log.entries, 1) if isinstance(x.body, e.Cut)
     )
     scene.hears(B, m.CaughtUp(first))
     assert B not in scene.core.members.members
@@ -77,32 +100,178 @@ def test_a_member_that_asks_for_a_state_is_not_waited_for() -> None:
     assert C in scene.core.members.members
 
 
-def test_a_restarted_peer_is_lost_and_its_old_contribution_is_forgotten() -> None:
+def test_a_restarted_peer_gets_a_state_and_its_old_contribution_is_forgotten() -> None:
     """Else the commit would list the bytes of its earlier life, and sum those of this one."""
     scene = leading(B)
     a_rests(scene)
     say(scene, "ready", B)
-    scene.meets(B, leader="", incarnation=2)
-    assert len(written(scene, e.Lost)) == 1
+    scene.comes(B, incarnation=2)
     scene.hears(B, m.ReadLog(0))
     assert wants_cut(scene, B, incarnation=2) is not None
-    index = scene.core.log.last_index
+    assert written(scene, e.Lost) == [], "it is back already"
+    assert (list(scene.core.members.members), list(scene.core.members.joiners)) == ([A], [B])
+    index = scene.core.raft.log.last_index
     scene.hears(B, m.CaughtUp(index))
+    old = scene.stamp(1, number=of(scene))
+    scene.hears(B, m.Told(scene.core.raft.term))
     scene.hears(B, m.Able())
-    stamp = scene.stamp(1, number=of(scene))
-    scene.hears(B, m.Ready(stamp, contributor(B, 99)))
-    assert scene.core.leader is not None
-    reports = scene.core.leader.reports.open(0)[1]
+    assert of(scene) == old.view + 1, "the old view meant its earlier life"
+    for stamp, life in ((old, 98), (scene.stamp(1, number=of(scene)), 99)):
+        scene.hears(B, m.Ready(stamp, contributor(B, life)))
+    reports = scene.leader.reports.open(0)[1]
     assert reports is not None
     assert reports.ready == {B: contributor(B, 99)}
 
 
-def test_a_state_that_nobody_has_ends_the_run_with_a_sentence() -> None:
-    scene = leading(B)
-    leader = scene.core.leader
-    assert leader is not None
-    wants_cut(scene, B, why="results of missed rounds are gone")
-    assert not leader.admission.lost_state
-    leader.reports.have.clear()
-    leader.admission.joins.update({p: m.Join(p[0], 1, f"{p[0]}:1", "gone") for p in (A, B)})
-    assert leader.admission.lost_state
+def flapping(losses: int) -> tuple[Admission, Reports]:
+    """A's view of a run that B has been lost from so often; A has reported its state."""
+    again = (e.Cut(info(B, 1), A, (Version(0, 0, START),)), e.Member(info(B, 1)))
+    bodies = [*BEGUN, *(x for _ in range(losses) for x in (e.Lost(B, "x"), *again))]
+    members = members_of(log_of(*(bodies if not losses else bodies[:-2])))
+    reports = Reports(A, members)
+    reports.has(A, m.Have(members.lineage, 0, 0, START))
+    return Admission(A, members, reports), reports
+
+
+@pytest.mark.parametrize(("losses", "hold_down_s"), [(2, 2.0), (3, 4.0), (4, 8.0), (12, 120.0)])
+def test_who_comes_and_goes_waits_longer_each_time(losses: int, hold_down_s: float) -> None:
+    """It costs the others an attempt each time."""
+    admission, _ = flapping(losses)
+    admission.join(B, join(B), 50.0)
+    admission.join(B, join(B, "I ask again"), 51.0)
+    assert admission.deadline() == 50.0 + hold_down_s, "asking again does not make it longer"
+    assert admission.next_entry(49.9 + hold_down_s) is None
+    cut = admission.next_entry(50.0 + hold_down_s)
+    assert isinstance(cut, e.Cut)
+    assert admission.deadline() == float("inf")
+
+
+def test_who_was_lost_once_waits_for_nothing() -> None:
+    admission, _ = flapping(1)
+    admission.join(B, join(B), 50.0)
+    assert isinstance(admission.next_entry(50.0), e.Cut)
+
+
+def test_who_asked_and_went_asks_for_nothing_any_more() -> None:
+    admission, _ = flapping(1)
+    admission.join(B, join(B), 50.0)
+    admission.gone(B)
+    assert admission.next_entry(50.0) is None
+
+
+# Going back to a checkpoint -------------------------------------------------------------------
+
+
+BEGUN = (
+    run(),
+    e.Member(info(A)),
+    e.Cut(info(B, 1), A, (Version(0, 0, START),)),
+    e.Member(info(B, 1)),
+)
+
+
+def kept(members: Membership, round_: int, *, tokens: int) -> m.Kept:
+    versions = (Version(0, round_, state_digest(round_)),)
+    return m.Kept(members.lineage, versions, 10 * round_, tokens)
+
+
+def hopeless() -> Admission:
+    """A and B were both killed: round 3 is committed, and nobody has its state."""
+    terms = (contributor(A), contributor(B))
+    digest = digest_text("a result")
+    rounds = [e.Commit(1, 0, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
+    members = members_of(log_of(*BEGUN, view(1, A, B), *rounds))
+    admission = Admission(A, members, Reports(A, members))
+    for peer in (A, B):
+        admission.join(peer, join(peer, incarnation=2), 0.0)
+    return admission
+
+
+def test_a_state_that_nobody_has_is_taken_from_the_best_checkpoint() -> None:
+    admission = hopeless()
+    admission.kept[A] = kept(admission.members, 1, tokens=100)
+    admission.kept[B] = kept(admission.members, 2, tokens=200)
+    assert admission.restore(5.0, patience_s=10.0) is None, "somebody may be coming back"
+    assert admission.restore(14.9, patience_s=10.0) is None
+    restore = admission.restore(15.0, patience_s=10.0)
+    assert restore is not None
+    assert (restore.versions, restore.tokens, restore.inner_step) == (
+        (Version(0, 2, state_digest(2)),),
+        200,
+        20,
+    )
+    assert (restore.seats, restore.voters) == ((), ()), "only force chooses those"
+    assert restore.parent_lineage == admission.members.lineage
+    assert admission.joins == {}
+
+
+def test_while_somebody_may_have_the_state_nothing_is_restored() -> None:
+    admission = hopeless()
+    admission.kept[B] = kept(admission.members, 2, tokens=200)
+    assert admission.restore(5.0, patience_s=1.0) is None
+    del admission.joins[A]
+    assert admission.restore(9.0, patience_s=1.0) is None, "A has said nothing yet"
+    admission.join(A, join(A, incarnation=2), 9.0)
+    assert admission.restore(9.0, patience_s=1.0) is None, "and the clock starts anew"
+    have = m.Have(admission.members.lineage, 0, 3, state_digest(3))
+    for peer in (A, B):
+        admission.reports.has(peer, have)
+    assert admission.restore(99.0, patience_s=1.0) is None
+
+
+def test_a_checkpoint_that_the_run_does_not_stand_on_is_no_help() -> None:
+    admission = hopeless()
+    good = kept(admission.members, 2, tokens=200)
+    admission.kept[A] = m.Kept(good.lineage ^ 1, good.versions, 20, 900)
+    admission.kept[B] = m.Kept(good.lineage, (), 20, 900)
+    assert admission.restore(5.0, patience_s=1.0) is None
+    assert admission.restore(9.0, patience_s=1.0) is None
+
+
+def test_a_checkpoint_that_the_log_contradicts_is_no_help() -> None:
+    """Its holder had diverged before it wrote it."""
+    admission = hopeless()
+    admission.kept[B] = kept(admission.members, 2, tokens=200)
+    third = admission.members.commits[0][-1]
+    admission.members.commits[0][-1] = replace(third, previous_state_digest=state_digest(9))
+    assert admission.restore(0.0, patience_s=1.0) is None
+    assert admission.restore(9.0, patience_s=1.0) is None
+    admission.members.commits[0][-1] = replace(third, previous_state_digest=state_digest(2))
+    assert admission.restore(9.0, patience_s=1.0) is not None
+
+
+def test_two_that_differ_go_back_to_what_was_agreed() -> None:
+    """Neither can be healed by the other: each is as likely to be right."""
+    admission = hopeless()
+    admission.joins.clear()
+    admission.kept[A] = kept(admission.members, 2, tokens=200)
+    for peer, digest in ((A, "one"), (B, "another")):
+        have = m.Have(admission.members.lineage, 0, 3, digest_text(digest))
+        assert admission.restore(0.0, patience_s=1.0) is None
+        admission.reports.has(peer, have)
+    assert admission.restore(1.0, patience_s=1.0) is None
+    assert admission.restore(2.0, patience_s=1.0) is not None
+
+
+def test_without_a_state_and_without_a_checkpoint_it_is_over_after_a_while() -> None:
+    admission = hopeless()
+    assert not admission.over(99.0, patience_s=10.0), "nobody has looked yet"
+    assert admission.restore(0.0, patience_s=10.0) is None
+    assert not admission.over(9.9, patience_s=10.0)
+    assert admission.over(10.0, patience_s=10.0)
+    admission.kept[A] = kept(admission.members, 1, tokens=100)
+    assert not admission.over(10.0, patience_s=10.0)
+
+
+def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
+    admission = hopeless()
+    admission.kept[B] = kept(admission.members, 2, tokens=200)
+    admission.restore(0.0, patience_s=1.0)
+    restore = admission.restore(1.0, patience_s=1.0)
+    assert restore is not None
+    members = admission.members
+    members.apply(e.LogEntry(members.index + 1, 1, restore))
+    admission.caught_up[B] = members.index - 1
+    assert admission.next_entry(2.0) is None, "of a cut in the old lineage"
+    admission.caught_up[B] = members.index
+    assert admission.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))

@@ -13,7 +13,10 @@ def test_every_time_must_be_positive(name: str, value: float) -> None:
         ProtocolConfig(**{name: value})
 
 
-def test_silence_is_longer_than_three_heartbeats() -> None:
-    with pytest.raises(ConfigError, match="at least 3 heartbeats"):
-        ProtocolConfig(heartbeat_interval_s=2.0, silence_timeout_s=5.9)
-    assert ProtocolConfig(heartbeat_interval_s=2.0, silence_timeout_s=6.0).silence_timeout_s == 6.0
+@pytest.mark.parametrize("name", ["silence_timeout_s", "election_timeout_s"])
+def test_silence_is_longer_than_three_heartbeats(name: str) -> None:
+    """One lost heartbeat must not end a connection or a leader's term."""
+    enough = {"heartbeat_interval_s": 2.0, "silence_timeout_s": 6.0, "election_timeout_s": 6.0}
+    with pytest.raises(ConfigError, match=f"{name} must be at least 3 heartbeats"):
+        ProtocolConfig(**{**enough, name: 5.9})
+    assert getattr(ProtocolConfig(**enough), name) == 6.0

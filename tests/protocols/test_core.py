@@ -8,9 +8,9 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.ids import PROTOCOL_VERSION, Contributor, Stamp, Version, digest_text
+from protocols.ids import PROTOCOL_VERSION, Contributor, Stamp, digest_text
 from protocols.waiting import describe
-from tests.protocols.led import leading
+from tests.protocols.led import Led, leading, written
 from tests.protocols.room import RULES as ROOM_RULES
 from tests.protocols.room import Room, is_message
 from tests.protocols.scenes import (
@@ -19,32 +19,19 @@ from tests.protocols.scenes import (
     A,
     B,
     C,
-    Scene,
     contributor,
     follower,
-    info,
-    run,
-    view,
+    join,
 )
-
-
-def rosters(room: Room) -> list[list[str]]:
-    """Names of who was counted, by round."""
-    commits = [x for x in room.log(e.Commit) if isinstance(x, e.Commit)]
-    return [[x.peer.partition(".")[0] for x in commit.contributors] for commit in commits]
-
-
-def digests(room: Room, *names: str) -> set[str]:
-    return {room.peers[name].rounds[0].state_digest for name in names or room.peers}
 
 
 def test_a_healthy_round_writes_one_entry_and_all_arrive_at_one_state() -> None:
     room = Room("abc")
-    before = room.peers["a"].log.last_index
+    before = room.peers["a"].raft.log.last_index
     room.all_contribute()
-    assert room.peers["a"].log.last_index == before + 1
-    assert rosters(room) == [["a", "b", "c"]]
-    assert len(digests(room)) == 1
+    assert room.peers["a"].raft.log.last_index == before + 1
+    assert room.rosters() == [["a", "b", "c"]]
+    assert len(room.digests()) == 1
     for name in room.peers:
         assert room.last(name, c.Resume) == c.Resume(0, 1, "full", first=False, finish=False)
 
@@ -55,7 +42,7 @@ def test_rounds_begin_when_enough_members_are_in_and_able() -> None:
     alone = Room("a")
     assert describe(alone.peers["a"], 0.0).phase == "training"
     lonely = Room("abc")
-    waiting = [x for x in lonely.log(e.View) if isinstance(x, e.View)]
+    waiting = lonely.log(e.View)
     assert [len(view.roster) for view in waiting] == [3]
 
 
@@ -63,16 +50,16 @@ def test_a_straggler_of_an_earlier_round_does_not_count() -> None:
     room = Room("abc")
     room.all_contribute()
     old = next(x for x in room.given["c"] if isinstance(x, c.SendSlice))
-    before = room.peers["a"].log.last_index
+    before = room.peers["a"].raft.log.last_index
     room.feed("a", v.SliceReceived(room.ids["c"], old.stamp, old.part, old.contributor))
     assert isinstance(room.given["a"][-1], c.Discard)
-    assert room.peers["a"].log.last_index == before
+    assert room.peers["a"].raft.log.last_index == before
 
 
 def test_a_strangers_payload_changes_nothing() -> None:
     room = Room("ab")
     stranger = Contributor(room.ids["b"], 1, 1, digest_text("x"))
-    stamp = Stamp(1, room.peers["a"].log.lineage, 1, 0, 0, 1, 0)
+    stamp = Stamp(1, room.peers["a"].members.lineage, 1, 0, 0, 1, 0)
     event = v.SliceReceived(Room("z").ids["z"], stamp, 0, stranger)
     room.feed("a", event)
     assert room.given["a"][-1] == c.Discard(event)
@@ -88,20 +75,20 @@ def test_the_lost_ones_part_is_summed_again_and_only_its_slices_travel_again() -
     room.feed("b", v.PeerDisconnected(room.ids["c"], "end of stream"))
     del room.peers["c"]
     room.wait(1.0)
-    [attempt] = [x for x in room.log(e.Attempt) if isinstance(x, e.Attempt)]
+    [attempt] = room.log(e.Attempt)
     assert attempt.roster == (room.ids["a"], room.ids["b"])
     assert attempt.why == "without c"
-    assert rosters(room) == [["a", "b"]]
+    assert room.rosters() == [["a", "b"]]
     again = [x for n in "ab" for x in room.given[n][before[n] :] if isinstance(x, c.SendSlice)]
     assert {x.part for x in again} == {2}, "parts of survivors have travelled already"
-    assert len(digests(room, "a", "b")) == 1
+    assert len(room.digests("a", "b")) == 1
 
 
 def test_what_all_survivors_hold_is_committed_with_the_dead_ones_work() -> None:
     room = Room("abc")
     room.hold = lambda name, event: is_message(event, m.Hold)
     room.all_contribute()
-    assert rosters(room) == []
+    assert room.rosters() == []
     room.held = [(n, x) for n, x in room.held if isinstance(x, v.MessageReceived)]
     room.hold = lambda name, event: name == "c"
     del room.peers["c"]
@@ -111,7 +98,7 @@ def test_what_all_survivors_hold_is_committed_with_the_dead_ones_work() -> None:
     for name in ("a", "b"):
         room.feed(name, v.PeerDisconnected(room.ids["c"], "end of stream"))
     room.wait(1.0)
-    assert rosters(room) == [["a", "b", "c"]]
+    assert room.rosters() == [["a", "b", "c"]]
     assert room.log(e.Attempt) == []
 
 
@@ -120,16 +107,15 @@ def test_the_late_one_is_left_out_rebased_and_counts_once_later() -> None:
     for name in ("a", "b"):
         room.contribute(name, tokens=100)
     room.wait(ROOM_RULES.round_grace_s + 1)
-    assert rosters(room) == [["a", "b"]]
-    [attempt] = [x for x in room.log(e.Attempt) if isinstance(x, e.Attempt)]
+    assert room.rosters() == [["a", "b"]]
+    [attempt] = room.log(e.Attempt)
     assert "c not ready within the grace window" in attempt.why
     room.contribute("c", tokens=70)
     for name in ("a", "b"):
         room.contribute(name)
-    assert rosters(room) == [["a", "b"], ["a", "b", "c"]]
-    assert len(digests(room)) == 1
-    manifests = [x.manifest for y in room.log(e.Commit) if isinstance(y, e.Commit)
-                 for x in y.contributors]  # fmt: skip
+    assert room.rosters() == [["a", "b"], ["a", "b", "c"]]
+    assert len(room.digests()) == 1
+    manifests = [x.manifest for commit in room.log(e.Commit) for x in commit.contributors]
     assert len(set(manifests)) == len(manifests)
 
 
@@ -145,12 +131,12 @@ def test_ranks_that_crash_after_contributing_do_not_contribute_twice_to_one_roun
     assert [x.round for x in first] == [1]
     for name in ("a", "b"):
         room.contribute(name)
-    assert rosters(room) == [["a", "b", "c"]]
+    assert room.rosters() == [["a", "b", "c"]]
     for name in ("a", "b"):
         room.contribute(name)
     assert [x.round for x in room.given["c"] if isinstance(x, c.Encode)] == [1, 2]
-    assert rosters(room)[1] == ["a", "b", "c"]
-    assert len(digests(room)) == 1
+    assert room.rosters()[1] == ["a", "b", "c"]
+    assert len(room.digests()) == 1
 
 
 def test_a_connection_that_breaks_in_a_round_is_made_good() -> None:
@@ -159,15 +145,15 @@ def test_a_connection_that_breaks_in_a_round_is_made_good() -> None:
         name == "b" and isinstance(event, v.SliceReceived | v.ResultReceived)
     )
     room.all_contribute()
-    assert rosters(room) == []
+    assert room.rosters() == []
     room.held.clear()  # What was under way is lost with the connections.
     room.hold = lambda name, event: False
     for other in ("a", "c"):
         room.part("b", other)
         room.meet("b", other)
-    assert rosters(room) == [["a", "b", "c"]]
+    assert room.rosters() == [["a", "b", "c"]]
     room.wait(5.0)  # Who lost a result with its connection fetches it.
-    assert len(digests(room)) == 1
+    assert len(room.digests()) == 1
 
 
 def test_nothing_is_applied_before_the_commit() -> None:
@@ -176,23 +162,22 @@ def test_nothing_is_applied_before_the_commit() -> None:
     room.all_contribute()
     assert [x for n in ("b", "c") for x in room.given[n] if isinstance(x, c.ApplyRound)] == []
     room.release()
-    assert len(digests(room)) == 1
+    assert len(room.digests()) == 1
 
 
 def test_a_joiner_is_a_receiver_from_its_cut_on_and_contributes_after_half_a_round() -> None:
     room = Room("ab")
     room.contribute("a")
     joiner = room.add("d")
-    cut = next(x for x in room.log(e.Cut, of="a") if isinstance(x, e.Cut)
-               and x.info.peer == joiner)  # fmt: skip
+    cut = next(x for x in room.log(e.Cut, of="a") if x.info.peer == joiner)
     assert cut.donor != joiner
     assert joiner in room.peers["a"].members.members
     room.contribute("b")
-    assert rosters(room) == [["a", "b"]]
-    assert len(digests(room)) == 1, "the round in flight reached it too"
+    assert room.rosters() == [["a", "b"]]
+    assert len(room.digests()) == 1, "the round in flight reached it too"
     room.feed("d", v.TrainersAble())
     room.all_contribute()
-    assert rosters(room)[1] == ["a", "b", "d"]
+    assert room.rosters()[1] == ["a", "b", "d"]
 
 
 def test_a_state_that_is_not_the_cuts_is_not_taken() -> None:
@@ -209,7 +194,7 @@ def test_a_state_that_is_not_the_cuts_is_not_taken() -> None:
         isinstance(x, c.AdoptState) and x.cut_index == event.cut_index for x in room.given["d"]
     )
     assert joiner in room.peers["a"].members.members, "it asked again and got it"
-    assert len(digests(room)) == 1
+    assert len(room.digests()) == 1
 
 
 def test_a_differing_peer_is_named_and_healed_from_the_majority() -> None:
@@ -221,33 +206,22 @@ def test_a_differing_peer_is_named_and_healed_from_the_majority() -> None:
     room.all_contribute()
     notes = [x for n in room.peers for x in room.given[n] if isinstance(x, c.Note)]
     assert any("diverged" in note.kind or "differs" in note.text for note in notes)
-    assert len(digests(room)) == 1
+    assert len(room.digests()) == 1
 
 
 def test_who_was_declared_lost_and_lives_comes_back_with_its_work() -> None:
     room = Room("abc")
     room.part("a", "c")
     room.wait(1.0)
-    assert any(isinstance(x, e.Lost) for x in room.log(e.Lost))
+    assert room.log(e.Lost) != []
     room.meet("a", "c")
     room.wait(1.0)
     assert room.ids["c"] in room.peers["a"].members.members
     room.contribute("c", tokens=33)
     for name in ("a", "b"):
         room.contribute(name)
-    assert rosters(room) == [["a", "b", "c"]]
-    assert len(digests(room)) == 1
-
-
-def test_a_follower_without_its_leader_stops_and_says_what_to_do() -> None:
-    room = Room("ab")
-    room.feed("b", v.PeerDisconnected(room.ids["a"], "end of stream"))
-    del room.peers["a"]
-    room.wait(ROOM_RULES.silence_timeout_s + 1)
-    stop = room.last("b", c.Stop)
-    assert isinstance(stop, c.Stop)
-    assert stop.outcome == "failed"
-    assert "lowcomm resume" in stop.why
+    assert room.rosters() == [["a", "b", "c"]]
+    assert len(room.digests()) == 1
 
 
 def test_the_last_round_finishes_everybody_and_the_leader_goes_last() -> None:
@@ -262,11 +236,14 @@ def test_the_last_round_finishes_everybody_and_the_leader_goes_last() -> None:
 
 def test_a_rule_breaker_is_cut_off_and_nobody_else_is_hurt() -> None:
     room = Room("abc")
-    log = room.peers["c"].log
-    forged = e.LogEntry(log.last_index + 1, 1, e.Left(room.ids["a"], "forged"))
-    room.feed("c", v.MessageReceived(room.ids["b"], m.Append(log.run, (forged,))))
+    before, members = room.bodies("c"), room.peers["c"].members.members
+    forged = e.LogEntry(2, 2, e.Left(room.ids["a"], "forged"))
+    room.feed("c", v.MessageReceived(room.ids["b"], m.Append(1, 2, 1, 1, (forged,), 2)))
     assert any(isinstance(x, c.Disconnect) and x.peer == room.ids["b"] for x in room.given["c"])
-    assert log.last_index == forged.index - 1
+    assert room.bodies("c")[: len(before)] == before
+    assert room.ids["a"] in members
+    room.wait(3 * ROOM_RULES.election_timeout_s)
+    assert room.leader() != ""
 
 
 def test_a_hello_says_where_the_leader_is() -> None:
@@ -284,7 +261,7 @@ def test_a_hello_says_where_the_leader_is() -> None:
     [
         m.Ready(Stamp(1, 0, 1, 0, 0, 1, 0), contributor(STRANGER)),
         m.Hold(Stamp(1, 0, 1, 0, 0, 1, 0), digest_text("x")),
-        m.Have(0, 9, digest_text("x")),
+        m.Have(0, 0, 9, digest_text("x")),
         m.Waiting(Stamp(1, 0, 1, 0, 0, 1, 0), (B,)),
         m.Able(),
         m.Unable(""),
@@ -298,15 +275,26 @@ def test_a_hello_says_where_the_leader_is() -> None:
 def test_nothing_that_a_stranger_says_changes_anything(message: m.Control) -> None:
     scene = leading(B)
     if isinstance(message, m.Ready | m.Hold | m.Waiting | m.Fetch):
-        lineage = scene.core.log.lineage
-        message = replace(message, stamp=replace(message.stamp, lineage=lineage))
+        message = replace(message, stamp=replace(message.stamp, lineage=scene.lineage))
+    elif isinstance(message, m.Have):
+        message = replace(message, lineage=scene.lineage)
     scene.meets(STRANGER)
-    log = list(scene.core.log.entries)
+    log = list(scene.core.raft.log.entries)
     assert scene.hears(STRANGER, message) == []
-    assert scene.core.log.entries == log
+    assert scene.core.raft.log.entries == log
     assert not scene.core.rounds[0].others_wait
-    assert scene.core.leader is not None
-    assert scene.core.leader.reports.rounds == {}
+    assert scene.leader.reports.rounds == {}
+
+
+def test_what_a_leader_tells_itself_is_decided_upon_at_once() -> None:
+    """Nothing else may happen for a long time: its own ranks wait for this round."""
+    # Fails while a message of the leader to itself is no progress to PeerCore._progress.
+    scene = Led()
+    scene.on(v.TrainersReady())
+    assert len(written(scene, e.View)) == 1
+    scene.encode(1)
+    scene.reduced(scene.stamp(1), 0)
+    assert scene.entries(e.Commit) != []
 
 
 def test_a_strangers_contribution_does_not_hurry_our_ranks() -> None:
@@ -346,32 +334,20 @@ def test_a_log_that_makes_no_sense_ends_us_with_a_sentence() -> None:
     scene.reads(e.Left(STRANGER, "?"), e.Left(C, "x"))
     stop = scene.one(c.Stop)
     assert stop.outcome == "failed"
-    assert "loses mallory.6666666f, who is not there; a wrote it" in stop.why
+    assert "loses mallory.6666666f, who is not there: nobody can go on" in stop.why
 
 
 def test_the_log_of_another_run_is_not_read() -> None:
     scene = follower(B, C)
     entry = e.LogEntry(scene.log.last_index + 1, 1, e.Left(C, "x"))
-    scene.hears(A, m.Append(2, (entry,)))
-    assert scene.core.log.last_index == scene.log.last_index
+    scene.hears(A, m.Append(2, 1, scene.log.last_index, 1, (entry,), entry.index))
+    assert scene.core.raft.log.last_index == scene.log.last_index
     assert scene.notes("misbehaviour") != []
-
-
-def test_a_heartbeat_that_is_ahead_makes_us_read_on_once() -> None:
-    scene = follower(B, C)
-    here = scene.core.log.last_index
-    assert scene.hears(A, m.Heartbeat(here)) == []
-    scene.hears(A, m.Heartbeat(here + 5))
-    assert scene.sent(m.ReadLog) == [(A, m.ReadLog(here))]
-    assert scene.hears(A, m.Heartbeat(here + 6)) == [], "the answer is under way"
-    scene.reads(view(2, A, B))
-    scene.hears(A, m.Heartbeat(here + 6))
-    assert scene.sent(m.ReadLog) == [(A, m.ReadLog(here + 1))]
 
 
 def test_a_member_that_breaks_a_rule_is_lost_unless_it_comes_back() -> None:
     scene = leading(B, C)
-    scene.hears(B, m.Have(0, 7, digest_text("x")))
+    scene.hears(B, m.Have(scene.lineage, 0, 7, digest_text("x")))
     assert scene.notes("misbehaviour") == [f"{B}: reports a state that was never committed"]
     assert scene.one(c.Disconnect).peer == B
     scene.waits(RULES.reconnect_grace_s)
@@ -381,17 +357,5 @@ def test_a_member_that_breaks_a_rule_is_lost_unless_it_comes_back() -> None:
 
 def test_what_a_follower_is_told_of_the_leaders_business_is_nothing_to_it() -> None:
     scene = follower(B, C)
-    for message in (m.Able(), m.Leave("x"), m.Join("c", 1, "c:1", ""), m.ReadLog(0)):
+    for message in (m.Able(), m.Leave("x"), join(C), m.ReadLog(0)):
         assert scene.hears(C, message) == []
-
-
-def test_a_restored_run_goes_on_where_it_was() -> None:
-    scene = Scene(A, join=False)
-    scene.on(v.RunAccepted(RULES))
-    restore = e.Restore(5, (Version(0, 4, digest_text("4")),), 40, 400, (info(A, 3),), salt=1)
-    scene.on(v.TrainersReady())
-    scene.on(v.Bootstrap(run(), restore, (digest_text("4"),)))
-    assert [x.entry for x in scene.all(c.Applied)][2] == e.Member(info(A, 3))
-    assert scene.one(c.Resume) == c.Resume(0, 4, "full", first=False, finish=False)
-    scene.encode(5)
-    assert scene.one(c.ReducePart).stamp.round == 5

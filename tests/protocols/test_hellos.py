@@ -6,9 +6,9 @@ import pytest
 
 from protocols.hellos import Identity, refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId, PeerInfo
+from protocols.limits import PEERS_MAX
 from protocols.membership import Membership
 from protocols.messages import Hello
-from protocols.wire import PEERS_MAX
 
 ME = Identity(peer=PeerId("a.1"), name="a", incarnation=1, address="h:1")
 HELLO = Hello(PROTOCOL_VERSION, 0, PeerId("b.2"), "b", 2, "h:2", "")

@@ -57,9 +57,9 @@ def test_later_views_do_not_wait() -> None:
 def test_without_anybody_able_the_old_view_stays() -> None:
     scene = leading(B)
     a_rests(scene)
-    before = scene.core.log.last_index
+    before = scene.core.raft.log.last_index
     scene.hears(B, m.Unable("crash"))
-    assert scene.core.log.last_index == before
+    assert scene.core.raft.log.last_index == before
 
 
 def test_a_round_that_somebody_contributed_to_goes_on_in_its_view() -> None:
@@ -181,9 +181,9 @@ def test_the_last_round_needs_no_view_after_it() -> None:
     scene = three(outer_steps=1)
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C, D)
-    before = scene.core.log.last_index
+    before = scene.core.raft.log.last_index
     scene.hears(B, m.Unable("done"))
-    assert scene.core.log.last_index == before
+    assert scene.core.raft.log.last_index == before
 
 
 # Attempts -------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_a_round_that_only_dead_ones_contributed_to_is_no_busy_loop() -> None:
     say(scene, "ready", B)
     scene.on(v.PeerDisconnected(B, "end of stream"))
     scene.waits(3 * REDUCTION_S)
-    assert scene.core.deadline == float("inf")
+    assert scene.leader.deadline() == float("inf")
 
 
 # Going ----------------------------------------------------------------------------------------
@@ -292,15 +292,15 @@ def test_who_leaves_is_written_down() -> None:
 
 def test_who_holds_a_state_that_the_leader_lacks_stays_until_it_has_it() -> None:
     """Else the last result could leave with it."""
+    # Fails while Leader._next_voter makes a voter of B, which is about to go (it is in `gone`).
     scene = three(outer_steps=1)
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C, D)
-    scene.hears(B, m.Have(0, 1, state_digest(1)))
+    scene.hears(B, m.Have(scene.lineage, 0, 1, state_digest(1)))
     scene.hears(B, m.Leave("finished"))
     assert written(scene, e.Left) == []
-    assert scene.core.leader is not None
-    scene.core.leader.reports.has(A, m.Have(0, 1, state_digest(1)))
-    scene.hears(C, m.Heartbeat(0))
+    scene.leader.reports.has(A, m.Have(scene.lineage, 0, 1, state_digest(1)))
+    scene.on(v.DeadlineReached())
     assert written(scene, e.Left) == [e.Left(B, "finished")]
 
 
@@ -315,6 +315,6 @@ def test_reasons_are_one_printable_line() -> None:
 
 def test_a_stale_stamp_of_another_fragment_changes_nothing() -> None:
     scene = three()
-    before = scene.core.log.last_index
+    before = scene.core.raft.log.last_index
     scene.hears(B, m.Ready(Stamp(1, 1, 1, 7, 0, 1, 0), contributor(B)))
-    assert scene.core.log.last_index == before
+    assert scene.core.raft.log.last_index == before

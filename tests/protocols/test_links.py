@@ -1,34 +1,54 @@
 """What keeps connections as they should be: heartbeats, renewal of hanging ones."""
 
 from protocols import commands as c
+from protocols import events as v
 from protocols import messages as m
 from protocols.commands import Connect, Disconnect, Send
 from protocols.events import PeerConnected
+from protocols.ids import PeerId
 from protocols.links import Links
 from protocols.liveness import Loss
 from protocols.messages import Heartbeat
 from tests.protocols.led import leading
-from tests.protocols.scenes import RULES, STRANGER, A, B, C, follower, identity
+from tests.protocols.scenes import RULES, STRANGER, A, B, C, follower, info
 
 
 def linked() -> Links:
-    links = Links(identity(B), leads=False)
-    links.connected(PeerConnected(A, 1, "a:1", "a:1"), 0.0)
+    links = Links()
+    links.connected(PeerConnected(A, 3, "a:1", "a:1"), 0.0)
     return links
 
 
-def test_the_leader_is_up_while_it_is_connected() -> None:
+def test_who_is_connected_is_known_with_its_life_and_its_address() -> None:
     links = linked()
-    assert links.leader_is_up
+    assert (links.up, links.incarnations, links.addresses) == ({A}, {A: 3}, {A: "a:1"})
     links.close(A, "why", 1.0)
-    assert not links.leader_is_up
     assert links.up == set()
 
 
 def test_heartbeats_say_how_far_our_log_is() -> None:
     links = linked()
-    assert links.keep_up(0.1, 7) == []
-    assert links.keep_up(0.6, 7) == [Send(A, Heartbeat(7))]
+    assert links.due_heartbeats(0.1, 7) == []
+    assert links.due_heartbeats(0.6, 7) == [Send(A, Heartbeat(7))]
+
+
+def test_everybody_of_the_run_is_dialled_once() -> None:
+    links, receivers = linked(), {A: info(A), B: info(B), C: info(C)}
+    assert links.mend(B, receivers) == [Connect(C, "c:1")], "A is connected, and B are we"
+    assert links.mend(B, receivers) == []
+    links.gone(C, "lost")
+    assert links.mend(B, receivers) == [Connect(C, "c:1")]
+
+
+def test_who_has_no_part_in_the_run_dials_nobody() -> None:
+    assert linked().mend(B, {A: info(A), C: info(C)}) == []
+
+
+def test_a_peer_that_moved_is_dialled_where_it_is_now() -> None:
+    """It restarted with another address: the one that we dial is nobody's any more."""
+    links = linked()
+    links.dial(C, "elsewhere:1")
+    assert links.mend(B, {B: info(B), C: info(C)}) == [Connect(C, "c:1")]
 
 
 def test_a_silent_connection_is_closed_and_dialled_again_if_we_dialled() -> None:
@@ -53,12 +73,37 @@ def test_who_is_out_of_the_run_is_not_dialled_any_more() -> None:
     assert links.renew(Loss(C, "x", silent=True)) == [Disconnect(C, "x")]
 
 
-def test_the_deadline_is_the_earliest_of_both() -> None:
-    links = Links(identity(B), leads=False)
+def test_who_left_by_itself_hangs_up_itself() -> None:
+    """It has to read first that it is out; dialling it any longer would be in vain."""
+    links = linked()
+    links.left(A)
+    assert links.disconnected(C, "end of stream", 1.0) == []
+    assert links.disconnected(A, "end of stream", 1.0) == [Disconnect(A, "left")]
+    assert links.disconnected(A, "end of stream", 10.0) == [], "once"
+
+
+def test_whom_we_miss_is_looked_for_once_per_heartbeat() -> None:
+    links, receivers = linked(), {A: info(A), B: info(B), C: info(C)}
+    assert links.keep_up(0.0, B, receivers, found=True) == [Connect(C, "c:1")]
+    links.gone(C, "lost")
+    assert links.keep_up(0.4, B, receivers, found=True) == []
+    assert links.keep_up(0.5, B, receivers, found=True) == [Connect(C, "c:1")]
+
+
+def test_a_leader_is_found_by_its_address_unless_that_is_ours() -> None:
+    links = linked()
+    assert links.led_to("a:1", "b:1", 7) == [Send(A, m.ReadLog(7))]
+    assert links.led_to("c:1", "b:1", 7) == [Connect(PeerId(""), "c:1")]
+    assert links.led_to("b:1", "b:1", 7) == []
+    links.close(A, "why", 1.0)
+    assert links.led_to("a:1", "b:1", 7) == [Connect(PeerId(""), "a:1")], "it is not there now"
+
+
+def test_the_deadline_is_that_of_the_next_heartbeat() -> None:
+    links = Links()
     assert links.deadline == float("inf")
     links.connected(PeerConnected(C, 1, "c:1", ""), 0.0)
-    assert links.deadline == 0.5, "a heartbeat"
-    assert links.seeking.deadline == 1.0
+    assert links.deadline == 0.5
 
 
 def test_a_silent_stranger_is_not_kept() -> None:
@@ -72,10 +117,12 @@ def test_a_silent_stranger_is_not_kept() -> None:
     assert [x.peer for x in gone] == [STRANGER]
 
 
-def test_a_silent_follower_is_dialled_again_by_who_dialled_it() -> None:
+def test_a_silent_follower_is_dialled_again() -> None:
     scene = follower(B, C)
+    said: list[c.Command] = []
     for _ in range(int(RULES.silence_timeout_s)):
-        scene.hears(A, m.Heartbeat(0))
-        scene.said = scene.waits(1.0)
-    assert [x.peer for x in scene.all(c.Disconnect)] == [C]
-    assert scene.all(c.Connect) == [], "it was connected before we read our cut"
+        scene.beat()
+        said += scene.waits(1.0)
+    assert [x.peer for x in said if isinstance(x, c.Disconnect)] == [C]
+    said += scene.on(v.DeadlineReached(), after_s=RULES.heartbeat_interval_s)
+    assert [x for x in said if isinstance(x, c.Connect)] == [c.Connect(C, "c:1")]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from protocols import entries as e
 from protocols.ids import PeerInfo, Stamp, Version
-from protocols.membership import KEEP_COMMITS, Membership
+from protocols.membership import FORGIVE_ROUNDS, KEEP_COMMITS, Membership
 from tests.protocols.scenes import (
     BORDERS,
     START,
@@ -17,6 +17,7 @@ from tests.protocols.scenes import (
     members_of,
     part_digest,
     run,
+    state_digest,
     view,
 )
 
@@ -123,13 +124,101 @@ def test_inner_steps_are_those_of_the_longest_contribution() -> None:
 
 def test_a_restored_run_goes_on_from_its_cut_with_the_same_seats() -> None:
     seat = PeerInfo(B, "b", 1, "b:1", 4)
-    restore = e.Restore(9, (Version(0, 7, START),), 70, 700, (seat,), salt=3)
+    restore = e.Restore(9, (Version(0, 7, START),), 70, 700, (seat,), (), salt=3)
     members = read(BEGUN[0], restore, BEGUN[1], view(1, A, first_round=8))
     plan = members.open_plan(0)
     assert plan is not None
     assert plan.stamp.round == 8
     assert (members.committed(0), members.inner_step, members.tokens) == (7, 70, 700)
     assert (members.slot_of(B), members.slot_of(C)) == (4, 5)
+
+
+# Lineages -----------------------------------------------------------------------------------
+
+
+def restore(round_: int, *, salt: int = 1) -> e.Restore:
+    return e.Restore(1, (Version(0, round_, state_digest(round_)),), 10, 100, (), (), salt)
+
+
+def test_only_run_and_restore_open_a_lineage_and_the_parent_is_hashed_in() -> None:
+    first = read(*BEGUN).lineage
+    assert read(*JOINED, view(1, A, B)).lineage == first
+    second = read(*BEGUN, restore(0)).lineage
+    assert second not in (0, first)
+    other = read(replace(BEGUN[0], run=2), BEGUN[1])
+    assert other.lineage != first
+    branch = read(replace(BEGUN[0], run=2), BEGUN[1], restore(0)).lineage
+    assert branch != second, "the same entry after another parent is another lineage"
+    assert read(*BEGUN, restore(0, salt=2)).lineage != second
+    assert read(*BEGUN, restore(0), restore(0)).lineage not in (first, second)
+
+
+def test_the_term_of_the_entry_that_opens_a_lineage_is_part_of_it() -> None:
+    """Two leaders may write the same Restore: only one of them is committed."""
+    ours, theirs = read(*BEGUN), read(*BEGUN)
+    for members, term in ((ours, 2), (theirs, 3)):
+        members.apply(e.LogEntry(3, term, restore(0)))
+    assert ours.lineage != theirs.lineage
+
+
+def test_a_restore_voids_what_came_after_its_cut_and_nobody_goes() -> None:
+    rounds = (commit(1), commit(2), commit(3))
+    members = read(*JOINED, view(1, A, B), *rounds, restore(1), view(1, A, B, first_round=2))
+    plan = members.open_plan(0)
+    assert plan is not None
+    assert (plan.stamp.view, plan.stamp.round, plan.stamp.lineage) == (1, 2, members.lineage)
+    assert (members.committed(0), members.inner_step, members.tokens) == (1, 10, 100)
+    assert (list(members.members), members.cuts, members.commits) == ([A, B], {}, {})
+    assert members.restored_index == 9
+
+
+def test_a_kept_cut_counts_if_the_run_still_stands_on_it() -> None:
+    """Not what a Restore took back, though its round may have the same number."""
+    before = read(*JOINED, view(1, A, B), commit(1), commit(2))
+    members = read(*JOINED, view(1, A, B), commit(1), commit(2), restore(1))
+    old, new = before.lineage, members.lineage
+    kept = {round_: (Version(0, round_, state_digest(round_)),) for round_ in range(4)}
+    assert [n for n in kept if members.is_kept(old, kept[n])] == [0, 1]
+    assert members.is_kept(new, kept[2]), "a later round of the new lineage"
+    assert not members.is_kept(old ^ 1, kept[0]), "of another run"
+    assert not members.is_kept(new, ()), "it names no fragment"
+    assert not members.is_kept(new, (Version(1, 0, START),))
+
+
+# Votes and losses ---------------------------------------------------------------------------
+
+
+def test_voters_are_members_that_an_entry_made_voters() -> None:
+    members = read(*JOINED, e.Voter(B, votes=True, why=""))
+    assert members.voters == (A, B)
+    assert read(*JOINED, e.Voter(B, votes=True, why=""), e.Lost(B, "x")).voters == (A,)
+
+
+def test_a_restarted_voter_votes_on_though_it_is_no_member() -> None:
+    """Its vote is on its disk; a state it has yet to get."""
+    again = e.Cut(info(B, 1, incarnation=2), A, (Version(0, 0, START),))
+    members = read(*JOINED, e.Voter(B, votes=True, why=""), again)
+    assert members.voters == (A, B)
+    assert (list(members.members), list(members.joiners)) == ([A], [B])
+
+
+def test_losses_are_forgiven_after_some_rounds() -> None:
+    lost = (e.Lost(B, "x"), *JOINED[2:])
+    assert read(*JOINED, *lost, *lost).losses == {B: 2}
+    assert read(*JOINED, e.Left(B, "x")).losses == {}
+    rounds = [commit(n) for n in range(1, 2 * FORGIVE_ROUNDS + 1)]
+    begun = (*JOINED, *lost, *lost, view(1, A, B))
+    assert read(*begun, *rounds[:FORGIVE_ROUNDS]).losses == {B: 1}
+    assert read(*begun, *rounds).losses == {}
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    members = read(*JOINED, view(1, A, B))
+    head = members.copy()
+    assert head == members
+    head.apply(e.LogEntry(head.index + 1, 1, commit(1)))
+    assert (head.committed(0), members.committed(0)) == (1, 0)
+    assert Membership().copy() == Membership()
 
 
 def test_equal_logs_lead_to_equal_memberships() -> None:

@@ -9,7 +9,7 @@ from protocols.reports import Reports
 from tests.protocols.fragment import Peer
 from tests.protocols.scenes import START, A, B, C, contributor
 
-X, Y = digest_text("x"), digest_text("y")
+X, Y, Z = (digest_text(text) for text in "xyz")
 
 
 def told() -> tuple[Reports, Peer]:
@@ -19,7 +19,7 @@ def told() -> tuple[Reports, Peer]:
 
 
 def has(reports: Reports, digest: str, *peers: PeerId, round_: int = 0) -> list[str]:
-    return [reports.has(peer, Have(0, round_, digest)) for peer in peers]
+    return [reports.has(peer, Have(reports.members.lineage, 0, round_, digest)) for peer in peers]
 
 
 def test_reports_about_the_open_round_are_remembered() -> None:
@@ -51,7 +51,7 @@ def test_reports_about_what_is_not_open_cost_nothing(
     round_: int, group: int, fragment: int
 ) -> None:
     reports, peer = told()
-    stamp = Stamp(1, peer.log.lineage, 1, fragment, group, round_, 0)
+    stamp = Stamp(1, peer.members.lineage, 1, fragment, group, round_, 0)
     reports.ready(B, Ready(stamp, contributor(B)), 0.0)
     reports.hold(B, Hold(stamp, X))
     reports.waits(B, Waiting(stamp, (C,)))
@@ -122,19 +122,35 @@ def test_a_state_that_differs_from_the_majoritys_is_named() -> None:
     assert reports.majority_digest(0, 0) == reports.sure_digest(0, 0) == X
 
 
-def test_our_own_state_decides_a_tie() -> None:
+def test_without_a_majority_nobody_differs_and_the_members_are_split() -> None:
+    """Who of them is wrong, nobody knows, we ourselves included."""
     reports, _ = told()
-    has(reports, X, A)
-    assert has(reports, Y, B) == ["differs at round 0"]
-    assert reports.sure_digest(0, 0) == X
-
-
-def test_a_tie_without_us_is_not_sure() -> None:
-    reports, _ = told()
-    assert has(reports, X, B) == [""]
-    assert has(reports, Y, C) == [""], "who of the two is wrong, nobody knows"
+    assert has(reports, X, A) == has(reports, Y, B) == [""]
+    assert not reports.is_split(0), "C may decide it"
+    assert has(reports, Z, C) == [""]
+    assert reports.is_split(0)
     assert reports.sure_digest(0, 0) == ""
-    assert reports.majority_digest(0, 0) in (X, Y)
+    assert reports.majority_digest(0, 0) == X, "ours, among equals"
+    assert has(reports, Y, C) == [""]
+    assert not reports.is_split(0)
+    assert has(reports, X, A) == ["differs at round 0"]
+
+
+def test_members_that_are_at_different_rounds_are_not_split() -> None:
+    reports, peer = told()
+    has(reports, X, A)
+    has(reports, Y, B)
+    peer.commits(A, B, C)
+    has(reports, Z, C, round_=1)
+    assert not reports.is_split(0)
+
+
+def test_after_a_restore_nothing_that_was_said_holds() -> None:
+    reports, peer = told()
+    reports.ready(B, Ready(peer.stamp(), contributor(B)), 0.0)
+    has(reports, X, A, B, C)
+    reports.clear()
+    assert (reports.rounds, reports.have) == ({}, {})
 
 
 def test_without_reports_there_is_no_digest() -> None:
@@ -146,7 +162,15 @@ def test_without_reports_there_is_no_digest() -> None:
 def test_a_state_that_was_never_committed_is_a_lie(fragment: int, round_: int) -> None:
     reports, _ = told()
     with pytest.raises(RemoteProtocolError, match="never committed"):
-        reports.has(B, Have(fragment, round_, X))
+        reports.has(B, Have(reports.members.lineage, fragment, round_, X))
+
+
+def test_a_state_of_another_lineage_is_no_news() -> None:
+    """A Restore took it back: it differs from nothing, and it is no lie."""
+    reports, peer = told()
+    for round_ in (0, 99):
+        assert reports.has(B, Have(peer.members.lineage ^ 1, 0, round_, X)) == ""
+    assert reports.have == {}
 
 
 def test_only_the_last_two_rounds_states_are_kept_and_an_older_report_differs_from_nothing() -> (

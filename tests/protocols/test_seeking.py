@@ -1,50 +1,121 @@
 """How a peer finds its leader."""
 
-from protocols.commands import Connect, Disconnect
+from protocols import events as v
+from protocols import messages as m
+from protocols.commands import Connect, Send
 from protocols.ids import PeerId
+from protocols.messages import ReadLog, Seek
 from protocols.seeking import RETRY_S, Seeking
-from tests.protocols.scenes import A, B, C, identity
+from tests.protocols.led import leading
+from tests.protocols.scenes import RULES, A, B, C, Follower, follower
+
+UP = {A: "a:1", B: "b:1"}
 
 
-def test_who_leads_seeks_nobody() -> None:
-    seeking = Seeking(identity(A))
-    assert (seeking.leader, seeking.address) == (A, "a:1")
-    assert seeking.connected(B, "b:1", "b:1", 0.0) == []
-    assert seeking.leader == A
+def test_who_has_a_leader_seeks_nobody() -> None:
+    seeking = Seeking("")
+    assert seeking.look(5.0, UP, found=True) == []
+    assert seeking.deadline == float("inf")
 
 
-def test_a_peer_says_of_itself_that_it_leads() -> None:
-    seeking = Seeking(None)
-    assert seeking.connected(A, "a:1", "a:1", 0.0) == []
-    assert (seeking.leader, seeking.address) == (A, "a:1")
-    assert seeking.connected(B, "b:1", "b:1", 0.0) == [], "the first one counts"
-    assert seeking.leader == A
+def test_who_has_nobody_to_ask_and_no_place_to_go_asks_nobody() -> None:
+    seeking = Seeking("")
+    for now in (5.0, 6.0, 7.0):
+        assert seeking.look(now, {}, found=False) == []
+        assert seeking.deadline > now, "a deadline in the past would be a busy loop"
 
 
-def test_a_member_says_where_the_leader_is() -> None:
-    seeking = Seeking(None)
-    assert seeking.connected(B, "b:1", "a:1", 0.0) == [Connect(PeerId(""), "a:1")]
-    assert seeking.leader is None
-
-
-def test_who_does_not_know_either_is_asked_again_on_a_new_connection() -> None:
-    """Else a peer that joins at one which has just started would wait for ever."""
-    seeking = Seeking(None)
-    assert seeking.connected(B, "b:1", "", 5.0) == []
-    assert seeking.deadline == 5.0 + RETRY_S
-    assert seeking.ask_again(5.0) == []
-    assert seeking.ask_again(5.0 + RETRY_S) == [
-        Disconnect(B, "it did not know the leader"),
+def test_who_is_connected_with_nobody_dials_where_somebody_was_said_to_be() -> None:
+    """All that it knew may have moved."""
+    seeking = Seeking("b:1")
+    seeking.told("c:1", UP, 7)
+    seeking.look(5.0, {}, found=False)
+    assert seeking.look(6.0, {}, found=False) == [
         Connect(PeerId(""), "b:1"),
+        Connect(PeerId(""), "c:1"),
     ]
-    assert seeking.deadline == float("inf")
-    assert seeking.ask_again(99.0) == []
 
 
-def test_nobody_is_asked_again_once_the_leader_is_known() -> None:
-    seeking = Seeking(None)
-    seeking.connected(B, "b:1", "", 0.0)
-    seeking.connected(C, "c:1", "", 0.0)
-    seeking.connected(A, "a:1", "a:1", 0.5)
+def test_everybody_is_asked_after_a_while_and_again() -> None:
+    """Else a peer that joins at one which has just started would wait for ever."""
+    seeking = Seeking("")
+    assert seeking.look(5.0, UP, found=False) == [], "it may be on its way"
+    assert seeking.deadline == 5.0 + RETRY_S
+    assert seeking.look(5.5, UP, found=False) == []
+    assert seeking.look(6.0, UP, found=False) == [Send(A, Seek()), Send(B, Seek())]
+    assert seeking.look(6.5, UP, found=False) == []
+    assert seeking.look(7.0, {C: "c:1"}, found=False) == [Send(C, Seek())]
+    assert seeking.look(7.5, UP, found=True) == []
     assert seeking.deadline == float("inf")
-    assert seeking.ask_again(99.0) == []
+
+
+def test_who_is_connected_with_the_lost_alone_also_tries_the_place_that_it_was_told() -> None:
+    """Two joiners that know only each other would ask each other for ever."""
+    seeking = Seeking("a:1")
+    seeking.look(5.0, {C: "c:1"}, found=False)
+    asked = seeking.look(6.0, {C: "c:1"}, found=False)
+    assert asked == [Send(C, Seek()), Connect(PeerId(""), "a:1")]
+
+
+def test_a_leader_that_is_connected_is_asked_for_its_log() -> None:
+    assert Seeking("").told("a:1", UP, 7) == [Send(A, ReadLog(7))]
+
+
+def test_a_leader_that_is_not_connected_is_dialled() -> None:
+    seeking = Seeking("")
+    assert seeking.told("c:1", UP, 7) == [Connect(PeerId(""), "c:1")]
+    assert seeking.address == "c:1"
+
+
+def test_who_does_not_know_either_is_no_help() -> None:
+    assert Seeking("").told("", UP, 7) == []
+
+
+# With a core --------------------------------------------------------------------------------
+
+
+def test_a_hello_that_names_the_leader_is_enough() -> None:
+    scene = Follower(B)
+    scene.meets(C, leader="a:1")
+    assert scene.all(Connect) == [Connect(PeerId(""), "a:1")]
+    scene.meets(A, leader="a:1")
+    assert scene.sent(ReadLog) == [(A, ReadLog(0))]
+
+
+def test_a_joiner_at_somebody_who_knows_no_leader_asks_until_it_does() -> None:
+    scene = Follower(B)
+    scene.meets(C, leader="")
+    scene.said = scene.waits(2 * RETRY_S)
+    assert scene.sent(Seek) == [(C, Seek())] * 2
+    assert scene.hears(C, m.Leads("")) == []
+    assert scene.hears(C, m.Leads("a:1")) == [Connect(PeerId(""), "a:1")]
+
+
+def test_a_leader_that_falls_silent_is_sought() -> None:
+    scene = follower(B, C)
+    scene.said = scene.waits(2 * RULES.election_timeout_s + 2 * RETRY_S)
+    assert {peer for peer, _ in scene.sent(Seek)} == {A, C}
+
+
+def test_what_others_say_of_a_leader_that_we_hear_is_old_news() -> None:
+    scene = follower(B, C)
+    assert scene.hears(C, m.Leads("elsewhere:1")) == []
+
+
+def test_everybody_answers_who_leads_as_far_as_it_knows() -> None:
+    assert follower(B, C).hears(C, Seek()) == [Send(C, m.Leads("a:1"))]
+    assert leading(B).hears(B, Seek()) == [Send(B, m.Leads("a:1"))]
+    lost = follower(B, C)
+    lost.hears(C, m.Vote(2, 99, 1, pre=False, urgent=True))
+    lost.hears(C, Seek())
+    assert lost.sent(m.Leads) == [(C, m.Leads(""))]
+
+
+def test_who_led_and_does_not_any_more_is_not_dialled_by_its_own_address() -> None:
+    """Others have not heard yet that it leads no longer."""
+    scene = leading(B)
+    scene.hears(B, m.Vote(9, 99, 9, pre=False, urgent=True))
+    assert not scene.core.leads
+    assert scene.hears(B, m.Leads("a:1")) == []
+    scene.on(v.DeadlineReached())
+    assert scene.all(Connect) == []

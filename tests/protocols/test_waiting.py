@@ -58,6 +58,16 @@ def test_a_reduction_says_whom_it_waits_for_and_since_when() -> None:
     assert said(scene) == ("reducing", "round 1: the commit")
 
 
+def test_an_election_is_told_and_so_is_why_there_can_be_none() -> None:
+    scene = follower(B, C)
+    scene.reads(e.Voter(B, votes=True, why=""), e.Voter(C, votes=True, why=""))
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    assert said(scene) == ("waiting", "an election")
+    assert describe(scene.core, scene.now).since == scene.now
+    scene.on(v.PeerDisconnected(C, "end of stream"))
+    assert said(scene) == ("waiting", "a majority of the voters: a, c cannot be reached")
+
+
 def test_the_end_is_told_too() -> None:
     scene = follower(B, C)
     scene.on(v.LeaveRequested("SIGTERM"))

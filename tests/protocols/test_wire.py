@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols import entries as e
-from protocols import ids, wire
+from protocols import ids, limits, shapes, wire
 from protocols import messages as m
 
 TEXT = st.text(st.characters(categories=["L", "N", "P"]), max_size=20)
@@ -26,6 +26,12 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return PEER
     if hint is int:
         return SMALL
+    if hint is bool:
+        return st.booleans()
+    if hint is bytes:
+        return st.binary(min_size=1, max_size=20)
+    if hint is type(None):
+        return st.none()
     if hint is str and name == "corpus_digest":
         return st.sampled_from(["", "0123456789abcdef" * 4])
     if hint is str:
@@ -40,10 +46,10 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
 
 def made(cls: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
-    return st.builds(cls, **{name: of(hints[name], name) for name in wire.SHAPES[cls]})
+    return st.builds(cls, **{name: of(hints[name], name) for name in shapes.SHAPES[cls]})
 
 
-@pytest.mark.parametrize("cls", list(wire.MESSAGES.values()), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", list(shapes.MESSAGES.values()), ids=lambda cls: cls.__name__)
 def test_every_message_comes_back_equal(cls: type[m.Message]) -> None:
     @settings(max_examples=25, deadline=None)
     @given(made(cls))
@@ -54,29 +60,36 @@ def test_every_message_comes_back_equal(cls: type[m.Message]) -> None:
     check()
 
 
-@pytest.mark.parametrize("cls", list(wire.ENTRIES.values()), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", list(shapes.ENTRIES.values()), ids=lambda cls: cls.__name__)
 def test_every_entry_comes_back_equal(cls: type[e.Entry]) -> None:
     @settings(max_examples=15, deadline=None)
     @given(made(cls))
     def check(body: e.Entry) -> None:
-        message = m.Append(1, (e.LogEntry(1, 1, body),))
+        message = append(e.LogEntry(1, 1, body))
         payload = wire.encode(message)
-        assert wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX) == message
+        assert wire.decode(payload, size_max=limits.CONTROL_BYTES_MAX) == message
 
     check()
 
 
 def test_every_type_of_the_unions_has_a_code_and_a_shape() -> None:
-    assert set(wire.MESSAGES.values()) == set(get_args(m.Message))
-    assert set(wire.ENTRIES.values()) == set(get_args(e.Entry))
-    for cls in (*wire.MESSAGES.values(), *wire.ENTRIES.values()):
+    assert set(shapes.MESSAGES.values()) == set(get_args(m.Message))
+    assert set(shapes.ENTRIES.values()) == set(get_args(e.Entry))
+    for cls in (*shapes.MESSAGES.values(), *shapes.ENTRIES.values()):
         fields = [name for name in get_type_hints(cls) if not name.startswith("_")]
-        assert list(wire.SHAPES[cls]) == fields, cls
+        assert list(shapes.SHAPES[cls]) == fields, cls
 
 
 READY = m.Ready(
     ids.Stamp(1, 2, 3, 0, 0, 7, 0), ids.Contributor(ids.PeerId("a.1"), 10, 5, "ab" * 16)
 )
+
+
+RUN = e.Run(1, "{}", "", 1, 1, 1, (), (1,), ids.PeerId("a.1"))
+
+
+def append(*entries: e.LogEntry) -> m.Append:
+    return m.Append(1, 1, 0, 0, entries, 0)
 
 
 def tampered(change: Callable[[list[Any]], None]) -> bytes:
@@ -117,25 +130,25 @@ CHANGES: dict[str, Callable[[list[Any]], None]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_what_is_no_message_of_ours_is_named_and_refused(what: str) -> None:
-    with pytest.raises(wire.WireError):
-        wire.decode(tampered(CHANGES[what]), size_max=wire.CONTROL_BYTES_MAX)
+    with pytest.raises(shapes.WireError):
+        wire.decode(tampered(CHANGES[what]), size_max=limits.CONTROL_BYTES_MAX)
 
 
 def test_the_error_names_the_field() -> None:
     payload = tampered(CHANGES["a text for a number"])
-    with pytest.raises(wire.WireError, match=r"Ready\.stamp: Stamp\.round: expected an integer"):
-        wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+    with pytest.raises(shapes.WireError, match=r"Ready\.stamp: Stamp\.round: expected an integer"):
+        wire.decode(payload, size_max=limits.CONTROL_BYTES_MAX)
 
 
 @pytest.mark.parametrize("length", range(len(wire.encode(READY))))
 def test_every_truncation_is_refused(length: int) -> None:
-    with pytest.raises(wire.WireError):
-        wire.decode(wire.encode(READY)[:length], size_max=wire.CONTROL_BYTES_MAX)
+    with pytest.raises(shapes.WireError):
+        wire.decode(wire.encode(READY)[:length], size_max=limits.CONTROL_BYTES_MAX)
 
 
 def test_size_is_looked_at_before_anything_is_decoded() -> None:
     payload = wire.encode(READY)
-    with pytest.raises(wire.WireError, match="at most"):
+    with pytest.raises(shapes.WireError, match="at most"):
         wire.decode(payload, size_max=len(payload) - 1)
 
 
@@ -144,54 +157,54 @@ def test_size_is_looked_at_before_anything_is_decoded() -> None:
     [b"", b"\xc1", b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\x91" * 5000, b"\x80"],
 )
 def test_hostile_bytes_cost_nothing(payload: bytes) -> None:
-    with pytest.raises(wire.WireError):
-        wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+    with pytest.raises(shapes.WireError):
+        wire.decode(payload, size_max=limits.CONTROL_BYTES_MAX)
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=300, deadline=None)
 def test_random_bytes_are_a_message_or_a_wire_error(payload: bytes) -> None:
     try:
-        message = wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
-    except wire.WireError:
+        message = wire.decode(payload, size_max=limits.CONTROL_BYTES_MAX)
+    except shapes.WireError:
         return
-    assert wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX) == message
+    assert wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX) == message
 
 
 def test_collections_have_a_limit() -> None:
     many = tuple(
-        e.LogEntry(i, 1, e.Left(ids.PeerId("a.1"), "")) for i in range(wire.ENTRIES_MAX + 1)
+        e.LogEntry(i, 1, e.Left(ids.PeerId("a.1"), "")) for i in range(limits.ENTRIES_MAX + 1)
     )
-    with pytest.raises(wire.WireError, match="items, at most"):
-        wire.decode(wire.encode(m.Append(1, many)), size_max=wire.CONTROL_BYTES_MAX)
+    with pytest.raises(shapes.WireError, match="items, at most"):
+        wire.decode(wire.encode(append(*many)), size_max=limits.CONTROL_BYTES_MAX)
 
 
 def test_limits_of_texts_and_lists_hold_to_the_last_one() -> None:
-    longest = m.Leave("x" * wire.TEXT_MAX)
-    assert wire.decode(wire.encode(longest), size_max=wire.CONTROL_BYTES_MAX) == longest
-    peers = tuple(ids.PeerId(f"p{n}") for n in range(wire.PEERS_MAX))
+    longest = m.Leave("x" * limits.TEXT_MAX)
+    assert wire.decode(wire.encode(longest), size_max=limits.CONTROL_BYTES_MAX) == longest
+    peers = tuple(ids.PeerId(f"p{n}") for n in range(limits.PEERS_MAX))
     most = m.Waiting(READY.stamp, peers)
-    assert wire.decode(wire.encode(most), size_max=wire.CONTROL_BYTES_MAX) == most
+    assert wire.decode(wire.encode(most), size_max=limits.CONTROL_BYTES_MAX) == most
     for message in (
-        m.Leave("x" * (wire.TEXT_MAX + 1)),
+        m.Leave("x" * (limits.TEXT_MAX + 1)),
         m.Waiting(READY.stamp, (*peers, ids.PeerId("one more"))),
-        m.Join("n" * (wire.NAME_MAX + 1), 1, "a:1", ""),
+        m.Join("n" * (limits.NAME_MAX + 1), 1, "a:1", "", ""),
     ):
-        with pytest.raises(wire.WireError):
-            wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX)
+        with pytest.raises(shapes.WireError):
+            wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX)
 
 
 @pytest.mark.parametrize("depth", [900, 990, 1000, 1020, 1023, 1024, 2000])
 def test_lists_in_lists_are_refused_at_every_depth(depth: int) -> None:
     """Naming the culprit in full would exceed Python's stack before msgpack's limit is reached."""
-    with pytest.raises(wire.WireError):
-        wire.decode(b"\x91" * depth + b"\x90", size_max=wire.CONTROL_BYTES_MAX)
+    with pytest.raises(shapes.WireError):
+        wire.decode(b"\x91" * depth + b"\x90", size_max=limits.CONTROL_BYTES_MAX)
 
 
 def nested(depth: int, width: int) -> bytes:
     """A list of `width` empty lists, the first of which is such a list again, and so on."""
     head = b"\xdc" + width.to_bytes(2, "big")
-    return (head * depth + b"\x90" + b"\x90" * ((width - 1) * depth))[: wire.CONTROL_BYTES_MAX]
+    return (head * depth + b"\x90" + b"\x90" * ((width - 1) * depth))[: limits.CONTROL_BYTES_MAX]
 
 
 @pytest.mark.parametrize(
@@ -201,33 +214,33 @@ def nested(depth: int, width: int) -> bytes:
         (b"\xdd" + (1_000_000).to_bytes(4, "big")) * 1000,
         (b"\xdc" + (9_999).to_bytes(2, "big")) * 1000,
         b"\xdf" + (1 << 20).to_bytes(4, "big") + b"\x80" * 1000,
-        b"\x93\xc0" * (wire.CONTROL_BYTES_MAX // 2),
+        b"\x93\xc0" * (limits.CONTROL_BYTES_MAX // 2),
     ],
     ids=["lists of lists", "headers of long lists", "headers of lists", "a long map", "deep"],
 )
 def test_the_worst_bytes_of_a_stranger_cost_bounded_memory(payload: bytes) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(wire.WireError):
-            wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
+        with pytest.raises(shapes.WireError):
+            wire.decode(payload, size_max=limits.CONTROL_BYTES_MAX)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 100 * wire.CONTROL_BYTES_MAX
+    assert peak < 100 * limits.CONTROL_BYTES_MAX
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "\x1b[2J", "\u202eright to left", "\x00"])
 def test_what_people_read_cannot_move_their_cursor(text: str) -> None:
-    for message in (m.Leave(text), m.Join(text, 1, "a:1", ""), m.Join("b", 1, text, "")):
-        with pytest.raises(wire.WireError, match="expected a text"):
-            wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX)
+    for message in (m.Leave(text), m.Join(text, 1, "a:1", "", ""), m.Join("b", 1, text, "", "")):
+        with pytest.raises(shapes.WireError, match="expected a text"):
+            wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX)
 
 
 @given(st.text(max_size=3000))
 @settings(deadline=None)
 def test_every_reason_of_ours_can_travel(text: str) -> None:
     message = m.Leave(wire.one_line(text))
-    assert wire.decode(wire.encode(message), size_max=wire.CONTROL_BYTES_MAX) == message
+    assert wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX) == message
 
 
 @given(
@@ -245,17 +258,17 @@ def test_every_reason_of_ours_can_travel(text: str) -> None:
 def test_any_list_of_anything_is_a_message_or_a_wire_error(raw: object) -> None:
     payload = cast(bytes, msgpack.packb([11, *raw] if isinstance(raw, list) else raw))
     try:
-        message = wire.decode(payload, size_max=wire.CONTROL_BYTES_MAX)
-    except wire.WireError:
+        message = wire.decode(payload, size_max=limits.CONTROL_BYTES_MAX)
+    except shapes.WireError:
         return
     assert wire.encode(message) == payload
 
 
 def test_what_we_send_fits() -> None:
     """Too long is our own fault: the log splits what it sends."""
-    entry = e.LogEntry(1, 1, e.Run(1, "x" * wire.CONTROL_BYTES_MAX, "", 1, 1, 1, (), (1,)))
+    entry = e.LogEntry(1, 1, replace(RUN, run_json="x" * limits.CONTROL_BYTES_MAX))
     with pytest.raises(AssertionError, match="too long for the wire"):
-        wire.encode(m.Append(1, (entry,)))
+        wire.encode(append(entry))
 
 
 def test_views_of_memory_are_decoded_too() -> None:

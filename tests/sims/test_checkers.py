@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from protocols import entries as e
-from protocols.ids import PeerId, Stamp, digest_text
+from protocols.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
 from sims.world import World
-from tests.protocols.scenes import BORDERS, A, B, contributor, manifest
+from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
-STAMP = Stamp(1, 2, 1, 0, 0, 1, 0)
+OURS, THEIRS = 2, 3
+"""Lineages."""
+STAMP = Stamp(1, OURS, 1, 0, 0, 1, 0)
 STEPS = 10
 X = digest_text("x")
 
@@ -20,9 +22,21 @@ def commit(round_: int = 1, *peers: PeerId) -> e.Commit:
     return e.Commit(1, 0, 0, round_, 0, terms, BORDERS, X, "")
 
 
+def begun() -> Checkers:
+    """A run whose initial state is X."""
+    checkers = Checkers()
+    checkers.applied(A, OURS, 1, run())
+    checkers.state(A, OURS, 0, X)
+    return checkers
+
+
+def back_to(round_: int, digest: str = X) -> e.Restore:
+    return e.Restore(OURS, (Version(0, round_, digest),), 0, 0, (), (), 0)
+
+
 def fed(*, first: int = 0) -> Checkers:
     """A and B encoded their first ten steps, worth 3 and 5."""
-    checkers = Checkers()
+    checkers = begun()
     for peer, delta in ((A, 3), (B, 5)):
         made = Contribution(peer, delta, first, first + STEPS, delta)
         checkers.encoded(manifest(peer, 1), made)
@@ -31,19 +45,19 @@ def fed(*, first: int = 0) -> Checkers:
 
 def test_one_log_for_all() -> None:
     checkers = fed()
-    checkers.applied(A, 1, commit())
-    checkers.applied(B, 1, commit())
+    checkers.applied(A, OURS, 2, commit())
+    checkers.applied(B, OURS, 2, commit())
     assert checkers.violations == []
-    checkers.applied(B, 1, replace(commit(), result_digest=digest_text("y")))
-    assert "has another entry 1" in checkers.violations[0]
+    checkers.applied(B, OURS, 2, replace(commit(), result_digest=digest_text("y")))
+    assert "has another entry 2" in checkers.violations[0]
 
 
 def test_a_step_counts_once() -> None:
     checkers = fed()
-    checkers.applied(A, 1, commit(1))
+    checkers.applied(A, OURS, 2, commit(1))
     for peer, delta in ((A, 3), (B, 5)):
         checkers.encoded(manifest(peer, 2), Contribution(peer, delta, 5, 5 + STEPS, delta))
-    checkers.applied(A, 2, commit(2))
+    checkers.applied(A, OURS, 3, commit(2))
     assert [text for text in checkers.violations if "are counted already" in text] == (
         checkers.violations
     )
@@ -53,17 +67,17 @@ def test_a_step_counts_once() -> None:
 
 def test_later_steps_count_too() -> None:
     checkers = fed()
-    checkers.applied(A, 1, commit(1))
+    checkers.applied(A, OURS, 2, commit(1))
     for peer in (A, B):
         checkers.encoded(manifest(peer, 2), Contribution(peer, 1, STEPS, 2 * STEPS, 1))
-    checkers.applied(A, 2, commit(2))
+    checkers.applied(A, OURS, 3, commit(2))
     assert checkers.violations == []
 
 
 def test_a_contribution_says_how_many_steps_it_holds() -> None:
-    checkers = Checkers()
+    checkers = begun()
     checkers.encoded(manifest(A, 1), Contribution(A, 3, 0, STEPS + 1, 3))
-    checkers.applied(A, 1, commit(1, A))
+    checkers.applied(A, OURS, 2, commit(1, A))
     assert checkers.violations != []
 
 
@@ -75,7 +89,7 @@ def test_a_contribution_holds_exactly_the_uncounted_steps() -> None:
 
 def test_a_round_is_applied_with_what_its_commit_lists() -> None:
     checkers = fed()
-    checkers.applied(A, 1, commit())
+    checkers.applied(A, OURS, 2, commit())
     mean = 8 * pow(2, -1, PRIME) % PRIME
     checkers.means(STAMP, {mean})
     assert checkers.violations == []
@@ -86,18 +100,18 @@ def test_a_round_is_applied_with_what_its_commit_lists() -> None:
 
 def test_all_arrive_at_one_state() -> None:
     checkers = Checkers()
-    checkers.state(A, 1, X)
-    checkers.state(B, 1, X)
-    checkers.state(B, 2, digest_text("y"))
+    checkers.state(A, OURS, 1, X)
+    checkers.state(B, OURS, 1, X)
+    checkers.state(B, OURS, 2, digest_text("y"))
     assert checkers.violations == []
-    checkers.state(B, 1, digest_text("y"))
+    checkers.state(B, OURS, 1, digest_text("y"))
     assert "round 1" in checkers.violations[0]
 
 
 def test_live_work_is_not_thrown_away() -> None:
     checkers = fed()
     checkers.dropped(A, 0, 0)
-    checkers.applied(A, 1, commit())
+    checkers.applied(A, OURS, 2, commit())
     checkers.dropped(A, 0, STEPS)
     assert checkers.violations == []
     checkers.dropped(A, STEPS, STEPS + 3)
@@ -118,10 +132,52 @@ def test_notes_that_need_a_reason(corrupted: bool, kind: str, found: int) -> Non
     assert len(checkers.violations) == found
 
 
+def test_the_same_round_may_be_committed_again_after_it_was_taken_back() -> None:
+    checkers = fed()
+    checkers.applied(A, OURS, 2, commit(1))
+    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.applied(A, THEIRS, 3, back_to(0))
+    checkers.applied(A, THEIRS, 4, commit(1))  # Its steps count in no other state that stands.
+    checkers.state(A, THEIRS, 1, digest_text("z"))
+    assert checkers.violations == []
+    checkers.applied(A, THEIRS, 5, commit(1))
+    assert checkers.violations[0] == "round 1 is committed twice"
+
+
+def test_what_is_before_the_cut_stays_counted() -> None:
+    checkers = fed()
+    checkers.applied(A, OURS, 2, commit(1))
+    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.applied(A, THEIRS, 3, back_to(1, digest_text("y")))
+    for peer in (A, B):
+        checkers.encoded(manifest(peer, 2), Contribution(peer, 1, 5, 5 + STEPS, 1))
+    checkers.applied(A, THEIRS, 4, commit(2))
+    assert ["are counted already" in text for text in checkers.violations] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("round_", "digest", "tainted", "found"),
+    [
+        (0, X, False, []),
+        (0, digest_text("y"), False, [f"restored to another state of round 0 than {A} had"]),
+        (0, digest_text("y"), True, []),
+        (1, X, False, ["restored to round 1, which never was"]),
+        (1, X, True, ["restored to round 1, which never was"]),
+    ],
+)
+def test_a_run_goes_back_only_to_what_it_was(
+    round_: int, digest: str, tainted: bool, found: list[str]
+) -> None:
+    checkers = fed()
+    checkers.tainted = tainted
+    checkers.applied(A, THEIRS, 2, back_to(round_, digest))
+    assert checkers.violations == found
+
+
 def test_nothing_may_pile_up() -> None:
     world = World(3, peers=2, outer_steps=10)
     world.run(until_s=5.0)
-    node = world.leader
+    (node,) = world.leaders
     world.checkers.memory(node)
     assert world.checkers.violations == []
     node.store.results.update({(replace(STAMP, round=n), 0): 1 for n in range(KEPT_MAX + 1)})

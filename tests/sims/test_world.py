@@ -5,12 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from protocols import commands as c
 from protocols import entries as e
+from protocols.ids import PeerId
 from sims.faults import draw_plan, inject
 from sims.nodes import Node
+from sims.stores import Disk
 from sims.world import RULES, World
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,10 +30,13 @@ def played(seed: int, *, until_s: float = 60.0) -> World:
 def told(world: World) -> str:
     """Everything that happened: the story, every log, every state, the time."""
     logs = [
-        f"{peer} {node.core.me.incarnation} {node.outer} {node.core.log.entries}"
+        f"{peer} {node.core.me.incarnation} {node.outer} {node.core.raft.log.since(1)}"
         for peer, node in world.nodes.items()
     ]
     return "\n".join([f"{world.now!r}", *world.story, *logs])
+
+
+E = TypeVar("E", bound=e.Entry)
 
 
 def calm(peers: int = 3, *, outer_steps: int = 10) -> World:
@@ -38,6 +45,24 @@ def calm(peers: int = 3, *, outer_steps: int = 10) -> World:
 
 def followers(world: World) -> list[Node]:
     return [node for node in world.nodes.values() if not node.core.leads]
+
+
+def leader(world: World) -> Node:
+    """At this moment: in a calm world there is just one."""
+    (node,) = world.leaders
+    return node
+
+
+def entries(world: World, kind: type[E]) -> list[E]:
+    """What everybody applied, of one kind, in order."""
+    log = world.checkers.log
+    return [body for index in sorted(log) if isinstance(body := log[index], kind)]
+
+
+def persist(index: int) -> c.Persist:
+    """One entry more."""
+    entry = e.LogEntry(index, 1, e.Lost(PeerId("x.1"), "silent"))
+    return c.Persist(index, 1, "", index, (entry,), None)
 
 
 def commits(world: World) -> int:
@@ -87,8 +112,7 @@ def test_a_killed_peer_is_lost_and_the_others_finish() -> None:
     world.run(until_s=60.0)
     assert victim.outcome == ""
     assert not victim.alive
-    log = world.leader.core.log.entries
-    assert [x.body.peer for x in log if isinstance(x.body, e.Lost)] == [victim.peer]
+    assert [entry.peer for entry in entries(world, e.Lost)] == [victim.peer]
     assert commits(world) == 10
 
 
@@ -102,6 +126,121 @@ def test_a_restarted_peer_is_the_same_peer_in_another_life() -> None:
     assert new.core.me.incarnation == 2
     assert new.outcome == "finished"
     assert world.checkers.violations == []
+
+
+def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
+    world = calm(outer_steps=30)
+    world.run(until_s=5.0)
+    old = followers(world)[0]
+    before = old.core.raft
+    world.kill(old)
+    world.revive(old, 0.0)
+    world.run(until_s=world.now + 1e-6)
+    new = world.nodes[old.peer]
+    assert new.running
+    assert new.core.raft.term == before.term
+    assert new.core.raft.log.term_at(1) == before.log.term_at(1) == 1
+    assert new.core.raft.log.last_index <= before.log.last_index
+    assert new.core.raft.durable_index == new.core.raft.log.last_index
+    assert not new.core.leads
+    assert new.store.results == {}
+    assert world.happened["revived"] == 1
+
+
+def test_reviving_who_lives_does_nothing() -> None:
+    world = calm(outer_steps=30)
+    world.run(until_s=2.0)
+    node = followers(world)[0]
+    world.revive(node, 0.5)
+    world.run(until_s=4.0)
+    assert world.nodes[node.peer] is node
+    assert world.happened["revived"] == 0
+
+
+def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
+    world = calm(outer_steps=30)
+    world.run(until_s=4.0)
+    old = leader(world)
+    world.kill(old)
+    world.run(until_s=14.0)
+    assert leader(world).core.raft.term > old.core.raft.term
+    world.run(until_s=90.0)
+    assert {node.outcome for node in followers(world) if node is not old} == {"finished"}
+    assert commits(world) == 30
+    assert world.happened["leader killed"] == 1
+    assert world.checkers.violations == []
+
+
+def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
+    """Term, log and vote come back; the state is that of a checkpoint, in a new lineage."""
+    world = calm(outer_steps=30)
+    world.run(until_s=6.0)
+    reached, nodes = commits(world), list(world.nodes.values())
+    assert reached > 2
+    for node in nodes:
+        world.kill(node)
+    for node in nodes:
+        world.revive(node, 1.0)
+    world.busy_until = world.now + 5.0
+    world.run(until_s=120.0)
+    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert len(entries(world, e.Restore)) == 1
+    assert commits(world) >= 30
+    assert len({node.outer for node in world.nodes.values()}) == 1
+    assert world.checkers.violations == []
+
+
+def test_what_was_not_synced_may_be_lost_and_what_was_is_not() -> None:
+    """Any first part of what was under way, in the order of the tickets, and nothing else."""
+    found: set[int] = set()
+    for seed in range(40):
+        world = World(seed, peers=3, outer_steps=10)
+        world.run(until_s=1.0)
+        node = followers(world)[0]
+        before = node.disk.saved
+        last = before.entries[-1].index if before and before.entries else 0
+        node.unsynced = [persist(last + number) for number in (1, 2, 3)]
+        world.kill(node)
+        after = node.disk.saved
+        entries = after.entries if after else ()
+        found.add(len(entries) - last)
+        assert entries[:last] == (before.entries if before else ())
+        assert [entry.index for entry in entries] == list(range(1, len(entries) + 1))
+    assert found == {0, 1, 2, 3}
+
+
+def test_a_full_disk_keeps_nothing_of_what_was_under_way() -> None:
+    for seed in range(10):
+        world = World(seed, peers=3, outer_steps=10)
+        world.run(until_s=1.0)
+        node = followers(world)[0]
+        before = node.disk.saved
+        last = before.entries[-1].index if before and before.entries else 0
+        node.unsynced, node.disk.full_until = [persist(last + 1)], 9.0
+        world.kill(node)
+        assert node.disk.saved == before
+
+
+def test_a_full_disk_fails_all_tickets_and_the_run_waits_for_room_or_others() -> None:
+    world = calm(outer_steps=30)
+    world.run(until_s=3.0)
+    victim = followers(world)[0]
+    victim.disk.full_until = 8.0
+    saved = victim.disk.saved
+    world.run(until_s=7.9)
+    assert victim.disk.saved == saved
+    assert victim.core.raft.disk.why == "no space left"
+    world.run(until_s=90.0)
+    assert victim.disk.saved != saved
+    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert world.checkers.violations == []
+
+
+def test_a_hole_in_the_log_on_a_disk_is_a_mistake_of_the_simulator() -> None:
+    disk = Disk()
+    disk.write(persist(1))
+    with pytest.raises(AssertionError, match="has a gap"):
+        disk.write(persist(3))
 
 
 def test_what_is_scheduled_for_a_dead_life_does_not_happen_in_the_next() -> None:
@@ -128,19 +267,19 @@ def test_a_cut_connection_is_dialled_again_by_who_dialled_it() -> None:
     world = calm()
     victim = followers(world)[0]
     world.run(until_s=2.5)
-    line = world.network.line(victim.peer, world.leader.peer)
+    line = world.network.line(victim.peer, leader(world).peer)
     before = line.connection
-    world.cut(victim, world.leader)
+    world.cut(victim, leader(world))
     assert not line.up
     world.run(until_s=4.0)
     assert line.up
     assert line.connection == before + 1
-    assert victim.peer in world.leader.core.members.members, "it came back in time"
+    assert victim.peer in leader(world).core.members.members, "it came back in time"
 
 
 def test_a_peer_that_finds_nobody_gives_up() -> None:
     world = calm(1)
-    world.kill(world.leader)
+    world.kill(leader(world))
     late = world.add_peer()
     world.run(until_s=60.0)
     assert late.outcome == "alone"

@@ -1,0 +1,56 @@
+"""Whom we follow, or what we hold while we lead; and who must hear everything once more.
+
+Must NOT elect anybody (raft.py), nor decide what goes into the log (leader.py).
+"""
+
+from protocols.ids import PeerId
+from protocols.links import Links
+from protocols.membership import Membership
+from protocols.office import Office
+from protocols.raft import Raft
+
+Term = tuple[PeerId | None, int]
+"""(who leads, in which term)."""
+NOBODY: Term = (None, -1)
+
+
+class Government:
+    """`office` is there only while we lead."""
+
+    def __init__(self, raft: Raft, members: Membership, links: Links) -> None:
+        self.office: Office | None = None
+        self._raft = raft
+        self._members = members
+        self._links = links
+        self._reported = NOBODY
+        """Whom our reports are meant for."""
+        self._told_all = NOBODY
+        """And whom we told that it has them all."""
+
+    def follow(self, now: float) -> bool:
+        """Take or leave the office as the last election says; True: somebody new hears us."""
+        raft = self._raft
+        if self.office is not None and (not raft.leads or self.office.term != raft.term):
+            self.office = None
+        if raft.leads and self.office is None:
+            self.office = Office(raft, self._members, self._links, now)
+        changed = self._reported != (raft.leader, raft.term)
+        self._reported = (raft.leader, raft.term)
+        return changed
+
+    def reconnected(self, peer: PeerId, incarnation: int) -> None:
+        """What we told the leader on the last connection may be lost."""
+        if self.office is not None:
+            self.office.connected(peer, incarnation)
+        if peer == self._raft.leader:
+            self._reported = NOBODY
+
+    def disconnected(self, peer: PeerId) -> None:
+        if self.office is not None:
+            self.office.disconnected(peer)
+
+    def owes_word(self) -> bool:
+        """True once for each leader and term: it waits for the word that it has heard all."""
+        owed = self._told_all != self._reported
+        self._told_all = self._reported
+        return owed

@@ -1,0 +1,64 @@
+"""What the log led to, as plain data: a snapshot of Membership, which makes it and reads it."""
+
+from dataclasses import dataclass
+
+from protocols.entries import Attempt, Commit, Cut, Restore, Run, View
+from protocols.ids import PeerId, PeerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The newest cut of a receiver."""
+
+    index: int
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """How often a peer went away without a word."""
+
+    peer: PeerId
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A peer came (back) when this was the newest view."""
+
+    peer: PeerId
+    view: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A lineage that a Restore ended."""
+
+    lineage: int
+    rounds: tuple[int, ...]
+    """By fragment: what came later in it is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Field by field what Membership holds; orders matter."""
+
+    index: int
+    lineage: int
+    branches: tuple[Branch, ...]
+    run: Run
+    restored: Restore | None
+    restored_index: int
+    voters: tuple[PeerId, ...]
+    members: tuple[PeerInfo, ...]
+    """Longest-lived first."""
+    joiners: tuple[PeerInfo, ...]
+    granted: tuple[Granted, ...]
+    views: tuple[View, ...]
+    attempts: tuple[Attempt, ...]
+    commits: tuple[Commit, ...]
+    seats: tuple[PeerInfo, ...]
+    returned: tuple[Returned, ...]
+    losses: tuple[Losses, ...]
+    inner_step: int
+    tokens: int

@@ -1,0 +1,27 @@
+"""How much of anything a peer may send: what more would cost, a stranger must not make us pay.
+
+Must NOT hold timing, which is agreed per run (config.py).
+"""
+
+CONTROL_BYTES_MAX = 1 << 20
+"""A control message. The Run entry of a model with 5,000 parameters takes a third of it."""
+CHUNK_HEADER_BYTES_MAX = 64 << 10
+"""A result's header names every contributor: about 100 bytes each, PEERS_MAX of them."""
+CHUNK_BYTES_MAX = 1 << 20
+"""Payload of one chunk."""
+PEERS_MAX = 512
+ENTRIES_MAX = 64
+"""Log entries in one Append."""
+SEATS_MAX = 4096
+"""Peers that ever took part in a run."""
+FRAGMENTS_MAX = 1024
+TENSORS_MAX = 10_000
+DIMENSIONS_MAX = 8
+NAME_MAX = 128
+TEXT_MAX = 1024
+JSON_MAX = 64 << 10
+PIECE_BYTES_MAX = 512 << 10
+"""Of a snapshot, in one message."""
+SNAPSHOT_BYTES_MAX = 64 << 20
+
+LIST_MAX = max(PEERS_MAX + 1, ENTRIES_MAX, SEATS_MAX, FRAGMENTS_MAX, TENSORS_MAX)

@@ -1,0 +1,129 @@
+"""The log as one peer reads it: what is committed is applied, in order, once.
+
+Joins raft.py (what stands in the log) and membership.py (what it means), with snapshots in both
+directions and what an earlier life of this peer left on its disk. Must NOT react to an entry:
+core.py does.
+"""
+
+from protocols import entries as e
+from protocols import messages as m
+from protocols.errors import LogError, RemoteProtocolError
+from protocols.ids import PeerId
+from protocols.image import Image
+from protocols.membership import Membership
+from protocols.raft import Raft
+from protocols.shapes import WireError
+from protocols.storage import Saved, Snapshot
+from protocols.wire import decode_image, encode_image
+
+COMPACT_ENTRIES = 512
+"""Applied entries beyond which the log is replaced by a snapshot."""
+COMPACT_KEEP = 64
+"""Entries that stay: who is a little behind needs no snapshot."""
+
+
+class Logbook:
+    """`raft` decides what is in it, `members` is what it says so far."""
+
+    def __init__(self, me: PeerId, saved: Saved | None) -> None:
+        """Raises LogError if what an earlier life left makes no sense."""
+        self.members = Membership()
+        image = _image_of(saved)
+        self.raft = Raft(me, saved, image.voters if image else ())
+        self.known = _addresses(saved, image)
+        """Where everybody listened that an earlier life of ours knew."""
+        first = saved.entries[0].body if saved is not None and saved.entries else None
+        if image is not None:
+            self.members.become(image)
+            self.raft.run = image.run.run
+        elif isinstance(first, e.Run):
+            self.raft.run = first.run
+
+    def receive(self, peer: PeerId, message: m.Control, now: float) -> None:
+        """Of the leader, or of who wants to be. Raises RemoteProtocolError."""
+        raft = self.raft
+        if isinstance(message, m.Append) and raft.run and message.run != raft.run:
+            raise RemoteProtocolError(peer, "appends to the log of another run")
+        try:
+            raft.receive(peer, message, now)
+        except LogError as error:
+            raise RemoteProtocolError(peer, str(error)) from error
+
+    def install(self, peer: PeerId, piece: m.Install, now: float) -> bool:
+        """A piece of a snapshot; True if it was the last one and took us forward."""
+        raft = self.raft
+        if piece.term < raft.term or (raft.run and piece.run != raft.run):
+            return False
+        snapshot = raft.incoming.take(peer, piece)
+        if snapshot is None:
+            return False
+        try:
+            image = decode_image(snapshot.image)
+        except WireError as error:
+            raise RemoteProtocolError(peer, f"sends a bad snapshot: {error}") from error
+        if image.index != snapshot.index:
+            raise RemoteProtocolError(peer, "sends a snapshot of another index")
+        ahead = snapshot.index > raft.commit_index
+        raft.installed(peer, snapshot, image.voters, piece.term, now)
+        if ahead:
+            self.members.become(image)
+            raft.run = image.run.run
+        return ahead
+
+    def next_entry(self) -> e.LogEntry | None:
+        """Apply the next committed entry and return it; None: there is none.
+
+        Raises LogError for an entry that makes no sense: nobody can go on from it.
+        """
+        raft, members = self.raft, self.members
+        if members.index >= raft.commit_index:
+            if members.index - raft.log.base > COMPACT_ENTRIES + COMPACT_KEEP:
+                self._compact()
+            return None
+        entry = raft.log.entries[members.index - raft.log.base]
+        members.apply(entry)
+        if isinstance(entry.body, e.Run):
+            raft.run = entry.body.run
+        return entry
+
+    def returns(self, peer: PeerId) -> bool:
+        """The rest of our log lets this peer in (again): what we apply now is history."""
+        later = self.raft.log.since(max(self.members.index, self.raft.log.base) + 1)
+        bodies = [entry.body for entry in later]
+        return any(isinstance(x, e.Cut | e.Member) and x.info.peer == peer for x in bodies)
+
+    def _compact(self) -> None:
+        """The log up to what we applied becomes a snapshot."""
+        index = self.members.index
+        term = self.raft.log.term_at(index)
+        assert term is not None
+        snapshot = Snapshot(index, term, encode_image(self.members.image()))
+        self.raft.log.compact(index)
+        self.raft.replication.snapshot = snapshot
+        self.raft.disk.snapshot_taken(snapshot)
+
+
+def _image_of(saved: Saved | None) -> Image | None:
+    """Raises LogError for a snapshot that cannot be read."""
+    if saved is None or saved.snapshot is None:
+        return None
+    try:
+        return decode_image(saved.snapshot.image)
+    except WireError as error:
+        raise LogError(
+            f"the log's snapshot cannot be read: {error}; start this node in an empty directory"
+        ) from error
+
+
+def _addresses(saved: Saved | None, image: Image | None) -> dict[PeerId, str]:
+    infos = [*image.members, *image.joiners] if image is not None else []
+    known = {info.peer: info.address for info in infos}
+    for entry in saved.entries if saved is not None else ():
+        match entry.body:
+            case e.Cut(info=info) | e.Member(info=info):
+                known[info.peer] = info.address
+            case e.Left(peer=peer) | e.Lost(peer=peer):
+                known.pop(peer, None)
+            case _:
+                pass
+    return known

@@ -1,0 +1,81 @@
+"""What a peer holds only while it leads: what the whole log says, and the decisions on top of it.
+
+Must NOT apply anything for this peer itself: what it decides holds for it, as for everybody else,
+once it is committed.
+"""
+
+from protocols.admission import Admission
+from protocols.entries import Entry, Left, Lost, Restore
+from protocols.ids import PeerId
+from protocols.leader import Leader
+from protocols.links import Links
+from protocols.membership import Membership
+from protocols.raft import Raft
+from protocols.reports import Reports
+
+
+class Office:
+    """Comes into being with each election won, and is forgotten when the term is over."""
+
+    def __init__(self, raft: Raft, applied: Membership, links: Links, now: float) -> None:
+        head = applied.copy()
+        for entry in raft.log.since(head.index + 1):
+            head.apply(entry)
+        reports = Reports(raft.me, head)
+        admission = Admission(raft.me, head, reports)
+        self.head = head
+        self.term = raft.term
+        self.leader = Leader(
+            raft.me,
+            head,
+            raft.rules,
+            reports,
+            admission,
+            raft,
+            since=now,
+            began_with=frozenset(head.receivers),
+        )
+        self.askers: set[PeerId] = set()
+        """Connected peers outside the log that read it."""
+        self._raft = raft
+        for peer, info in head.receivers.items():
+            if links.incarnations.get(peer, 0) > info.incarnation:
+                self.leader.restarted(peer)
+            if peer != raft.me and peer not in links.up:
+                links.liveness.disconnected(peer, "is not connected with the leader", now)
+
+    def append(self, body: Entry) -> None:
+        """A decision: in our log, and on its way to all."""
+        if isinstance(body, Left | Lost) and body.peer in self._raft.up:
+            self.askers.add(body.peer)  # It shall read that it is out.
+        if isinstance(body, Restore):
+            self.leader.reports.clear()
+        self._raft.append(body)
+        self.head.apply(self._raft.log.entries[-1])
+
+    def connected(self, peer: PeerId, incarnation: int) -> None:
+        known = self.head.receivers.get(peer)
+        if known is not None and known.incarnation < incarnation:
+            self.leader.restarted(peer)
+
+    def disconnected(self, peer: PeerId) -> None:
+        self.askers.discard(peer)
+
+    def readers(self) -> set[PeerId]:
+        """Who gets the log: all receivers, and who asked for it."""
+        return {*self.head.receivers, *self.askers}
+
+    def asked(self, peer: PeerId, index: int) -> None:
+        """Somebody outside the log wants to read it."""
+        self.askers.add(peer)
+        self._raft.serve(self.readers())
+        self._raft.serve_from(peer, index)
+
+    def decide(self, now: float) -> bool:
+        """Put everything into the log that can be decided now; True if there was something."""
+        found = False
+        while self._raft.settled and (body := self.leader.next_entry(now)) is not None:
+            self.append(body)
+            found = True
+        self._raft.serve(self.readers())
+        return found

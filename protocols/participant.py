@@ -1,0 +1,202 @@
+"""This peer's own part in the run: its ranks, its state, its rounds.
+
+Everything that does not depend on who leads: what the log says, what payloads came and what our
+own arithmetic did, turned into commands. Must NOT decide for others (leader.py), nor know how the
+log comes about (raft.py).
+"""
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols.config import ProtocolConfig
+from protocols.fencing import Fence
+from protocols.hellos import Identity
+from protocols.ids import PeerId, Stamp
+from protocols.membership import Membership
+from protocols.messages import Fetch, Kept, Ready
+from protocols.rounds import FragmentRounds
+from protocols.standing import Standing
+from protocols.wire import one_line
+
+
+class Participant:
+    """Answers with commands; `rounds` has one for each fragment once the run is known."""
+
+    def __init__(
+        self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
+    ) -> None:
+        self.me = me
+        self.members = members
+        self.rounds: list[FragmentRounds] = []
+        self.standing = Standing(me, members, founds=founds, kept=kept)
+        self.since = 0.0
+        """When we first read of the run (for people)."""
+        self.initial_digests: tuple[str, ...] = ()
+        """Of the state that we founded the run with."""
+
+    # Questions ------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Every fragment's last round is applied here."""
+        return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
+
+    @property
+    def deadline(self) -> float:
+        return min([self.standing.catchup.deadline, *(rounds.deadline for rounds in self.rounds)])
+
+    # What happens to us ---------------------------------------------------------------------
+
+    def local(self, event: v.Event, now: float) -> list[c.Command]:
+        """What our own ranks and our own arithmetic report."""
+        standing = self.standing
+        match event:
+            case v.TrainersReady():
+                standing.trainers.ready = True
+            case v.TrainersAble():
+                standing.trainers.able = True
+            case v.TrainersLost():
+                standing.trainers.lost(one_line(event.why))
+                for rounds in self.rounds:
+                    rounds.trainers_lost()
+            case v.ContributionReady(fragment=fragment, tokens=tokens, steps=steps):
+                return self.rounds[fragment].contribute(tokens=tokens, steps=steps, now=now)
+            case v.Encoded():
+                self.rounds[event.fragment].encoded(event.round, event.manifest)
+            case v.PartReduced(stamp=stamp):
+                self.rounds[stamp.fragment].part_reduced(stamp, event.part, event.digest)
+            case v.RoundApplied(stamp=stamp, state_digest=digest):
+                rounds = self.rounds[stamp.fragment]
+                if rounds.applying != stamp:
+                    return []  # Of a lineage that a Restore ended meanwhile.
+                return [
+                    *rounds.applied(stamp.round, digest),
+                    *standing.applied(rounds, now),
+                    *standing.check_digest(rounds, now),
+                ]
+            case v.Checkpointed(kept=kept):
+                standing.kept = kept
+            case v.KeptAdopted():
+                return standing.kept_adopted(event, self.rounds[event.fragment], now)
+            case _:
+                raise AssertionError(f"unknown event {event!r}")
+        return []
+
+    def payload(self, event: v.SliceReceived | v.ResultReceived) -> list[c.Command]:
+        """Bytes of somebody: they are kept, or dropped and counted (I3)."""
+        known = event.sender in self.members.receivers
+        if known and any(rounds.received(event) for rounds in self.of(event.stamp)):
+            return []
+        return [c.Discard(event)]
+
+    def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
+        """A fragment's state for a cut is here."""
+        if event.fragment >= len(self.rounds):
+            return []
+        return self.standing.state_received(event, self.rounds[event.fragment], now)
+
+    def peer_ready(self, peer: PeerId, message: Ready) -> None:
+        """Somebody contributed to a round."""
+        for rounds in self.of(message.stamp) if peer in self.members.receivers else []:
+            rounds.peer_ready(message.stamp, peer)
+
+    def fetched(self, peer: PeerId, message: Fetch) -> list[c.Command]:
+        """Somebody lacks a result."""
+        known = self.of(message.stamp) if peer in self.members.receivers else []
+        return [x for rounds in known for x in rounds.fetched(peer, message.stamp, message.part)]
+
+    def reconnected(self, peer: PeerId) -> None:
+        """What was under way between us is lost, both ways."""
+        for rounds in self.rounds:
+            rounds.forget(peer)
+        self.standing.catchup.disconnected(peer)
+
+    def new_leader(self) -> None:
+        """Somebody leads who knows nothing of us yet."""
+        self.standing.leader_connected()
+        for rounds in self.rounds:
+            rounds.forget_reports()
+
+    def of(self, stamp: Stamp) -> list[FragmentRounds]:
+        return self.rounds[stamp.fragment : stamp.fragment + 1]
+
+    def rules(self, rules: ProtocolConfig) -> None:
+        for rounds in self.rounds:
+            rounds.stall.after_s = rules.reduction_timeout_s / 2
+
+    # What the log says ----------------------------------------------------------------------
+
+    def began(self, run: e.Run, now: float) -> list[c.Command]:
+        """We know the run now."""
+        if self.rounds:
+            return []
+        self.since = now
+        self.rounds = [
+            FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
+            for f in range(self.members.fragments)
+        ]
+        if not self.standing.accepted:
+            return [c.CheckRun(run)]
+        for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):
+            rounds.version, rounds.state_digest = 0, digest  # We founded it.
+        return []
+
+    def restored(self, now: float) -> list[c.Command]:
+        """The run is at another state now: ours, if our checkpoint is what it went back to."""
+        for rounds in self.rounds:
+            rounds.restored()
+        return self.standing.restored(now)
+
+    def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
+        """Somebody gets a state; [] unless it is us."""
+        ours = self.standing.cut(index, cut, deadline=deadline, now=now)
+        for version in cut.versions if ours else ():
+            self.rounds[version.fragment].awaited = version.round
+        return ours
+
+    def lost(self, now: float) -> None:
+        """The log says that we are gone. We live: our work is rebased, not lost."""
+        if not self.standing.catchup.asking:
+            self.standing.ask_cut("declared lost", now)
+
+    def gone(self, peer: PeerId, now: float) -> None:
+        """Somebody left the run."""
+        if self.standing.catchup.gone(peer):
+            self.standing.ask_cut("the donor is gone", now)
+
+    def committed(self, commit: e.Commit, now: float) -> list[c.Command]:
+        return self.standing.check_digest(self.rounds[commit.fragment], now)
+
+    def jumped(self, *, deadline: float, lineage: int, now: float) -> list[c.Command]:
+        """A snapshot took us over entries that we never saw; `lineage` was ours before."""
+        members, us = self.members, self.me.peer
+        assert members.run is not None
+        commands = self.began(members.run, now)
+        if lineage not in (0, members.lineage):
+            commands += self.restored(now)
+        index, cut = members.cuts.get(us, (0, None))
+        if cut is not None and index > self.standing.catchup.complete:
+            commands += self.cut(index, cut, deadline=deadline, now=now)
+        elif us not in members.receivers:
+            self.lost(now)
+        return commands
+
+    # What follows ---------------------------------------------------------------------------
+
+    def advance(
+        self, now: float, connected: frozenset[PeerId], leader: PeerId | None
+    ) -> list[c.Command]:
+        """Everything that is possible now. `leader` hears reports; None: nobody would."""
+        catchup = self.standing.catchup
+        if catchup.is_late(now):
+            self.standing.ask_cut("the transfer took too long", now)
+        commands = self.standing.adopt_kept()
+        commands += self.standing.start_training(self.rounds)
+        commands += catchup.request(connected)
+        versions = [rounds.version for rounds in self.rounds]
+        commands += catchup.serve(versions, self.members.index, now)
+        for rounds in self.rounds:
+            commands += rounds.advance(now, connected, leader, stay=catchup.holding)
+            if rounds.behind and not catchup.needed:
+                self.standing.ask_cut("results of missed rounds are gone", now)
+        return commands

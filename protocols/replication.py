@@ -1,0 +1,148 @@
+"""The leader's log on its way to everybody who reads it: voters, learners and joiners alike.
+
+Optimistic: entries are sent as they come, up to a window; an answer that does not match moves the
+reader back, to a snapshot if what it lacks is not in the log any more. Must NOT decide what is
+committed (raft.py).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from protocols.commands import Command, Send
+from protocols.ids import PeerId
+from protocols.log import Log
+from protocols.messages import Append, Appended
+from protocols.snapshots import pieces
+from protocols.storage import Snapshot
+
+WINDOW = 8
+"""Messages with entries under way to one reader: a long log must not fill the outbox."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one reader is."""
+
+    next: int
+    """The entry that it gets next."""
+    match: int = 0
+    """It has everything up to here on its disk; 0: not known."""
+    under_way: int = 0
+    """Messages with entries that it did not answer yet."""
+    probing: bool = True
+    """Where its log ends is a guess: one message at a time."""
+
+
+@dataclass(slots=True)
+class Replication:
+    """One per peer; it holds something only while the peer leads."""
+
+    me: PeerId
+    log: Log
+    snapshot: Snapshot | None = None
+    """What is sent to those who lack more than the log still has."""
+    acknowledged: set[PeerId] = field(default_factory=set[PeerId])
+    """Who answered since somebody last looked."""
+    _readers: dict[PeerId, Progress] = field(default_factory=dict[PeerId, Progress])
+
+    def begin(self) -> None:
+        """We lead now, and know nothing about anybody."""
+        self._readers.clear()
+        self.acknowledged.clear()
+
+    def reads(self, peer: PeerId) -> bool:
+        return peer in self._readers
+
+    def match(self, peer: PeerId) -> int:
+        progress = self._readers.get(peer)
+        return progress.match if progress is not None else 0
+
+    def complete(self, peers: Iterable[PeerId]) -> set[PeerId]:
+        """Who of these has our whole log on its disk."""
+        return {peer for peer in peers if self.match(peer) == self.log.last_index}
+
+    def follow(self, readers: Iterable[PeerId], header: Append, up: set[PeerId]) -> list[Command]:
+        """Exactly these read the log from now on; new ones are asked how far they are."""
+        wanted = set(readers) - {self.me}
+        for peer in self._readers.keys() - wanted:
+            del self._readers[peer]
+        commands: list[Command] = []
+        for peer in sorted(wanted - self._readers.keys()):
+            self._readers[peer] = Progress(next=self.log.last_index + 1)
+            commands += self.beat(peer, header) if peer in up else []
+        return commands
+
+    def begin_from(self, peer: PeerId, index: int, header: Append) -> list[Command]:
+        """The reader says how far it is: it may be empty."""
+        if peer not in self._readers:
+            return []
+        self._readers[peer] = Progress(next=min(index, self.log.last_index) + 1)
+        return self._send(peer, self._readers[peer], header)
+
+    def restart(self, peer: PeerId) -> None:
+        """Its connection is new or gone: what was under way is lost."""
+        progress = self._readers.get(peer)
+        if progress is not None:
+            progress.next, progress.under_way, progress.probing = progress.match + 1, 0, True
+            if not progress.match:
+                progress.next = self.log.last_index + 1
+
+    def publish(self, header: Append, up: set[PeerId]) -> list[Command]:
+        """The log has a new entry."""
+        commands: list[Command] = []
+        for peer, progress in self._readers.items():
+            if peer in up:
+                commands += self._send(peer, progress, header)
+        return commands
+
+    def beat(self, peer: PeerId, header: Append) -> list[Command]:
+        """A heartbeat: it finds out, too, whether something is missing."""
+        progress = self._readers.get(peer)
+        if progress is None:
+            return []
+        # What is under way on the same connection comes first: it is there when this arrives.
+        previous = progress.next - 1
+        term = self.log.term_at(previous)
+        if term is None:
+            return self._install(peer, progress, header)
+        empty = replace(header, previous_index=previous, previous_term=term)
+        return [Send(peer, empty)]
+
+    def answered(self, peer: PeerId, answer: Appended, header: Append) -> list[Command]:
+        """A reader says where its log agrees with ours."""
+        progress = self._readers.get(peer)
+        if progress is None:
+            return []
+        self.acknowledged.add(peer)
+        progress.under_way = max(0, progress.under_way - 1)
+        if answer.matches:
+            progress.match = max(progress.match, min(answer.index, self.log.last_index))
+            progress.next = max(progress.next, progress.match + 1)
+            progress.probing = False
+        else:
+            progress.next = max(progress.match, min(answer.index, progress.next - 1)) + 1
+            progress.probing, progress.under_way = True, 0
+        return self._send(peer, progress, header)
+
+    def _send(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
+        """Whatever fits into the window."""
+        commands: list[Command] = []
+        window = 1 if progress.probing else WINDOW
+        while progress.under_way < window and progress.next <= self.log.last_index:
+            previous = progress.next - 1
+            term = self.log.term_at(previous)
+            if term is None or not (entries := self.log.after(previous)):
+                return commands + self._install(peer, progress, header)
+            progress.under_way += 1
+            progress.next = entries[-1].index + 1
+            message = replace(
+                header, previous_index=previous, previous_term=term, entries=tuple(entries)
+            )
+            commands.append(Send(peer, message))
+        return commands
+
+    def _install(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
+        """What the reader lacks is only in the snapshot."""
+        assert self.snapshot is not None, "the log begins with a snapshot"
+        progress.next, progress.under_way, progress.probing = self.snapshot.index + 1, 1, True
+        return [Send(peer, piece) for piece in pieces(self.snapshot, header.run, header.term)]

@@ -1,0 +1,76 @@
+"""What a simulated peer has: payloads in memory, a disk, and the work of its ranks.
+
+Must NOT decide what is kept or dropped: nodes.py does as the core says.
+"""
+
+from dataclasses import dataclass, field
+
+from protocols import commands as c
+from protocols.ids import PeerId, Stamp
+from protocols.messages import Kept
+from protocols.storage import Saved
+
+SliceKey = tuple[int, int, int, PeerId]
+"""(round, view, part, contributor), as the real shell has it: not the attempt."""
+
+
+@dataclass(slots=True)
+class Store:
+    """Payloads that the core wants; each is one number."""
+
+    encoded: dict[int, tuple[str, int]] = field(default_factory=dict[int, tuple[str, int]])
+    """By round: (manifest, value)."""
+    slices: dict[SliceKey, int] = field(default_factory=dict[SliceKey, int])
+    results: dict[tuple[Stamp, int], int] = field(default_factory=dict[tuple[Stamp, int], int])
+    states: dict[int, int] = field(default_factory=dict[int, int])
+    """By cut."""
+
+    def drop_slices(self, round_: int) -> None:
+        for key in [key for key in self.slices if key[0] <= round_]:
+            del self.slices[key]
+
+    def release(self, round_: int) -> None:
+        self.drop_slices(round_)
+        for old in [old for old in self.encoded if old <= round_]:
+            del self.encoded[old]
+        for key in [key for key in self.results if key[0].round <= round_]:
+            del self.results[key]
+
+
+@dataclass(slots=True)
+class Disk:
+    """What survives the death of a peer's process: its log, and its newest checkpoint.
+
+    What was written is there for good once it is synced; of the rest, a crash of the machine may
+    lose everything.
+    """
+
+    saved: Saved | None = None
+    kept: Kept | None = None
+    outer: int = 0
+    """The state that `kept` is about."""
+    full_until: float = 0.0
+
+    def write(self, persist: c.Persist) -> None:
+        old = self.saved
+        snapshot = persist.snapshot or (old.snapshot if old else None)
+        base = snapshot.index if snapshot else 0
+        before = [x for x in (old.entries if old else ()) if base < x.index < persist.first]
+        entries = (*before, *(x for x in persist.entries if x.index > base))
+        for index, entry in enumerate(entries, start=base + 1):
+            assert entry.index == index, "the log on the disk has a gap"
+        self.saved = Saved(persist.term, persist.vote, snapshot, entries)
+
+
+@dataclass(slots=True)
+class Work:
+    """The ranks' parameter, and what of their work no round has counted yet."""
+
+    local: int = 0
+    base: int = 0
+    base_round: int = 0
+    first: int = 0
+    """Number of the first step that is not counted; steps of a peer are numbered for its life."""
+    last: int = 0
+    moved: int = 0
+    """Sum of the moves of these steps."""

@@ -1,0 +1,145 @@
+"""Replicas for tests, and slow references for what they do: one scalar operation at a time.
+
+Must NOT hold tests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, SeatCut, write_checkpoint
+from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
+from lowcomm.config import MethodConfig
+from lowcomm.methods import method
+from lowcomm.outer import F32, nesterov_step
+from lowcomm.replica import Replica
+from protocols.ids import Contributor, PeerId, TensorSpec
+
+LAYOUT = (
+    TensorSpec(0, "embed", (3, 4), 0),
+    TensorSpec(1, "norm", (7,), 0),
+    TensorSpec(0, "scale", (), 12),
+    TensorSpec(0, "head", (2, 5), 13),
+    TensorSpec(1, "bias", (1,), 7),
+)
+SIZES = (23, 8)
+LR, BETA = 0.7, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A codec of its own width: numbers of 2 or 8 bytes, so that mixing two up is seen."""
+
+    wire: str
+    name: str = "small"
+    grain: int = 1
+
+    def encoded_bytes(self, elements: int) -> int:
+        return elements * np.dtype(self.wire).itemsize
+
+    def encode(self, values_P: F32, out: WritablePayload) -> None:
+        np.copyto(np.frombuffer(out, self.wire), values_P, casting="unsafe")
+
+    def decode(self, payload: Payload, out_P: F32) -> None:
+        if len(payload) != self.encoded_bytes(out_P.size):
+            raise CodecError("another size")
+        np.copyto(out_P, np.frombuffer(payload, self.wire), casting="unsafe")
+
+
+@dataclass(frozen=True, slots=True)
+class TwoCodecs:
+    """A method with two fragments whose two codecs differ."""
+
+    contribution_codec: Codec = Small("<f2")
+    result_codec: Codec = Small("<f8")
+    name: str = "two codecs"
+    inner_steps: int = 1
+    fragments: int = 2
+    state_arrays: tuple[str, ...] = ("outer", "momentum")
+
+    def fragment_of(self, parameter: str) -> int:
+        return int(parameter in ("norm", "bias"))
+
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
+        nesterov_step(outer_P, mean_P, momentum_P, scratch, lr=LR, beta=BETA)
+
+
+def plain() -> Replica:
+    return Replica(method(MethodConfig(outer_lr=LR, outer_momentum=BETA)), LAYOUT)
+
+
+def gaussian(seed: int, size: int) -> F32:
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+def view(array: npt.NDArray[Any]) -> memoryview:
+    """As the shared memory gives it out."""
+    return array.data.cast("B")
+
+
+def state_digest(outer: F32, momentum: F32) -> str:
+    return xxhash.xxh3_128_hexdigest(outer.tobytes() + momentum.tobytes())
+
+
+def contributors(*tokens: int) -> list[Contributor]:
+    return [Contributor(PeerId(f"p{i}.0"), count, 1, "") for i, count in enumerate(tokens)]
+
+
+def slow_mean(slices: Sequence[F32], tokens: Sequence[int]) -> F32:
+    """One rounding an operation, in the order given."""
+    weights = [np.float32(count / max(tokens)) for count in tokens]
+    inverse = np.float32(1.0 / float(np.cumsum(np.array(weights, np.float64))[-1]))
+    out = np.empty_like(slices[0])
+    for place in range(out.size):
+        total = slices[0][place] * weights[0]
+        for values, weight in zip(slices[1:], weights[1:], strict=True):
+            total = total + values[place] * weight
+        out[place] = total * inverse
+    return out
+
+
+def slow_step(outer: F32, momentum: F32, mean: F32) -> tuple[F32, F32]:
+    lr, beta = np.float32(LR), np.float32(BETA)
+    outer, momentum = outer.copy(), momentum.copy()
+    for place in range(outer.size):
+        momentum[place] = momentum[place] * beta + mean[place]
+        outer[place] = outer[place] - (momentum[place] * beta + mean[place]) * lr
+    return outer, momentum
+
+
+def started(replica: Replica) -> Replica:
+    """Both fragments hold their first parameters, and the ranks train on them."""
+    for fragment, size in enumerate(SIZES):
+        replica.initialise(fragment, view(gaussian(fragment, size)))
+        replica.fill_result(fragment, view(np.empty(size, np.float32)), full=True)
+    return replica
+
+
+def kept(directory: Path, round_: int) -> tuple[list[F32], list[F32]]:
+    """A checkpoint of both fragments after this round: (outer, momentum)."""
+    outer = [gaussian(round_ + i, size) for i, size in enumerate(SIZES)]
+    momentum = [gaussian(round_ + 10 + i, size) for i, size in enumerate(SIZES)]
+    cut = Cut(
+        log_index=9,
+        lineage="0" * 16,
+        run_digest="0" * 16,
+        fragments=tuple(
+            FragmentCut(
+                version=round_,
+                inner_step=round_,
+                tokens=round_,
+                state_digest=state_digest(outer[i], momentum[i]),
+            )
+            for i in range(len(SIZES))
+        ),
+        own=PeerCut(peer="p0.0", incarnation=1, data_slot=0, rank_state=""),
+        seats=(SeatCut(peer="p0.0", name="p0", incarnation=1, slot=0),),
+    )
+    layout = [[(t.name, t.shape, t.offset) for t in LAYOUT if t.fragment == f] for f in (0, 1)]
+    write_checkpoint(directory, cut, layout, outer, momentum)
+    return outer, momentum

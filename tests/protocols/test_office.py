@@ -1,0 +1,184 @@
+"""Who leads holds an office for one term: what it decides, and what it knows when it begins."""
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.ids import Version
+from protocols.waiting import describe
+from tests.protocols.led import leading
+from tests.protocols.room import RULES, Room, is_message
+from tests.protocols.scenes import B, C, join
+
+
+def test_a_leader_that_dies_in_a_round_is_replaced_and_the_round_is_made_without_it() -> None:
+    room = Room("abc")
+    room.contribute("b")
+    room.contribute("c")
+    room.kill("a")
+    room.wait(RULES.election_timeout_s + 1)
+    leader = room.leader()
+    assert leader in "bc"
+    assert room.log(e.Elected, of=leader)[-1] == e.Elected(room.ids[leader])
+    assert len(room.log(e.Lost, of=leader)) == 1
+    assert room.rosters() == [["b", "c"]]
+    assert len(room.digests()) == 1
+    room.all_contribute()
+    assert room.rosters() == [["b", "c"]] * 2
+
+
+def test_a_leader_that_was_cut_off_follows_when_it_is_back() -> None:
+    """And what it wrote meanwhile never was."""
+    room = Room("abc")
+    for other in "bc":
+        room.cut("a", other)
+    room.wait(2 * RULES.election_timeout_s + 1)
+    leader = room.leader()
+    assert leader != "a"
+    for other in "bc":
+        room.meet("a", other)
+    room.wait(1.0)
+    assert {core.leader_id for core in room.peers.values()} == {room.ids[leader]}
+    assert room.bodies("a") == room.bodies(leader)
+    room.all_contribute()
+    assert len(room.digests()) == 1
+
+
+def test_a_leader_that_is_asked_to_leave_hands_over_first() -> None:
+    room = Room("abc")
+    room.feed("a", v.LeaveRequested("maintenance"))
+    assert room.leader() != "a", "without any waiting"
+    assert room.log(e.Left, of=room.leader()) == [e.Left(room.ids["a"], "maintenance")]
+    assert room.last("a", c.Stop) == c.Stop("maintenance", "left")
+    room.kill("a")
+    room.all_contribute()
+    assert room.rosters() == [["b", "c"]]
+
+
+def test_of_two_voters_the_one_that_is_left_waits_for_the_other() -> None:
+    """Both would go on otherwise, each alone: a fork."""
+    room = Room("ab")
+    room.kill("a")
+    room.wait(60.0)
+    core = room.peers["b"]
+    assert (core.stopped, core.leads) == (False, False)
+    reason = describe(core, room.now).reason
+    assert reason == "a majority of the voters: a cannot be reached"
+    room.restart("a", incarnation=2)
+    room.meet("a", "b")
+    room.wait(3 * RULES.election_timeout_s)
+    room.feed("a", v.TrainersAble())
+    assert {x.leader_id for x in room.peers.values()} == {room.ids[room.leader()]}
+    room.all_contribute()
+    assert room.rosters() == [["a", "b"]]
+
+
+def test_a_run_of_which_everybody_was_killed_goes_back_to_its_best_checkpoint() -> None:
+    room = Room("abc")
+    for _ in range(3):
+        room.all_contribute()
+    lineage = room.peers["a"].members.lineage
+    digest = {n: room.log(e.Commit)[n].previous_state_digest for n in (1, 2)}
+    kept = {
+        name: m.Kept(lineage, (Version(0, n, digest[n]),), 10 * n, 300 * n)
+        for name, n in (("a", 1), ("b", 2), ("c", 2))
+    }
+    for name in "abc":
+        room.kill(name)
+    for name in "abc":
+        room.restart(name, incarnation=2, kept=kept[name])
+    for one, two in ("ab", "bc", "ac"):
+        room.meet(one, two)
+    room.wait(RULES.silence_timeout_s + 3 * RULES.election_timeout_s)
+    [restore] = room.log(e.Restore, of=room.leader())
+    assert (restore.versions, restore.tokens) == (kept["b"].versions, 600)
+    assert [core.rounds[0].version for core in room.peers.values()] == [2, 2, 2]
+    room.all_contribute()
+    assert room.rosters()[-1] == ["a", "b", "c"]
+    assert len(room.digests()) == 1
+
+
+# One office ---------------------------------------------------------------------------------
+
+
+def test_decisions_stand_on_what_is_decided_though_nothing_of_it_holds_yet() -> None:
+    """Else the same cut would be written again and again until the disk answers."""
+    scene = leading(B)
+    scene.comes(C)
+    scene.slow_disk = True
+    scene.hears(C, join(C))
+    office = scene.core.office
+    assert office is not None
+    (persist,) = scene.all(c.Persist)
+    assert [type(entry.body) for entry in persist.entries] == [e.Cut]
+    assert (C in office.head.joiners, C in scene.core.members.joiners) == (True, False)
+    assert scene.entries(e.Cut) == []
+    scene.on(v.DeadlineReached())
+    assert scene.all(c.Persist) == []
+    scene.on(v.Persisted(persist.ticket))
+    assert len(scene.entries(e.Cut)) == 1
+    assert C in scene.core.members.joiners
+
+
+def test_who_reads_from_outside_gets_the_log_while_it_is_connected() -> None:
+    scene = leading(B)
+    log = scene.core.raft.log
+    scene.comes(C)
+    assert [to for to, _ in scene.sent(m.Append)] == []
+    scene.hears(C, m.ReadLog(0))
+    first = [append for to, append in scene.sent(m.Append) if to == C][-1]
+    assert first.entries == tuple(log.entries)
+    scene.hears(C, m.Appended(1, matches=True, index=log.last_index))
+    scene.hears(B, m.Unable("crash"))
+    assert {to for to, append in scene.sent(m.Append) if append.entries} >= {C}
+    scene.on(v.PeerDisconnected(C, "end of stream"))
+    scene.meets(C)
+    scene.hears(B, m.Able())
+    assert C not in {to for to, _ in scene.sent(m.Append)}, "it has not asked again"
+
+
+def test_who_is_struck_reads_that_it_is_out() -> None:
+    scene = leading(B, C)
+    index = scene.core.raft.log.last_index
+    scene.hears(B, m.Appended(1, matches=True, index=index))
+    scene.hears(B, m.Leave("enough"))
+    entries = [x for to, append in scene.sent(m.Append) if to == B for x in append.entries]
+    assert [x.body for x in entries][:1] == [e.Left(B, "enough")]
+
+
+def test_who_is_not_there_when_an_office_begins_is_lost_after_the_grace() -> None:
+    room = Room("abcde")
+    room.kill("e")
+    room.kill("a")
+    room.wait(3 * RULES.election_timeout_s)
+    lost = room.log(e.Lost, of=room.leader())
+    assert {entry.peer for entry in lost} == {room.ids["a"], room.ids["e"]}
+    room.all_contribute()
+    assert room.rosters() == [["b", "c", "d"]]
+
+
+def test_after_a_term_nothing_of_its_office_is_left() -> None:
+    room = Room("abc")
+    first = room.peers["a"].office
+    assert first is not None
+    room.feed("a", v.LeaveRequested("maintenance"))
+    assert room.peers["a"].office is None
+    office = room.peers[room.leader()].office
+    assert office is not None
+    assert office is not first
+    assert office.term == room.peers[room.leader()].raft.term
+
+
+def test_in_a_new_term_what_looks_missing_may_only_not_have_been_said_yet() -> None:
+    """A view without those who have not spoken would cost everybody a round."""
+    room = Room("abc")
+    room.contribute("b")
+    room.hold = lambda name, event: is_message(event, m.Told)
+    room.feed("a", v.LeaveRequested("maintenance"))
+    leader = room.leader()
+    assert len(room.log(e.View, of=leader)) == 1
+    assert room.log(e.Attempt, of=leader) == []
+    room.kill("a")
+    room.release()
+    room.contribute("c")
+    assert room.rosters() == [["b", "c"]]

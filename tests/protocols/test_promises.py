@@ -1,0 +1,204 @@
+"""Nothing is promised that could be forgotten: tickets, slow disks, full disks."""
+
+from protocols import entries as e
+from protocols import messages as m
+from protocols.commands import Persist, Send
+from protocols.log import Log
+from protocols.promises import NEVER, RETRY_S, Promises
+from protocols.storage import Snapshot
+from tests.protocols.circle import RULES, note, voting
+from tests.protocols.scenes import A, B, C, run
+
+TIMEOUT_S = RULES.election_timeout_s
+YES, NO = (m.Appended(1, matches, 3) for matches in (True, False))
+SNAPSHOT = Snapshot(1, 1, b"image")
+
+
+def log_with(disk: Promises, *texts: str) -> Log:
+    """A log that begins with a Run; all of it is new to the disk."""
+    log = Log()
+    log.append(run(), term=1)
+    disk.log_changed(1)
+    grow(disk, log, *texts)
+    return log
+
+
+def grow(disk: Promises, log: Log, *texts: str) -> list[e.LogEntry]:
+    made = [log.append(note(text), term=1) for text in texts]
+    for entry in made:
+        disk.log_changed(entry.index)
+    return made
+
+
+def test_without_a_change_there_is_nothing_to_write_and_promises_are_free() -> None:
+    disk = Promises()
+    assert disk.collect(1, "", Log()) is None
+    disk.promise(B, NO)
+    assert disk.kept() == [Send(B, NO)]
+    assert disk.kept() == []
+
+
+def test_what_changed_is_written_once_from_the_first_changed_entry_on() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    assert disk.collect(1, A, log) == Persist(1, 1, A, 1, tuple(log.entries), None)
+    assert disk.collect(1, A, log) is None
+    four = grow(disk, log, "four")
+    assert disk.collect(1, A, log) == Persist(2, 1, A, 4, tuple(four), None)
+    disk.vote_changed()
+    assert disk.collect(2, B, log) == Persist(3, 2, B, 5, (), None)
+
+
+def test_what_was_cut_off_is_void_on_the_disk_too() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three", "four")
+    disk.collect(1, A, log)
+    log.cut_off(3)
+    disk.log_changed(3)
+    other = grow(disk, log, "another")
+    assert disk.collect(2, "", log) == Persist(2, 2, "", 3, tuple(other), None)
+
+
+def test_a_snapshot_takes_the_place_of_what_it_covers() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    log.compact(2)
+    disk.snapshot_taken(SNAPSHOT)
+    assert disk.collect(1, A, log) == Persist(1, 1, A, 3, tuple(log.entries), SNAPSHOT)
+    disk.snapshot_taken(SNAPSHOT)
+    assert disk.collect(1, A, log) == Persist(2, 1, A, 4, (), SNAPSHOT)
+
+
+def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:
+    disk = Promises()
+    log = log_with(disk)
+    disk.promise(B, YES)
+    disk.collect(1, "", log)
+    grow(disk, log, "two")
+    disk.promise(C, YES)
+    disk.collect(1, "", log)
+    assert disk.kept() == []
+    assert disk.persisted(1) == 1
+    assert disk.kept() == [Send(B, YES)], "C's depends on the second ticket"
+    disk.promise(A, NO)
+    assert disk.persisted(2) == 2
+    assert disk.kept() == [Send(C, YES), Send(A, NO)], "in order"
+
+
+def test_one_answer_may_stand_for_several_tickets() -> None:
+    disk = Promises()
+    log = log_with(disk)
+    disk.collect(1, "", log)
+    grow(disk, log, "two", "three")
+    disk.collect(1, "", log)
+    assert disk.persisted(2) == 3
+    assert disk.persisted(2) is None, "nothing is new"
+
+
+def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not_said() -> None:
+    """Whoever waits for them asks again."""
+    disk = Promises()
+    log = log_with(disk, "two")
+    disk.collect(3, A, log)
+    disk.persisted(1)
+    grow(disk, log, "three")
+    disk.collect(3, A, log)
+    grow(disk, log, "four")
+    disk.collect(3, A, log)
+    disk.promise(B, YES)
+    disk.failed("no space left", 10.0, durable=2, snapshot=None)
+    assert (disk.works, disk.why, disk.retry_at) == (False, "no space left", 10.0 + RETRY_S)
+    disk.promise(C, YES)
+    assert disk.collect(3, A, log) is None
+    disk.retry(10.0)
+    assert disk.collect(3, A, log) is None, "not yet"
+    disk.retry(10.0 + RETRY_S)
+    assert disk.collect(3, A, log) == Persist(4, 3, A, 3, tuple(log.entries[2:]), None, 1)
+    assert disk.retry_at == NEVER
+    assert not disk.works, "not before it has taken that"
+    assert disk.persisted(4) == 4
+    assert disk.works
+    assert disk.kept() == []
+
+
+def test_a_failure_is_counted_once_however_many_tickets_it_takes_with_it() -> None:
+    """The disk refuses by that count what was handed over before we heard of the failure."""
+    disk = Promises()
+    log = log_with(disk)
+    first = disk.collect(1, A, log)
+    grow(disk, log, "two")
+    second = disk.collect(1, A, log)
+    assert first is not None
+    assert second is not None
+    assert (first.failures, second.failures) == (0, 0)
+    assert disk.is_under_way(second.ticket)
+    disk.failed("no space left", 0.0, durable=0, snapshot=None)
+    assert not disk.is_under_way(second.ticket), "its failure is no news"
+    disk.retry(RETRY_S)
+    again = disk.collect(1, A, log)
+    assert again is not None
+    assert (again.failures, again.first) == (1, 1)
+
+
+def test_a_snapshot_that_the_disk_did_not_take_is_written_again() -> None:
+    """Else the log on the disk would have a gap."""
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    disk.collect(1, A, log)
+    disk.persisted(1)
+    log.compact(2)
+    disk.snapshot_taken(SNAPSHOT)
+    disk.collect(1, A, log)
+    disk.failed("no space left", 0.0, durable=3, snapshot=SNAPSHOT)
+    disk.retry(RETRY_S)
+    again = disk.collect(1, A, log)
+    assert again is not None
+    assert (again.snapshot, again.first) == (SNAPSHOT, 4)
+
+
+# A full disk ----------------------------------------------------------------------------------
+
+
+def test_a_leader_whose_disk_is_full_steps_down_and_does_not_stand_again() -> None:
+    circle = voting(A, B, C)
+    circle.append(A, note("x"))
+    circle.fail(A)
+    assert not circle.rafts[A].leads
+    circle.stuck.add(A)
+    circle.pass_time(4 * TIMEOUT_S)
+    assert circle.leader() in (B, C)
+    assert not circle.rafts[A].disk.works
+
+
+def test_a_voter_whose_disk_is_full_promises_nothing_and_the_others_go_on() -> None:
+    circle = voting(A, B, C)
+    circle.append(A, note("x"))
+    while not circle.writes[C]:
+        assert circle.step()
+    circle.fail(C)
+    circle.stuck.add(C)
+    circle.wire = [x for x in circle.wire if x[0] != C]
+    circle.append(A, note("y"))
+    circle.settle()
+    assert circle.sent(m.Appended) == []
+    assert circle.rafts[A].commit_index == circle.rafts[A].log.last_index
+    assert circle.rafts[A].replication.match(C) < circle.rafts[A].log.last_index - 1
+
+
+def test_when_there_is_room_again_everything_is_written_that_was_not() -> None:
+    circle = voting(A, B, C)
+    circle.append(A, note("x"))
+    while not circle.writes[C]:
+        assert circle.step()
+    circle.fail(C)
+    circle.settle()
+    saved = circle.disks[C].saved
+    assert saved is not None
+    assert len(saved.entries) < circle.rafts[C].log.last_index
+    assert circle.rafts[C].deadline <= circle.now + RETRY_S
+    circle.pass_time(RETRY_S + 0.5)
+    saved = circle.disks[C].saved
+    assert saved is not None
+    assert list(saved.entries) == circle.rafts[A].log.entries
+    assert circle.rafts[C].disk.works
+    assert circle.rafts[A].replication.match(C) == circle.rafts[A].log.last_index
