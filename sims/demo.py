@@ -1,12 +1,15 @@
 """What `lowcomm demo` and `lowcomm sim` start, and when.
 
-The demo's victim kills itself in the middle of a reduction (that window is milliseconds wide and
-cannot be hit from outside); some rounds later a new peer joins.
+The demo's first victim kills itself in the middle of a reduction (that window is milliseconds wide
+and cannot be hit from outside); some rounds later a new peer joins; and once that one is counted,
+the peer that began the run and leads it is killed: the others elect another and go on.
 """
 
 import asyncio
+import os
 import random
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,18 +21,22 @@ from protocols.errors import ConfigError
 from sims.commands import NAMES
 from sims.launch import Watch, fresh_run_dir, supervise
 
+NEWCOMER = "delta"
 DEMO = Path(__file__).with_name("demo.toml")
 CONFIG = "run.toml"
 KILL_ROUNDS = (6, 9)
 KILL_CHUNKS = (1, 3)
 """It sends 4: to each of two peers a slice of its contribution, and its part of the result."""
 ROUNDS_UNTIL_JOIN = 2
+ROUNDS_UNTIL_LEADER = 2
+"""After the new peer was counted first."""
 
 
 async def run_demo(
     seed: int, directory: Path | None, overrides: Sequence[str], *, console: Console
 ) -> int:
-    """Three nodes, one of them with two ranks; a kill; a join. Returns the exit code."""
+    """Three nodes, one of them with two ranks; a kill, a join, and the leader killed. Returns the
+    exit code."""
     overrides = [f"run.seed={seed}", *overrides]
     run = _run_config(DEMO, overrides)
     run_dir = fresh_run_dir(directory, run.name)
@@ -37,7 +44,9 @@ async def run_demo(
     draw = random.Random(seed)  # noqa: S311 (a demonstration, no secrets)
     kill_round = draw.randint(*KILL_ROUNDS)
     fault = f"kill@round={kill_round},chunk={draw.randint(*KILL_CHUNKS)}"
-    committed = asyncio.Event()
+    committed, settled = asyncio.Event(), asyncio.Event()
+    counted: list[int] = []
+    """Rounds that count the new peer."""
 
     async def start(watch: Watch) -> None:
         cluster = watch.cluster
@@ -45,6 +54,10 @@ async def run_demo(
         def look(event: Event) -> None:
             if isinstance(event, Commit) and event.round >= kill_round + ROUNDS_UNTIL_JOIN:
                 committed.set()
+            if isinstance(event, Commit) and event.name == NEWCOMER and event.counted:
+                counted.append(event.round)
+            if len(counted) > ROUNDS_UNTIL_LEADER:
+                settled.set()
 
         watch.on_event = look
         first = cluster.start_peer("alpha", config, overrides=[*overrides, "node.ranks=2"])
@@ -55,7 +68,10 @@ async def run_demo(
         cluster.start_peer("beta", None, join=address, overrides=mine)
         cluster.start_peer("gamma", None, join=address, overrides=mine, fault=fault)
         await committed.wait()
-        cluster.start_peer("delta", None, join=address, overrides=mine)
+        cluster.start_peer(NEWCOMER, None, join=address, overrides=mine)
+        await settled.wait()
+        if first.running:
+            os.kill(first.child.pid, signal.SIGKILL)
 
     return await supervise(run_dir, run, start, console=console)
 

@@ -66,7 +66,7 @@ def test_a_run_goes_on_when_one_daemon_is_killed(shell: Shell, tmp_path: Path) -
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     assert summary["outer_steps"] == 20
     assert {peer["name"]: peer["end"] for peer in summary["peers"]} == {
-        "alpha": "finished",
+        "alpha": "lost",
         "beta": "lost",
     }
 
@@ -97,7 +97,7 @@ def test_the_demo_keeps_its_promises(shell: Shell, tmp_path: Path) -> None:
     assert summary["wall_s"] <= 240
     peers = {peer["name"]: peer for peer in summary["peers"]}
     assert {name: peer["end"] for name, peer in peers.items()} == {
-        "alpha": "finished",
+        "alpha": "lost",
         "beta": "finished",
         "gamma": "killed",
         "delta": "finished",

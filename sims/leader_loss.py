@@ -1,0 +1,199 @@
+"""The leader is killed again and again, each time with a replacement joining.
+
+`python -m sims.leader_loss` plays it with real daemons and paced ranks on this machine and says how
+long the others took to the next commit. Must NOT judge: its callers do.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lowcomm.events import Commit, Event, Finished
+from lowcomm.timeline import Follower
+from protocols.errors import LowcommError
+from sims.cluster import LocalCluster, LocalNode
+from sims.paced import Pace
+from sims.paced_cluster import start_all, start_paced
+
+LOOK_S = 0.01
+WAIT_MAX_S = 60.0
+END_MAX_S = 300.0
+CONFIG = """
+[run]
+name = "leader-loss"
+peers_min = {peers}
+outer_steps = {rounds}
+[run.method]
+inner_steps = 5
+[run.data]
+source = "files"
+window = 64
+held_out_below = 64
+eval_windows = 8
+[node]
+corpus = {corpus}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One killed leader."""
+
+    name: str
+    next_commit_s: float
+    """From the SIGKILL to the first commit that a survivor applied afterwards."""
+    member_s: float
+    """From the start of the replacement until it was a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of it."""
+
+    peers: int
+    losses: tuple[Loss, ...]
+    rounds: int
+    digests_equal: bool
+    """Of every round, at everybody who applied it."""
+    finished: int
+    """How many saw the end of the run."""
+
+
+class Watcher:
+    """Reads the events of all nodes as they come."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.events: list[Event] = []
+        self._follower = Follower(run_dir)
+
+    def read(self) -> list[Event]:
+        new = self._follower.read()
+        self.events += new
+        return new
+
+    async def commit_after(self, moment: float, *, but: str, count: int = 1) -> Commit:
+        """Wait for the next commits of others. Raises LowcommError."""
+        async with asyncio.timeout(WAIT_MAX_S):
+            while True:
+                self.read()
+                later = [
+                    event
+                    for event in self.events
+                    if isinstance(event, Commit) and event.t > moment and event.name != but
+                ]
+                if len(later) >= count:
+                    return min(later, key=lambda event: event.t)
+                await asyncio.sleep(LOOK_S)
+
+
+async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Pace) -> Played:
+    """Start `peers`, kill the leader `kills` times, see the run to its end."""
+    watcher, losses = Watcher(run_dir), list[Loss]()
+    async with LocalCluster(run_dir) as cluster:
+        names = [f"p{number}" for number in range(peers)]
+        nodes = await start_all(cluster, names, config, pace=pace)
+        await watcher.commit_after(0.0, but="", count=3 * peers)
+        for number in range(peers, peers + kills):
+            leader = await _leader(cluster, nodes)
+            os.kill(leader.child.pid, signal.SIGKILL)
+            moment = time.time()
+            commit = await watcher.commit_after(moment, but=leader.name)
+            nodes.remove(leader)
+            began = time.time()
+            joiner = start_paced(cluster, f"p{number}", config, pace=pace, join=nodes[0].address())
+            nodes.append(joiner)
+            await _counted(watcher, joiner.name)
+            losses.append(Loss(leader.name, commit.t - moment, time.time() - began))
+        async with asyncio.timeout(END_MAX_S):
+            await asyncio.gather(*(node.child.wait() for node in nodes))
+    watcher.read()
+    return _judged(watcher.events, peers, losses)
+
+
+def _judged(events: list[Event], peers: int, losses: list[Loss]) -> Played:
+    by_round: dict[int, set[str]] = {}
+    for event in events:
+        if isinstance(event, Commit):
+            by_round.setdefault(event.round, set()).add(event.state_digest)
+    ends = [event for event in events if isinstance(event, Finished)]
+    equal = all(len(digests) == 1 for digests in by_round.values())
+    return Played(
+        peers=peers,
+        losses=tuple(losses),
+        rounds=len(by_round),
+        digests_equal=equal and len({end.state_digest for end in ends}) <= 1,
+        finished=len(ends),
+    )
+
+
+async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:
+    """The node that the others say leads. Raises TimeoutError."""
+    async with asyncio.timeout(WAIT_MAX_S):
+        while True:
+            said = [str(status.get("leader", "")) for status in await cluster.statuses()]
+            for node in nodes:
+                agreed = sum(leader.rpartition(".")[0] == node.name for leader in said)
+                if node.running and 2 * agreed > len(nodes):
+                    return node
+            await asyncio.sleep(0.1)
+
+
+async def _counted(watcher: Watcher, name: str) -> None:
+    """Until the replacement contributes. Raises TimeoutError."""
+    async with asyncio.timeout(WAIT_MAX_S):
+        while True:
+            watcher.read()
+            for event in watcher.events:
+                if isinstance(event, Commit) and event.name == name and event.counted:
+                    return
+            await asyncio.sleep(LOOK_S)
+
+
+def write_config(directory: Path, *, peers: int, rounds: int) -> Path:
+    """A run whose model nobody looks at."""
+    text = directory / "text"
+    text.mkdir(parents=True, exist_ok=True)
+    for number in range(8):
+        (text / f"{number}.py").write_text(f"x = {number}\n" * 2000, encoding="utf-8")
+    path = directory / "run.toml"
+    filled = CONFIG.format(peers=peers, rounds=rounds, corpus=json.dumps(str(text)))
+    path.write_text(filled, encoding="utf-8")
+    return path
+
+
+def main(
+    peers: Annotated[int, typer.Option(help="How many peers.")] = 5,
+    kills: Annotated[int, typer.Option(help="How often the leader is killed.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds of the run.")] = 60,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Kill the leader of a run of real daemons, again and again.
+
+    \b
+    Example:
+      python -m sims.leader_loss --json
+    """
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
+        config = write_config(Path(directory), peers=peers, rounds=rounds)
+        run_dir = Path(directory) / "run"
+        pace = Pace(step_s=0.02, elements=65536)
+        played = asyncio.run(play(run_dir, config, peers=peers, kills=kills, pace=pace))
+    if not (played.digests_equal and played.finished):
+        raise LowcommError(f"the run did not come to a good end: {played}")
+    if as_json:
+        print(json.dumps(asdict(played)))  # noqa: T201
+        return
+    for loss in played.losses:
+        print(f"{loss.name} killed: next commit after {loss.next_commit_s:.2f} s")  # noqa: T201
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,195 @@
+"""Would the simulator notice a bug? `python -m sims.mutants --json` plants one after the other.
+
+Each mutant runs seeds of sims.sweep in a process of its own until something that must hold does
+not; the seed that caught it must pass without it. Must NOT change what a seed does, nor judge it:
+the checkers do.
+"""
+
+import importlib.util
+import json
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from protocols.errors import LowcommError
+from sims.mutations import MUTANTS, UnplantableError
+from sims.sweep import run_seed
+
+SEED_CPU_S = 20.0
+"""A healthy seed takes about one; a mutant may go round in circles for ever."""
+HUNT_S = 3600.0
+"""No hunt takes longer: what does not answer by then is lost."""
+
+
+class StuckError(RuntimeError):
+    """A seed used up its time."""
+
+
+RAISED = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError),
+    *(LowcommError, TypeError, ValueError),
+)
+"""What a planted bug can end a seed with, beyond what the sweep reports itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What a worker shall do."""
+
+    name: str
+    file: str
+    """A module with a function `plant`; "": the mutant is one of ours."""
+    first: int
+    seeds: int
+    """At most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of it."""
+
+    name: str
+    caught: bool
+    seeds: int
+    """How many were run; the last one caught it."""
+    by: str
+    """The first thing that did not hold."""
+    seconds: float
+
+
+def hunt(task: Hunt) -> Verdict:
+    """Plant a bug into this process, which is good for nothing else from then on, and look."""
+    began = time.monotonic()
+
+    def verdict(seeds: int, by: str, *, caught: bool) -> Verdict:
+        return Verdict(task.name, caught, seeds, by, round(time.monotonic() - began, 1))
+
+    try:
+        planter(task)()
+    except UnplantableError as error:
+        return verdict(0, f"cannot be planted: {error}", caught=False)
+    for count in range(1, task.seeds + 1):
+        by = what_fails(task.first + count - 1)
+        if by:
+            return verdict(count, by, caught=True)
+    return verdict(task.seeds, "", caught=False)
+
+
+def planter(task: Hunt) -> Callable[[], object]:
+    """The function that plants the bug. Raises UnplantableError if there is none."""
+    if not task.file:
+        return next(mutant.plant for mutant in MUTANTS if mutant.name == task.name)
+    spec = importlib.util.spec_from_file_location("planted", task.file)
+    if spec is None or spec.loader is None:
+        raise UnplantableError(f"{task.file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    plant = getattr(module, "plant", None)
+    if not callable(plant):
+        raise UnplantableError(f"{task.file} has no function plant()")
+    return plant
+
+
+def what_fails(seed: int) -> str:
+    """The first thing that did not hold with this seed, in one line; "" if everything did."""
+    try:
+        with cpu_limit(SEED_CPU_S):
+            violations = run_seed(seed).violations
+    except RAISED as error:
+        return f"{type(error).__name__}: {error}"
+    # Of a traceback the last line says what happened; the others are indented.
+    telling = [line for line in violations if not line.startswith((" ", "Traceback"))]
+    return (telling or violations or [""])[0]
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Generator[None]:
+    """Raise StuckError inside after so much CPU time: how busy the machine is changes nothing."""
+
+    def stuck(_signal: int, _frame: FrameType | None) -> None:
+        raise StuckError(f"a seed took {seconds} s")
+
+    before = signal.signal(signal.SIGVTALRM, stuck)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def hunt_all(tasks: list[Hunt], *, jobs: int) -> Iterator[Verdict]:
+    """In the order in which they end; a fresh process each, so that no bug meets another."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, maxtasksperchild=1) as pool:
+        verdicts = pool.imap_unordered(hunt, tasks, chunksize=1)
+        for _ in tasks:
+            yield verdicts.next(timeout=HUNT_S)
+
+
+def unhealthy(seeds: set[int], *, jobs: int) -> list[int]:
+    """Those of the seeds that fail without any bug of ours: they have caught nothing."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs) as pool:
+        order = sorted(seeds)
+        found = pool.map_async(what_fails, order).get(timeout=HUNT_S)
+    return [seed for seed, by in zip(order, found, strict=True) if by]
+
+
+def main(
+    mutant: Annotated[
+        Path | None,
+        typer.Option(help="A Python file with a function plant().", exists=True, dir_okay=False),
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this one. Repeat.")] = None,
+    seeds: Annotated[int, typer.Option(help="At most, for each mutant.", min=1)] = 500,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Plant known bugs, one at a time; exit with 1 if the simulator overlooks any."""
+    wanted = only or [known.name for known in MUTANTS]
+    unknown = set(wanted) - {known.name for known in MUTANTS}
+    if unknown:
+        raise typer.BadParameter(f"no mutant is called {', '.join(sorted(unknown))}")
+    if mutant is not None:
+        tasks = [Hunt(mutant.stem, str(mutant.resolve()), first, seeds)]
+    else:
+        tasks = [Hunt(name, "", first, seeds) for name in wanted]
+    verdicts: list[Verdict] = []
+    for verdict in hunt_all(tasks, jobs=jobs):
+        verdicts.append(verdict)
+        print(describe(verdict), file=sys.stderr, flush=True)  # noqa: T201
+    failed = unhealthy({first + v.seeds - 1 for v in verdicts if v.caught}, jobs=jobs)
+    overlooked = [v.name for v in verdicts if not v.caught or first + v.seeds - 1 in failed]
+    summary = {
+        "mutants": [asdict(verdict) for verdict in verdicts],
+        "caught": len(verdicts) - len(overlooked),
+        "overlooked": overlooked,
+        "fail_without_any": failed,
+    }
+    if as_json:
+        print(json.dumps(summary))  # noqa: T201
+    sys.exit(1 if overlooked else 0)
+
+
+def describe(verdict: Verdict) -> str:
+    """One line for a person."""
+    if verdict.caught:
+        return f"{verdict.name}: seed {verdict.seeds} in {verdict.seconds} s: {verdict.by[:160]}"
+    return (
+        f"{verdict.name}: NOT CAUGHT by {verdict.seeds} seeds in {verdict.seconds} s {verdict.by}"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,270 @@
+"""A training program without a model: real daemons, links and shared memory, and hardly any CPU.
+
+    lowcomm peer run.toml --new -- python -m sims.paced --step-s 0.02
+
+An inner step takes a set time, which it sleeps, and moves the parameters by a fixed function of
+(slot, step), so that a test can work out what a run has to end with. All else a rank does as under
+`lowcomm/trainer.py`. The layout is what this program reports: `[run.model]` and `[run.optimizer]`
+are not looked at, and the text is not read. Must NOT import torch, nor know of other nodes.
+"""
+
+import argparse
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from lowcomm.attachment import Peer, attach
+from lowcomm.data.batches import SLOTS
+from lowcomm.outer import F32
+from peers.bus import Result
+from peers.lifeline import TensorPlace
+from protocols.errors import ConfigError, LowcommError
+
+FRAGMENT = 0  # The whole model, as in DiLoCo.
+TENSORS = 4
+INITIAL_SLOT = SLOTS
+"""The initial parameters are a movement of a slot that no node has, so nobody undoes them."""
+REPORT_INTERVAL_S = 1.0
+SIGNALLED = 128
+"""Exit status of a launcher whose rank was killed by a signal: this much more, as in a shell."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long a step takes, and how much there is to exchange."""
+
+    step_s: float = 0.02
+    """An inner step takes this long, or as long as it needs if that is more."""
+    elements: int = 1 << 16
+    """Size of the whole model, fp32; all nodes of a run have the same."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step_s < math.inf:
+            raise ConfigError(f"--step-s must be a time of 0 seconds or more, got {self.step_s}")
+        if self.elements < TENSORS:
+            raise ConfigError(
+                f"--elements must be at least {TENSORS}, one a tensor, got {self.elements}"
+            )
+
+
+PACE = Pace()
+
+
+class PacedTrainer:
+    """What `DiLoCo` and its training loop are to a rank with torch, in one object.
+
+    Every rank of a node has the whole parameters and moves them alike; each writes its own share.
+    """
+
+    def __init__(self, peer: Peer, pace: Pace) -> None:
+        """Join the run and wait for its parameters."""
+        self.theta_P = initial_parameters(pace.elements, seed=peer.run.seed)
+        """fp32 [elements]; what the daemon hands out replaces or corrects it."""
+        self._peer = peer
+        self._pace = pace
+        self._share = share(pace.elements, rank=peer.rank, world_size=peer.world_size)
+        self._total_steps = 0
+        self._steps = 0
+        """Since the last contribution."""
+        self._reported = (0, time.monotonic())
+        attached = peer.join(tensors(pace.elements), elements=self._share.stop - self._share.start)
+        self._slot = attached.slot
+        if attached.rank_state:
+            peer.data_step = load_data_step(self._file(attached.rank_state))
+        if attached.initial:
+            self._contribute()
+        self._result = self._receive()
+
+    def train(self) -> None:
+        """Until the run is finished."""
+        while not self._peer.finished:
+            self._step()
+            if time.monotonic() - self._reported[1] >= REPORT_INTERVAL_S:
+                self._report()
+        self._report()
+
+    def _step(self) -> None:
+        peer, until = self._peer, time.monotonic() + self._pace.step_s
+        self.theta_P += movement(self.theta_P.size, slot=self._slot, step=peer.data_step)
+        time.sleep(max(until - time.monotonic(), 0.0))
+        peer.data_step += 1
+        self._total_steps += 1
+        self._steps += 1
+        peer.client.count_step(self._total_steps)
+        if self._at_boundary():
+            self._contribute()
+            self._result = self._receive()
+
+    def _at_boundary(self) -> bool:
+        if self._steps >= self._peer.run.method.inner_steps:
+            return True
+        # Somebody may be waiting for us; all ranks ask, and hear the same.
+        may_ask = self._steps >= self._result.boundary_steps
+        return may_ask and self._peer.client.ask_boundary(self._steps)
+
+    def _contribute(self) -> None:
+        client = self._peer.client
+        written_P = np.frombuffer(client.contribution(FRAGMENT), np.float32)
+        written_P[self._share] = self.theta_P[self._share]
+        client.contribute(FRAGMENT, steps=self._steps, tokens=self._steps * self._step_tokens)
+        self._steps = 0
+
+    def _receive(self) -> Result:
+        peer = self._peer
+        result = peer.client.wait_result(FRAGMENT)
+        published_P = np.frombuffer(peer.client.result(result), np.float32)
+        if result.kind == "full":
+            self.theta_P[:] = published_P
+        else:
+            self.theta_P += published_P
+        peer.client.release(result)
+        peer.follow(result)
+        if result.snapshot:
+            self._snapshot(result.snapshot)
+        if peer.evaluation_due:
+            windows = peer.run.data.eval_windows
+            peer.evaluated(loss=stand_in_loss(self.theta_P), windows=windows, sample="")
+        return result
+
+    def _snapshot(self, directory: str) -> None:
+        try:
+            save_data_step(self._file(directory), self._peer.data_step)
+        except OSError as error:
+            # Not worth the run: a restart goes on from what the run has committed.
+            log.warning("rank %d keeps no step: %s", self._peer.rank, error)
+            return
+        self._peer.client.snapshotted(directory)
+
+    def _report(self) -> None:
+        step, then = self._reported
+        now = time.monotonic()
+        self._peer.metrics(
+            step=self._total_steps,
+            tokens=self._total_steps * self._step_tokens,
+            loss=stand_in_loss(self.theta_P),
+            tokens_per_s=(self._total_steps - step) * self._step_tokens / max(now - then, 1e-9),
+        )
+        self._reported = (self._total_steps, now)
+
+    @property
+    def _step_tokens(self) -> int:
+        """Of the whole node: the weight of its contribution."""
+        return self._peer.run.data.batch * self._peer.run.data.window
+
+    def _file(self, directory: str) -> Path:
+        return Path(directory) / f"rank-{self._peer.rank}-of-{self._peer.world_size}.json"
+
+
+def movement(elements: int, *, slot: int, step: int) -> F32:
+    """What inner step `step` of the node in `slot` adds to the parameters: fp32 [elements].
+
+    Multiples of 2**-22 in [-2**-7, 2**-7), about evenly spread, so long runs stay small; exact in
+    fp32, so every machine computes the same bits.
+    """
+    start = (slot * 0x9E3779B1 + step * 0x85EBCA77) % 2**32  # Odd factors spread; nothing more.
+    bits_P = np.arange(elements, dtype=np.uint32) * np.uint32(0xC2B2AE3D) + np.uint32(start)
+    moved_P = (bits_P >> np.uint32(16)).astype(np.float32)
+    moved_P *= np.float32(2.0**-22)
+    moved_P -= np.float32(2.0**-7)
+    return moved_P
+
+
+def initial_parameters(elements: int, *, seed: int) -> F32:
+    """Version 0 of a run with this `run.seed`: fp32 [elements]."""
+    return movement(elements, slot=INITIAL_SLOT, step=seed)
+
+
+def stand_in_loss(theta_P: F32) -> float:
+    """A figure that is equal where the parameters are: their mean square."""
+    return float(np.mean(np.square(theta_P, dtype=np.float64)))
+
+
+def tensors(elements: int) -> tuple[TensorPlace, ...]:
+    """The layout: TENSORS tensors of about the same size."""
+    borders = [elements * number // TENSORS for number in range(TENSORS + 1)]
+    return tuple(
+        TensorPlace(FRAGMENT, f"paced.{number}", (borders[number + 1] - start,), start)
+        for number, start in enumerate(borders[:-1])
+    )
+
+
+def share(elements: int, *, rank: int, world_size: int) -> slice:
+    """The elements that one of a node's ranks writes."""
+    return slice(elements * rank // world_size, elements * (rank + 1) // world_size)
+
+
+def save_data_step(path: Path, data_step: int) -> None:
+    """Write it whole and synced, or not at all; makes the directory. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torn = path.with_suffix(".new")
+    with torn.open("w", encoding="ascii") as file:
+        json.dump({"data_step": data_step}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    torn.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def load_data_step(path: Path) -> int:
+    """What `save_data_step` wrote there; 0 when that is not there or damaged."""
+    try:
+        state: dict[str, int] = json.loads(path.read_text(encoding="ascii"))
+        return int(state["data_step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train until the run is finished; the exit status. Needs what the daemon sets."""
+    parser = argparse.ArgumentParser(prog="sims.paced", description="A rank that only keeps time.")
+    parser.add_argument("--step-s", type=float, default=PACE.step_s, help="of an inner step")
+    parser.add_argument("--elements", type=int, default=PACE.elements, help="of the model")
+    typed = parser.parse_args(argv)
+    pace = Pace(step_s=cast(float, typed.step_s), elements=cast(int, typed.elements))
+    _become_a_rank()
+    peer = attach()
+    PacedTrainer(peer, pace).train()
+    peer.close()
+    return 0
+
+
+def _become_a_rank() -> None:
+    """If we are to be several ranks, fork them, and return in those only.
+
+    The daemon runs a command once for all ranks: torchrun would do this, but it imports torch.
+    """
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if "RANK" in os.environ or not ranks.isdecimal() or int(ranks) == 1:
+        return
+    for rank in range(int(ranks)):
+        if os.fork() == 0:
+            os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+            return
+    for _ in range(int(ranks)):
+        code = os.waitstatus_to_exitcode(os.wait()[1])
+        if code != 0:
+            # The daemon kills our process group, and so the other ranks, when we end.
+            sys.exit(code if code > 0 else SIGNALLED - code)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LowcommError as error:
+        sys.exit(f"paced: {error}")

@@ -1,0 +1,60 @@
+"""Local clusters of paced peers: all that a peer has is real, but for its training.
+
+For tests with many processes, where torch would be too heavy. Must NOT wait for a round or judge
+what comes of a run: its callers do.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from protocols.errors import LowcommError
+from sims.cluster import LOG, LocalCluster, LocalNode
+from sims.paced import PACE, Pace
+
+
+def paced_command(pace: Pace = PACE) -> list[str]:
+    """What `lowcomm peer` gets after its `--`."""
+    program = [sys.executable, "-m", "sims.paced"]
+    return [*program, "--step-s", repr(pace.step_s), "--elements", str(pace.elements)]
+
+
+def start_paced(
+    cluster: LocalCluster,
+    name: str,
+    config: Path | None,
+    *,
+    pace: Pace = PACE,
+    join: str = "",
+    overrides: Sequence[str] = (),
+    fault: str = "",
+) -> LocalNode:
+    """As `LocalCluster.start_peer`, with paced ranks."""
+    arguments = ["peer", *([str(config)] if config else [])]
+    arguments += ["--join", join] if join else ["--new"]
+    directory = json.dumps(str(cluster.run_dir / name), ensure_ascii=False)  # A TOML string.
+    for override in (*overrides, f'node.name="{name}"', f"node.directory={directory}"):
+        arguments += ["--set", override]
+    arguments += ["--fault", fault] if fault else []
+    return cluster.start(name, [*arguments, "--", *paced_command(pace)])
+
+
+async def start_all(
+    cluster: LocalCluster,
+    names: Sequence[str],
+    config: Path,
+    *,
+    pace: Pace = PACE,
+    overrides: Sequence[str] = (),
+) -> list[LocalNode]:
+    """The first one starts the run, the others join it at once. Raises LowcommError."""
+    first = start_paced(cluster, names[0], config, pace=pace, overrides=overrides)
+    address = await cluster.address_of(first)
+    if not address:
+        raise LowcommError(f"{first.name} ended at its start: see {first.directory / LOG}")
+    others = [
+        start_paced(cluster, name, config, pace=pace, join=address, overrides=overrides)
+        for name in names[1:]
+    ]
+    return [first, *others]

@@ -1,0 +1,142 @@
+"""Paced peers as real processes: rounds, bits that a test can work out, and nothing left behind."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowcomm import outer
+from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.config import RunConfig, load_config
+from lowcomm.events import Commit, Evaluated, Finished, Lost, Ready
+from sims.cluster import LOG, LocalCluster, LocalNode
+from sims.paced import Pace, initial_parameters, movement, stand_in_loss
+from sims.paced_cluster import start_all, start_paced
+from tests.cluster.running import (
+    alive,
+    children_of,
+    commits,
+    commits_until,
+    marked_processes,
+    of,
+    until,
+    write_config,
+)
+
+NAMES = ("alpha", "beta", "gamma")
+ROUNDS = 10
+WALL_S = 20.0
+
+
+@pytest.mark.deadline(45)
+def test_three_peers_finish_with_the_bits_of_a_plain_loop(tmp_path: Path) -> None:
+    config, run_dir = write_config(tmp_path, peers=len(NAMES), rounds=ROUNDS), tmp_path / "run"
+    began = time.monotonic()
+
+    async def play() -> list[int]:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(2 * WALL_S):
+            return await ends(await start_all(cluster, NAMES, config))
+
+    assert asyncio.run(play()) == [0, 0, 0]
+    assert time.monotonic() - began < WALL_S
+    assert marked_processes() == {}
+    for name in NAMES:
+        assert commits(run_dir / name) == list(range(1, ROUNDS + 1))
+    by_round: dict[int, set[str]] = {}
+    for commit in of(Commit, run_dir):
+        by_round.setdefault(commit.round, set()).add(commit.state_digest)
+    run = load_config(config).run
+    assert run is not None
+    digests, loss = replay(run, run_dir)
+    assert by_round == {round_: {digest} for round_, digest in enumerate(digests, 1)}
+    assert [event.state_digest for event in of(Finished, run_dir)] == [digests[-1]] * len(NAMES)
+    assert [event.loss for event in of(Evaluated, run_dir)] == [loss]
+
+
+@pytest.mark.deadline(60)
+def test_ranks_end_with_their_lifeline_and_the_others_go_on(tmp_path: Path) -> None:
+    config, run_dir = write_config(tmp_path, peers=2, rounds=100_000), tmp_path / "run"
+    alpha, beta = run_dir / "alpha", run_dir / "beta"
+    pace = Pace(step_s=0.01, elements=4096)
+
+    def watch(victim: LocalNode) -> None:
+        commits_until(beta, 3)
+        processes = marked_processes()
+        mapped = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in processes}
+        assert len(mapped) >= 6  # Two daemons, three ranks, and what forked two of them.
+        assert [processes[pid] for pid, text in mapped.items() if "libtorch" in text] == []
+        ranks = children_of(victim.child.pid)
+        assert len(ranks) == 3
+        os.kill(victim.child.pid, signal.SIGKILL)
+        until(lambda: not alive(ranks), within_s=5, what="the ranks gone")
+        for rank in range(2):  # Nobody else ends them: they are no children of the daemon.
+            assert f"rank {rank}: the daemon is gone" in (beta / LOG).read_text(encoding="utf-8")
+        until(lambda: of(Lost, alpha), within_s=5, what="alpha missing beta")
+        commits_until(alpha, commits(alpha)[-1] + 3)
+
+    async def play() -> list[int]:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(50):
+            (first,) = await start_all(cluster, ["alpha"], config, pace=pace)
+            victim = start_paced(
+                cluster,
+                "beta",
+                config,
+                pace=pace,
+                join=first.address(),
+                overrides=["node.ranks=2"],
+            )
+            await asyncio.to_thread(watch, victim)
+            os.kill(first.child.pid, signal.SIGTERM)
+            return await ends([first, victim])
+
+    assert asyncio.run(play()) == [0, -signal.SIGKILL]
+    assert marked_processes() == {}
+
+
+async def ends(nodes: Sequence[LocalNode]) -> list[int]:
+    """The exit codes, when all have ended."""
+    return [await node.child.wait() for node in nodes]
+
+
+def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
+    """The state digest after each round, and the last parameters' loss, by one plain loop.
+
+    From the files it takes who has which slot and how many steps each one made in each round.
+    """
+    path, _ = newest_checkpoint(run_dir / NAMES[0] / "checkpoints")
+    assert path is not None
+    slots = {seat.peer: seat.slot for seat in read_checkpoint(path)[0].seats}
+    assert sorted(slots.values()) == [0, 1, 2]
+    steps = {(event.peer, event.round): event.steps for event in of(Ready, run_dir)}
+    data_steps = dict.fromkeys(slots, 0)
+    theta_P = initial_parameters(1 << 16, seed=run.seed)
+    momentum_P, mean_P, scratch_P = (np.zeros_like(theta_P) for _ in range(3))
+    digests: list[str] = []
+    for commit in of(Commit, run_dir / NAMES[0]):
+        assert commit.roster == tuple(sorted(slots))  # All wait for all: 30 s, by default.
+        gradients: list[outer.F32] = []
+        for peer in commit.roster:
+            local_P = theta_P.copy()
+            for _ in range(steps[peer, commit.round]):
+                local_P += movement(local_P.size, slot=slots[peer], step=data_steps[peer])
+                data_steps[peer] += 1
+            data_steps[peer] = max(data_steps[peer], commit.inner_step)
+            gradients.append(theta_P - local_P)
+        weights = [steps[peer, commit.round] for peer in commit.roster]
+        outer.weighted_mean(gradients, weights, mean_P, scratch_P)
+        method = run.method
+        outer.nesterov_step(
+            theta_P,
+            mean_P,
+            momentum_P,
+            scratch_P,
+            lr=method.outer_lr,
+            beta=method.outer_momentum,
+        )
+        digests.append(outer.state_digest(theta_P, momentum_P))
+    return digests, stand_in_loss(theta_P)
