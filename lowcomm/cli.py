@@ -143,12 +143,10 @@ def peer(
       lowcomm peer --join 127.0.0.1:4711 --set node.name=beta --set node.ranks=2
       lowcomm peer run.toml --new -- torchrun --nproc-per-node 2 train.py
     """
-    from lowcomm.checkpointer import CHECKPOINTS
     from lowcomm.config import load_config
     from lowcomm.identity import node_name
     from peers.address import require_loopback
     from peers.faults import parse_fault
-    from peers.wal import FILE as WAL_FILE
 
     if new == bool(join):
         raise ConfigError(
@@ -167,12 +165,6 @@ def peer(
         require_loopback(join, key="--join")
     run_name = loaded.run.name if loaded.run else JOINED
     directory = Path(loaded.node.directory or RUNS / run_name / node_name(loaded.node.name))
-    if new and (any((directory / CHECKPOINTS).glob("*")) or (directory / WAL_FILE).exists()):
-        raise ConfigError(
-            f"{directory} holds the log or checkpoints of an earlier run: go on with "
-            f"`lowcomm resume {directory}`, or start the new run elsewhere with "
-            "--set node.directory=PATH"
-        )
     _run_daemon(
         loaded,
         directory,

@@ -30,6 +30,7 @@ from peers.faults import Fault, FaultInjector
 from peers.link import Link
 from peers.listening import Listening
 from peers.mesh import Mesh
+from peers.wal import FILE as WAL_FILE
 from peers.wal import Wal
 from protocols import commands as c
 from protocols import entries as e
@@ -72,7 +73,15 @@ class Daemon:
         self.replica: Replica | None = None
         self._start = start
         self._directory = NodeDirectory(directory)
-        self._wal, saved = Wal.open(self._directory.path)
+        path = self._directory.path
+        used = (path / WAL_FILE).exists() or any((path / CHECKPOINTS).glob("*"))
+        if start.kind == "new" and used:
+            raise ConfigError(
+                f"{directory} holds the log or checkpoints of an earlier run: go on with "
+                f"`lowcomm resume {directory}`, or start the new run elsewhere with "
+                "--set node.directory=PATH"
+            )
+        self._wal, saved = Wal.open(path)
         self._record = self._new_record(knows_log=saved is not None)
         self._socket = listening.socket
         self.listen_cpu_s = listening.cpu_s

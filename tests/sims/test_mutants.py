@@ -17,7 +17,6 @@ CAUGHT = (
     *EASY,
     "applies-before-the-commit",
     "joiner-skips-the-open-round",
-    "changes-two-voters-at-once",
     "applies-a-stale-attempt",
     "a-new-leader-is-told-nothing",
     "believes-a-lying-donor",
