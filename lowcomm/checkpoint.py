@@ -191,12 +191,9 @@ def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]
     return record.cut, record.layout, arrays
 
 
-def lineage_of(path: Path) -> str:
-    """Of the run when this checkpoint was written; "" if it is not whole."""
-    try:
-        return _inspect(path, digests=False).cut.lineage
-    except CheckpointError:
-        return ""
+def read_cut(path: Path) -> Cut:
+    """What a checkpoint is of, without its arrays. Raises CheckpointError if it is not whole."""
+    return _inspect(path, digests=False).cut
 
 
 def prune(directory: Path, keep: int) -> list[str]:

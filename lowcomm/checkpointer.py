@@ -18,8 +18,8 @@ from lowcomm.checkpoint import (
     Layout,
     PeerCut,
     SeatCut,
-    lineage_of,
     prune,
+    read_cut,
     write_checkpoint,
 )
 from lowcomm.outer import F32
@@ -102,8 +102,13 @@ class Checkpointer:
         self._life += 1
         for path in (self._directory / CHECKPOINTS).glob("round-*"):
             number = path.name.removeprefix("round-").partition(".")[0]
-            newer = number.isdecimal() and int(number) > round_
-            if newer and lineage_of(path) in ("", *ended):
+            if not (number.isdecimal() and int(number) > round_):
+                continue
+            try:
+                over = read_cut(path).lineage in ended
+            except CheckpointError:
+                over = True
+            if over:
                 shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:

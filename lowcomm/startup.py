@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from lowcomm.checkpoint import Cut, newest_checkpoint, read_checkpoint
+from lowcomm.checkpoint import Cut, newest_checkpoint, read_cut
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
 from lowcomm.config import RunConfig, first_difference, run_from_json, run_to_json
 from lowcomm.methods import method
@@ -97,8 +97,7 @@ def own_rank_state(directory: Path) -> Path | None:
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
         return None
-    cut, _, _ = read_checkpoint(path)
-    return directory / RANK_STATES / cut.own.rank_state
+    return directory / RANK_STATES / read_cut(path).own.rank_state
 
 
 def kept(directory: Path) -> tuple[Kept | None, tuple[str, ...]]:
@@ -106,8 +105,7 @@ def kept(directory: Path) -> tuple[Kept | None, tuple[str, ...]]:
     path, skipped = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
         return None, tuple(skipped)
-    cut, _, _ = read_checkpoint(path)
-    return kept_in(cut), tuple(skipped)
+    return kept_in(read_cut(path)), tuple(skipped)
 
 
 def kept_in(cut: Cut) -> Kept:

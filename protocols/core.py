@@ -23,8 +23,6 @@ from protocols.participant import Participant
 from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
-NEVER = float("inf")
-
 RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
 IDLE = (m.Heartbeat, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
@@ -57,10 +55,8 @@ class PeerCore:
         self.government = Government(self.raft, self.members, self.links)
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
-        self._out: list[c.Command] = []
         self._awake = False
         self._contact = contact
-        self.company.leaderless_since = NEVER
         self._out: list[c.Command] = []
         self._told_myself = 0
         """Messages of a leader to itself: they make decisions possible."""
@@ -74,8 +70,8 @@ class PeerCore:
             return []
         if not self._awake:
             self._wake(now)
-        raft = self.raft
-        before = (raft.term, raft.leader, raft.role, raft.commit_index, raft.log.last_index)
+        idle = isinstance(event, v.MessageReceived) and isinstance(event.message, IDLE)
+        before = self._log_mark() if idle else ()
         try:
             self._take(event, now)
         except RemoteProtocolError as error:
@@ -83,10 +79,8 @@ class PeerCore:
             self._out.append(self.company.closed(PeerId(error.peer), error.why, now))
         if self.stopped:
             return self._out
-        after = (raft.term, raft.leader, raft.role, raft.commit_index, raft.log.last_index)
-        idle = isinstance(event, v.MessageReceived) and isinstance(event.message, IDLE)
-        if idle and before == after:  # A heartbeat: nothing became possible by it.
-            for command in raft.take():
+        if idle and before == self._log_mark():  # A heartbeat: nothing became possible by it.
+            for command in self.raft.take():
                 self._emit(command, now)
         else:
             self._advance(now)
@@ -348,6 +342,11 @@ class PeerCore:
             self._message(self.me.peer, command.message, now)
         else:
             self._out.append(command)
+
+    def _log_mark(self) -> tuple[object, ...]:
+        """Equal while the log, and who leads, are the same."""
+        raft = self.raft
+        return (raft.term, raft.leader, raft.role, raft.commit_index, raft.log.last_index)
 
     def _mark(self) -> tuple[object, ...]:
         """Equal before and after a step that changed nothing."""

@@ -247,14 +247,11 @@ class Raft:
         self._timer.arm(now, self.term, least=least, spread=timeout if spread is None else spread)
 
     def _new_term(self, term: int, now: float) -> None:
-        self._quorum_at = NEVER
         self._vote(term, "")
-        self._become(Role.FOLLOWER, None)
-        self._handing_over = False
-        self._arm(now)
+        self._step_down(now)
 
     def _step_down(self, now: float) -> None:
-        """Nobody follows us, as far as we can tell: another may be elected in our term's place."""
+        """Follow whoever is elected next: a newer term began, or nobody follows us."""
         self._become(Role.FOLLOWER, None)
         self._quorum_at, self._handing_over = NEVER, False
         self._arm(now)
@@ -341,14 +338,8 @@ class Raft:
         if append.previous_index < self.log.base:
             held = append.previous_term  # Committed, and in our snapshot.
         if held != append.previous_term:
-            self.disk.promise(
-                peer,
-                Appended(
-                    self.term,
-                    False,
-                    self.log.before_conflict(append.previous_index, floor=self.commit_index),
-                ),
-            )
+            agrees = self.log.before_conflict(append.previous_index, floor=self.commit_index)
+            self.disk.promise(peer, Appended(self.term, False, agrees))
             return
         first = self.log.merge(append.entries, peer, append, floor=self.commit_index)
         if first is not None:

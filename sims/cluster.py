@@ -90,15 +90,20 @@ class LocalCluster:
         join: str = "",
         overrides: Sequence[str] = (),
         fault: str = "",
+        command: Sequence[str] = (),
     ) -> LocalNode:
-        """Start `lowcomm peer`: the first of a run, or one that joins at an address."""
+        """Start `lowcomm peer`: the first of a run, or one that joins at an address.
+
+        `command`: the ranks' program, if it is not lowcomm's own.
+        """
         arguments = ["peer", *([str(config)] if config else [])]
         arguments += ["--join", join] if join else ["--new"]
         directory = json.dumps(str(self.run_dir / name), ensure_ascii=False)  # A TOML string.
         # Ours last: no two nodes share a name or a directory, whatever was typed for all of them.
         for override in (*overrides, f'node.name="{name}"', f"node.directory={directory}"):
             arguments += ["--set", override]
-        return self.start(name, [*arguments, *(["--fault", fault] if fault else [])])
+        arguments += ["--fault", fault] if fault else []
+        return self.start(name, [*arguments, *(["--", *command] if command else [])])
 
     async def address_of(self, node: LocalNode) -> str:
         """Wait until the node listens; "" if it ended instead. Raises LowcommError: too late."""

@@ -4,7 +4,6 @@ For tests with many processes, where torch would be too heavy. Must NOT wait for
 what comes of a run: its callers do.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,13 +30,10 @@ def start_paced(
     fault: str = "",
 ) -> LocalNode:
     """As `LocalCluster.start_peer`, with paced ranks."""
-    arguments = ["peer", *([str(config)] if config else [])]
-    arguments += ["--join", join] if join else ["--new"]
-    directory = json.dumps(str(cluster.run_dir / name), ensure_ascii=False)  # A TOML string.
-    for override in (*overrides, f'node.name="{name}"', f"node.directory={directory}"):
-        arguments += ["--set", override]
-    arguments += ["--fault", fault] if fault else []
-    return cluster.start(name, [*arguments, "--", *paced_command(pace)])
+    command = paced_command(pace)
+    return cluster.start_peer(
+        name, config, join=join, overrides=overrides, fault=fault, command=command
+    )
 
 
 async def start_all(

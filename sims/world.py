@@ -143,8 +143,6 @@ class World:
             return
         for me, them in ((one, other), (other, one)):
             self._ended(me, them)
-            if them.core.me.address in me.dials:
-                self.dial(me, them.core.me.address)
 
     def heal(self) -> None:
         """No more faults; a majority of the voters lives, so that the run can go on."""
@@ -219,7 +217,7 @@ class World:
     # Time -----------------------------------------------------------------------------------
 
     def at(self, after_s: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._heap, (self.now + after_s, next(self._order), action))
+        self.at_time(self.now + after_s, action)
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """As `at`, exactly then: what was held up by one pause keeps its order."""
@@ -279,15 +277,14 @@ class World:
         for other in list(self.nodes.values()):
             if other is not node and self.network.disconnect(node.peer, other.peer):
                 self._ended(other, node)
-                if node.core.me.address in other.dials:
-                    self.dial(other, node.core.me.address)
 
     def sync_s(self) -> float:
         """What the disk takes."""
         return self._sync_s * self.random.uniform(0.5, 2.0)
 
     def _ended(self, node: Node, other: Node) -> None:
-        """A node learns that a connection is over, unless it has a new one by then."""
+        """A node learns that a connection is over, unless it has a new one by then; if it dialled,
+        it dials again."""
         line = self.network.line(node.peer, other.peer)
         connection = line.connection
 
@@ -299,6 +296,8 @@ class World:
             node.after(0.0, tell)
         else:
             tell()
+        if other.core.me.address in node.dials:
+            self.dial(node, other.core.me.address)
 
     def transfer_s(self) -> float:
         return self.random.choice([0.05, 0.5, 3.0])
