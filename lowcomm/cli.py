@@ -265,7 +265,7 @@ def _run_daemon(
         daemon = Daemon(config, directory=directory, start=start, listening=listening)
         return await daemon.run()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with listening.socket, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         sys.exit(runner.run(life()))
 
 

@@ -154,6 +154,7 @@ def test_the_first_peer_dies_and_the_others_elect_another(shell: Shell, tmp_path
     until(lambda: not alive(ranks), within_s=5, what="its ranks gone")
     commits_until(beta, commits(beta)[-1] + 3)
     commits_until(gamma, commits(beta)[-1])
+    until(lambda: of(Lost, beta), within_s=10, what="alpha struck from the log")
     assert [event.member_name for event in of(Lost, beta)] == ["alpha"]
     leaders = [event.leader_name for event in of(Elected, beta)]
     assert leaders[-1] in ("beta", "gamma")

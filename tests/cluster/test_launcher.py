@@ -66,7 +66,7 @@ def test_a_run_goes_on_when_one_daemon_is_killed(shell: Shell, tmp_path: Path) -
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     assert summary["outer_steps"] == 20
     assert {peer["name"]: peer["end"] for peer in summary["peers"]} == {
-        "alpha": "lost",
+        "alpha": "finished",
         "beta": "lost",
     }
 
