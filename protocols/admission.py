@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from protocols import entries as e
 from protocols.ids import PeerId, PeerInfo, Version
 from protocols.membership import Membership
-from protocols.messages import Join, Kept
+from protocols.messages import Join, Kept, Witnessing
 from protocols.reports import Reports
 
 HOLD_DOWN_S = 2.0
@@ -38,6 +38,8 @@ class Admission:
     """What is in the newest checkpoint of those who ask."""
     accused: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
     """Donors whose state was not what they had reported, and who says so."""
+    witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
+    """Who wants to vote, and nothing else."""
     hopeless_since: float = NEVER
     """Since when all members ask for a state that nobody has."""
 
@@ -63,12 +65,13 @@ class Admission:
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
         self.accused.pop(peer, None)
-        for table in (self.joins, self.known, self.asked_at, self.caught_up, self.kept):
+        tables = (self.joins, self.known, self.asked_at, self.caught_up, self.kept, self.witnesses)
+        for table in tables:
             table.pop(peer, None)
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        return self._next_member() or self._next_cut(now)
+        return self._next_witness() or self._next_member() or self._next_cut(now)
 
     def deadline(self) -> float:
         """When somebody's hold-down is over."""
@@ -76,7 +79,9 @@ class Admission:
         return min((end for end in ends if end > 0), default=NEVER)
 
     def needs(self, peer: PeerId) -> bool:
-        """It holds a committed state that we still lack."""
+        """It holds a committed state that we still lack; a witness lacks none."""
+        if self.me not in self.members.receivers:
+            return False
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
         return any(peer in reported and self.me not in reported for reported in states)
 
@@ -103,8 +108,9 @@ class Admission:
             versions=kept.versions,
             inner_step=kept.inner_step,
             tokens=kept.tokens,
-            seats=(),
             voters=(),
+            fork=0,
+            lonely=False,
             salt=self.members.index,
         )
 
@@ -137,6 +143,14 @@ class Admission:
         if any(self.reports.states(v.fragment, v.round) for v in last):
             return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
         return all(self._donor(peer, self._versions()) is None for peer in receivers)
+
+    def _next_witness(self) -> e.Entry | None:
+        for peer, word in list(self.witnesses.items()):
+            del self.witnesses[peer]
+            info = PeerInfo(peer, word.name, word.incarnation, word.address, slot=0)
+            if self.members.witnesses.get(peer) != info and peer not in self.members.receivers:
+                return e.Witness(info)
+        return None
 
     def _next_member(self) -> e.Entry | None:
         for peer, index in list(self.caught_up.items()):

@@ -9,7 +9,8 @@ from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Control
 from protocols.storage import Snapshot
 
-Outcome = Literal["finished", "left", "refused", "failed"]
+Outcome = Literal["finished", "left", "refused", "failed", "dropped"]
+"""`dropped`: this peer's branch of the log was given up for another one, which it may join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,8 @@ class Stop:
 
     why: str
     outcome: Outcome
+    contact: str = ""
+    """Where the leader of the other branch listens, if ours is `dropped`."""
 
 
 Command = (

@@ -27,6 +27,9 @@ class ProtocolConfig:
     """Start another attempt without the silent when a reduction takes longer."""
     transfer_timeout_s: float = 120.0
     """Ask for a fresh cut from another donor when a state transfer takes longer."""
+    lonely_after_s: float = 60.0
+    """One of exactly two voters that does not reach the other for this long goes on alone, in a
+    branch of its own. A witness (`lowcomm witness`) makes this unnecessary."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -37,6 +40,7 @@ class ProtocolConfig:
             "round_grace_s",
             "reduction_timeout_s",
             "transfer_timeout_s",
+            "lonely_after_s",
         ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(
@@ -51,4 +55,9 @@ class ProtocolConfig:
             raise ConfigError(
                 f"run.protocol.election_timeout_s must be at least 3 heartbeats "
                 f"({3 * self.heartbeat_interval_s}), got {self.election_timeout_s}"
+            )
+        if self.lonely_after_s <= 2 * self.election_timeout_s:
+            raise ConfigError(
+                f"run.protocol.lonely_after_s must be more than 2 election timeouts "
+                f"({2 * self.election_timeout_s}), got {self.lonely_after_s}"
             )

@@ -89,11 +89,8 @@ class PeerCore:
     @property
     def deadline(self) -> float:
         """Absolute time at which something happens by itself."""
-        times = [
-            self.links.deadline,
-            self.raft.deadline,
-            self.part.deadline,
-        ]
+        times = [self.links.deadline, self.raft.deadline, self.part.deadline]
+        times.append(self.company.forks.deadline)
         if self.office is not None and self.raft.settled:
             times.append(self.office.leader.deadline())
         if self.finished:
@@ -192,7 +189,11 @@ class PeerCore:
         self.part.initial_digests = event.state_digests
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if isinstance(message, RAFT):
+        if self.company.forks.keeps_out(peer, message) or isinstance(message, m.Heartbeat):
+            pass
+        elif isinstance(message, m.OnBranch | m.Seek | m.Leads):
+            self._out += self.company.told(peer, message, now)
+        elif isinstance(message, RAFT):
             self.book.receive(peer, message, now)
         elif isinstance(message, m.Install):
             lineage = self.members.lineage
@@ -208,12 +209,6 @@ class PeerCore:
             self.standing.catchup.wanted(peer, message.index)
         elif isinstance(message, m.NoState):
             self.standing.no_state(peer, message.index, now)
-        elif isinstance(message, m.Heartbeat):
-            pass
-        elif isinstance(message, m.Seek):
-            self._out.append(self.company.sought(peer))
-        elif isinstance(message, m.Leads):
-            self._out += self.company.told(message, now)
         elif isinstance(message, m.ReadLog):
             if self.office is not None:
                 self.office.asked(peer, message.index)
@@ -290,7 +285,11 @@ class PeerCore:
 
     def _advance(self, now: float) -> None:
         """Do everything that is possible now: each step may make another one possible."""
-        self._out += self.company.watch(now)
+        for command in self.company.watch(now):
+            if isinstance(command, c.Stop):
+                self._stop(command)
+            else:
+                self._out.append(command)
         self._end_alone(now)
         self.raft.advance(now)
         while not self.stopped and self._progress(now):

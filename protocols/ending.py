@@ -22,7 +22,7 @@ def when_finished(standing: Standing, *, leads: bool) -> Stop | None:
 def when_asked(standing: Standing, why: str, *, reachable: bool, finished: bool) -> Stop | None:
     """Somebody wants us to go: at once, unless a leader can write it down first."""
     standing.leaving = standing.leaving or why
-    if reachable and standing.me.peer in standing.members.receivers:
+    if reachable and standing.me.peer in standing.members.readers:
         return None
     return when_out(standing, finished=finished)
 

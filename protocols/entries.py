@@ -50,10 +50,12 @@ class Restore:
     versions: tuple[Version, ...]
     inner_step: int
     tokens: int
-    seats: tuple[PeerInfo, ...]
-    """Who had which place in the split of the data: the same peers get it back."""
     voters: tuple[PeerId, ...]
-    """Who votes from now on; none: as before. Only force may name some."""
+    """Who votes from now on; none: as before. Only a fork names some."""
+    fork: int
+    """Names the branch of the log that these voters open; 0: none."""
+    lonely: bool
+    """One of two went on alone: it votes alone until it has met the other."""
     salt: int
     """Two restores from one cut are two lineages."""
 
@@ -140,7 +142,40 @@ class Commit:
     """Of the round before, by majority; "" when nobody had reported yet."""
 
 
-Entry = Run | Elected | Voter | Restore | Cut | Member | Left | Lost | View | Attempt | Commit
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A peer that votes and trains nothing: with two nodes, a majority outlives one of them."""
+
+    info: PeerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """We met another branch of this run, and ours stays: what that one committed is lost."""
+
+    peer: PeerId
+    """Who led it."""
+    forks: tuple[int, ...]
+    """Its name (Membership.forks)."""
+    tokens: int
+    """Committed on it, from the run's beginning."""
+
+
+Entry = (
+    Run
+    | Elected
+    | Voter
+    | Restore
+    | Cut
+    | Member
+    | Left
+    | Lost
+    | View
+    | Attempt
+    | Commit
+    | Witness
+    | Dropped
+)
 
 
 @dataclass(frozen=True, slots=True)

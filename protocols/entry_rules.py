@@ -27,7 +27,7 @@ def objection(members: Membership, body: e.Entry) -> str:
         case e.Elected():
             return ""
         case e.Voter(peer=peer, votes=votes):
-            known = peer in members.receivers and votes != (peer in members.voters)
+            known = peer in members.readers and votes != (peer in members.voters)
             return "" if known else f"changes nothing about the vote of {peer}"
         case e.Restore():
             return _restore(members, body)
@@ -36,13 +36,18 @@ def objection(members: Membership, body: e.Entry) -> str:
         case e.Member(info=info):
             return _member(members, info)
         case e.Left(peer=peer) | e.Lost(peer=peer):
-            return "" if peer in members.receivers else f"loses {peer}, who is not there"
+            return "" if peer in members.readers else f"loses {peer}, who is not there"
         case e.View():
             return _view(members, body)
         case e.Attempt():
             return _attempt(members, body)
         case e.Commit():
             return _commit(members, body)
+        case e.Witness(info=info):
+            inside = info.peer in members.receivers
+            return f"makes {info.peer} a witness, who trains" if inside else ""
+        case e.Dropped():
+            return ""
 
 
 def _run(run: e.Run) -> str:
@@ -65,6 +70,8 @@ def _member(members: Membership, info: PeerInfo) -> str:
 def _restore(members: Membership, restore: e.Restore) -> str:
     if [version.fragment for version in restore.versions] != list(range(members.fragments)):
         return "has a Restore that does not name every fragment"
+    if bool(restore.fork) != bool(restore.voters) or (restore.lonely and not restore.fork):
+        return "has a Restore that names voters without a fork, or a fork without voters"
     return ""
 
 

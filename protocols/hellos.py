@@ -16,6 +16,8 @@ class Identity:
     name: str
     incarnation: int
     address: str
+    witness: bool = False
+    """We vote, and train nothing."""
 
     def info(self, slot: int) -> PeerInfo:
         """As the log knows us."""

@@ -58,6 +58,9 @@ class Image:
     attempts: tuple[Attempt, ...]
     commits: tuple[Commit, ...]
     seats: tuple[PeerInfo, ...]
+    witnesses: tuple[PeerInfo, ...]
+    forks: tuple[int, ...]
+    rivals: tuple[PeerInfo, ...]
     returned: tuple[Returned, ...]
     losses: tuple[Losses, ...]
     inner_step: int

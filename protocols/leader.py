@@ -27,6 +27,7 @@ from protocols.messages import (
     Told,
     Unable,
     Waiting,
+    Witnessing,
 )
 from protocols.raft import Raft
 from protocols.reduction import cut_parts, replace_owners
@@ -85,6 +86,8 @@ class Leader:
                 self.broken.pop(peer, None)
                 if not works:
                     self.broken[peer] = why
+            case Witnessing():
+                self.admission.witnesses[peer] = message
             case CaughtUp():
                 self.admission.caught_up[peer] = message.index
             case Leave():
@@ -113,7 +116,7 @@ class Leader:
         self.able.discard(peer)
         self.told.discard(peer)
         self.broken.pop(peer, None)
-        if peer in self.members.receivers:
+        if peer in self.members.readers:
             self.gone[peer] = (left, one_line(why))
 
     # Decisions ------------------------------------------------------------------------------
@@ -132,7 +135,7 @@ class Leader:
         if body is None and self.informed(now):
             body = self._next_attempt(now) or self._next_view()
             # Who was struck may be coming back just now, with the state; nobody else could.
-            struck = self.began_with - self.members.receivers.keys()
+            struck = self.began_with - self.members.readers.keys()
             patience_s = self.rules.silence_timeout_s if struck else 0.0
             body = body or self.admission.restore(now, patience_s=patience_s)
         return body or self.admission.next_entry(now) or self._next_voter()
@@ -169,7 +172,7 @@ class Leader:
             if peer in self.raft.log.voters and self.raft.reconfiguring:
                 continue  # One voter at a time, or two majorities might not overlap.
             del self.gone[peer]
-            if peer in self.members.receivers:
+            if peer in self.members.readers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
         return None
 
@@ -305,7 +308,9 @@ class Leader:
         for peer, why in self.broken.items():
             if peer in voters and peer != self.me:
                 return e.Voter(peer, votes=False, why=why)
-        for peer in self.members.members if len(voters) < VOTERS_MAX else ():
+        if self.members.rivals or len(voters) >= VOTERS_MAX:
+            return None  # One of two that went on alone decides alone which branch stays.
+        for peer in (*self.members.members, *self.members.witnesses):
             lag = raft.log.last_index - raft.replication.match(peer)
             here = peer in raft.up and peer not in self.gone
             if peer not in voters and peer not in self.broken and lag <= LAG_MAX and here:
@@ -331,6 +336,6 @@ class Leader:
         return {p for p in plan.roster if p in here and self.members.counts(p, view)}
 
     def _names(self, peers: set[PeerId]) -> str:
-        infos = self.members.receivers
+        infos = self.members.readers
         names = (infos[p].name if p in infos else p.rpartition(".")[0] for p in sorted(peers))
         return ", ".join(names)

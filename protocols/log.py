@@ -26,7 +26,7 @@ def voters_after(voters: Voters, body: Entry) -> Voters:
         case Run(founder=founder):
             return (founder,)
         case Restore(voters=chosen) if chosen:
-            return chosen  # By force: a majority of the old ones is gone for good.
+            return chosen  # A fork: the others are gone, or may go on in a branch of their own.
         case Voter(peer=peer, votes=True) if peer not in voters:
             return (*voters, peer)
         case Voter(peer=peer, votes=False) | Left(peer=peer) | Lost(peer=peer):
@@ -61,6 +61,11 @@ class Log:
     @property
     def voters(self) -> Voters:
         return self._voters[-1]
+
+    def forks_after(self, index: int) -> tuple[int, ...]:
+        """Names of the forks that entries after `index` open."""
+        later = (entry.body for entry in self.since(index + 1))
+        return tuple(body.fork for body in later if isinstance(body, Restore) and body.fork)
 
     def voted_since(self, peer: PeerId, index: int) -> bool:
         """The peer votes, or did after an entry from `index` on: what took its vote away may never

@@ -58,6 +58,12 @@ class Membership:
     """Newest last, by fragment."""
     seats: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     """Everybody who ever had a slot of the data, gone or not."""
+    witnesses: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
+    """They read the log and may vote; they train nothing and receive nothing."""
+    forks: tuple[int, ...] = ()
+    """Names this branch of the log: the forks that led to it, oldest first; () never forked."""
+    rivals: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
+    """Who may have gone on alone as well, while this is the branch of one that went on alone."""
     returned: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """The newest view when each came (back) as a joiner: in that one it counts no more."""
     losses: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
@@ -70,6 +76,17 @@ class Membership:
     @property
     def receivers(self) -> dict[PeerId, PeerInfo]:
         return {**self.members, **self.joiners}
+
+    @property
+    def readers(self) -> dict[PeerId, PeerInfo]:
+        """Who reads the log."""
+        return {**self.members, **self.joiners, **self.witnesses}
+
+    def progress_at(self, round_: int) -> tuple[int, int]:
+        """(inner step, tokens) after an anchor round: what was committed later is taken off."""
+        later = [x.contributors for x in self.commits.get(0, ()) if x.round > round_]
+        steps = sum(max((c.steps for c in terms), default=0) for terms in later)
+        return self.inner_step - steps, self.tokens - sum(c.tokens for x in later for c in x)
 
     def slot_of(self, peer: PeerId) -> int:
         """The peer's slot of the data: the one it had, or the next free one."""
@@ -148,6 +165,8 @@ class Membership:
         if why:
             raise LogError(f"entry {entry.index} of the log {why}")
         self.index = entry.index
+        if isinstance(entry.body, e.Restore) and entry.body.fork:
+            self._fork(entry.body)
         self.voters = voters_after(self.voters, entry.body)
         if isinstance(entry.body, e.Run | e.Restore):
             # The parent's lineage is hashed in: two branches of a fork never share one.
@@ -172,8 +191,12 @@ class Membership:
             case e.Left(peer=peer) | e.Lost(peer=peer):
                 if isinstance(entry.body, e.Lost):
                     self.losses[peer] = self.losses.get(peer, 0) + 1
-                for table in (self.members, self.joiners, self.cuts):
+                for table in (self.members, self.joiners, self.cuts, self.witnesses):
                     table.pop(peer, None)
+            case e.Witness(info=info):
+                self.witnesses[info.peer] = info
+            case e.Dropped():
+                self.rivals = {}
             case e.View() as view:
                 self._view(view)
             case e.Attempt() as attempt:
@@ -200,6 +223,9 @@ class Membership:
             attempts=tuple(self.attempts.values()),
             commits=tuple(c for f in sorted(self.commits) for c in self.commits[f]),
             seats=tuple(self.seats.values()),
+            witnesses=tuple(self.witnesses.values()),
+            forks=self.forks,
+            rivals=tuple(self.rivals.values()),
             returned=tuple(Returned(peer, view) for peer, view in self.returned.items()),
             losses=tuple(Losses(peer, count) for peer, count in self.losses.items()),
             inner_step=self.inner_step,
@@ -220,6 +246,9 @@ class Membership:
         for commit in image.commits:
             self.commits.setdefault(commit.fragment, []).append(commit)
         self.seats = {info.peer: info for info in image.seats}
+        self.witnesses = {info.peer: info for info in image.witnesses}
+        self.forks = image.forks
+        self.rivals = {info.peer: info for info in image.rivals}
         self.returned = {x.peer: x.view for x in image.returned}
         self.losses = {loss.peer: loss.count for loss in image.losses}
         self.inner_step, self.tokens = image.inner_step, image.tokens
@@ -235,10 +264,15 @@ class Membership:
         """Who is in stays in; whatever was under way belongs to the old lineage."""
         self.restored, self.restored_index = restore, index
         self.inner_step, self.tokens = restore.inner_step, restore.tokens
-        for info in restore.seats:
-            self.seats.setdefault(info.peer, info)
         self.commits, self.attempts, self.views, self.cuts = {}, {}, [], {}
         self.returned = {}
+
+    def _fork(self, restore: e.Restore) -> None:
+        """Some voters go on without the others, who may do the same."""
+        known = self.readers
+        others = set(self.voters) - set(restore.voters) if restore.lonely else set[PeerId]()
+        self.forks = (*self.forks, restore.fork)
+        self.rivals = {peer: known[peer] for peer in sorted(others & known.keys())}
 
     def _cut(self, index: int, cut: e.Cut) -> None:
         info, known = cut.info, self.members.get(cut.info.peer)

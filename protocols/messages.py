@@ -297,6 +297,32 @@ class StateChunk:
     total_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class OnBranch:
+    """Which branch of the run's log the sender is on (protocols/forks.py).
+
+    Said to everybody who may be on another one; nothing else of the log passes between two.
+    """
+
+    forks: tuple[int, ...]
+    tokens: int
+    """Committed on it, as far as the sender has read."""
+    leads: bool
+    final: bool
+    """It commits nothing more until the two branches have decided which one stays."""
+    leader: str
+    """Where the leader of that branch listens; "" if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witnessing:
+    """To the leader: the sender wants to vote, and nothing else."""
+
+    name: str
+    incarnation: int
+    address: str
+
+
 Control = (
     Hello
     | BulkHello
@@ -326,6 +352,8 @@ Control = (
     | FetchState
     | NoState
     | Leave
+    | OnBranch
+    | Witnessing
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

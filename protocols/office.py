@@ -33,12 +33,14 @@ class Office:
             admission,
             raft,
             since=now,
-            began_with=frozenset(head.receivers),
+            began_with=frozenset(head.readers),
         )
         self.askers: set[PeerId] = set()
         """Connected peers outside the log that read it."""
+        self.frozen = False
+        """Nothing is decided: another branch of the log is here (forks.py)."""
         self._raft = raft
-        for peer, info in head.receivers.items():
+        for peer, info in head.readers.items():
             if links.incarnations.get(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)
             if peer != raft.me and peer not in links.up:
@@ -54,7 +56,7 @@ class Office:
         self.head.apply(self._raft.log.entries[-1])
 
     def connected(self, peer: PeerId, incarnation: int) -> None:
-        known = self.head.receivers.get(peer)
+        known = self.head.readers.get(peer)
         if known is not None and known.incarnation < incarnation:
             self.leader.restarted(peer)
 
@@ -62,8 +64,8 @@ class Office:
         self.askers.discard(peer)
 
     def readers(self) -> set[PeerId]:
-        """Who gets the log: all receivers, and who asked for it."""
-        return {*self.head.receivers, *self.askers}
+        """Who gets the log: all in it, and who asked for it."""
+        return {*self.head.readers, *self.askers}
 
     def asked(self, peer: PeerId, index: int) -> None:
         """Somebody outside the log wants to read it."""
@@ -74,8 +76,12 @@ class Office:
     def decide(self, now: float) -> bool:
         """Put everything into the log that can be decided now; True if there was something."""
         found = False
-        while self._raft.settled and (body := self.leader.next_entry(now)) is not None:
+        while self._may_decide and (body := self.leader.next_entry(now)) is not None:
             self.append(body)
             found = True
         self._raft.serve(self.readers())
         return found
+
+    @property
+    def _may_decide(self) -> bool:
+        return self._raft.settled and not self.frozen

@@ -11,7 +11,7 @@ from protocols import events as v
 from protocols.config import ProtocolConfig
 from protocols.fencing import Fence
 from protocols.hellos import Identity
-from protocols.ids import PeerId, Stamp
+from protocols.ids import PeerId, Stamp, Version
 from protocols.membership import Membership
 from protocols.messages import Fetch, Kept, Ready
 from protocols.rounds import FragmentRounds
@@ -38,7 +38,11 @@ class Participant:
 
     @property
     def finished(self) -> bool:
-        """Every fragment's last round is applied here."""
+        """Every fragment's last round is applied here; a witness only knows of it."""
+        members, run = self.members, self.members.run
+        if self.me.witness:
+            last = run.outer_steps if run is not None else 1
+            return all(members.committed(f) >= last for f in range(max(members.fragments, 1)))
         return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
 
     @property
@@ -142,7 +146,15 @@ class Participant:
         return []
 
     def restored(self, now: float) -> list[c.Command]:
-        """The run is at another state now: ours, if our checkpoint is what it went back to."""
+        """The run is at another state now: ours, if our checkpoint is what it went back to, or if
+        we went on alone from what we have."""
+        restore = self.members.restored
+        held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
+        if restore is not None and self.me.peer in restore.voters and held == restore.versions:
+            for rounds in self.rounds:
+                rounds.forked()
+            self.standing.catchup.has_own(self.members.restored_index)
+            return []
         for rounds in self.rounds:
             rounds.restored()
         return self.standing.restored(now)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from protocols.commands import Command, Send
 from protocols.config import ProtocolConfig
 from protocols.election_timer import ElectionTimer
-from protocols.entries import Elected, Entry
+from protocols.entries import Elected, Entry, Restore
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.log import Log, Voters
@@ -71,6 +71,15 @@ class Raft:
         assert self.log.last_index == 0, "this log has begun"
         self._vote(1, self.me)
         self._lead(now, first=entries)
+
+    def seize(self, now: float, fork: Restore) -> None:
+        """Go on without the other voters, from what we know to be committed."""
+        self.log.cut_off(self.commit_index + 1)
+        self.disk.log_changed(self.commit_index + 1)
+        self.durable_index = min(self.durable_index, self.commit_index)
+        self._vote(self.term + 1, self.me)
+        self._become(Role.CANDIDATE, None)
+        self._lead(now, first=(fork,))
 
     def take(self) -> list[Command]:
         """Commands since the last call. A change that must survive us is handed to the disk."""

@@ -177,6 +177,16 @@ class FragmentRounds:
         self.fetching.start_anew()
         self.stall.over()
 
+    def forked(self) -> None:
+        """Same state, another branch of the log: its rounds begin anew. What our ranks did since
+        stays theirs, and counts there."""
+        if self.own is not None:
+            self.own.round, self.own.manifest = self.version + 1, ""
+        self.given = self.awaited = None
+        self.done, self.ready, self.held = {}, {}, Holdings()
+        self.fetching.start_anew()
+        self.stall.over()
+
     def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
         """Serve a result that somebody lacks, if we still have it."""
         result = self.held.result(stamp, part)
@@ -263,7 +273,7 @@ class FragmentRounds:
             return []
         me = given.contributor(self.me)
         self.ready.setdefault(round_, set()).add(self.me)
-        everyone = (connected & self.members.receivers.keys()) | {self.me}
+        everyone = (connected & self.members.readers.keys()) | {self.me}
         commands: list[Command] = [
             Send(peer, Ready(plan.stamp, me))
             for peer in sorted(everyone)

@@ -156,6 +156,7 @@ _peers = _many(_peer_id, PEERS_MAX)
 _stamp, _info, _contributor = struct(ids.Stamp), struct(ids.PeerInfo), struct(ids.Contributor)
 _contributors = _many(_contributor, PEERS_MAX)
 _versions = _many(struct(ids.Version), FRAGMENTS_MAX)
+_forks = _many(_u64, LIST_MAX)
 _round = {"fragment": _u16, "group": _u16, "round": _u32, "attempt": _u16}
 _extent = {"offset_bytes": _u63, "total_bytes": _u63}
 
@@ -196,8 +197,9 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "versions": _versions,
         "inner_step": _u63,
         "tokens": _u63,
-        "seats": _many(_info, SEATS_MAX),
         "voters": _peers,
+        "fork": _u64,
+        "lonely": _flag,
         "salt": _u64,
     },
     e.Cut: {"info": _info, "donor": _peer_id, "versions": _versions},
@@ -219,6 +221,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "result_digest": _digest,
         "previous_state_digest": _digest,
     },
+    e.Witness: {"info": _info},
+    e.Dropped: {"peer": _peer_id, "forks": _forks, "tokens": _u63},
     m.Hello: {
         "protocol": _u32,
         "run": _u64,
@@ -281,6 +285,14 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.FetchState: {"index": _u63},
     m.NoState: {"index": _u63},
     m.Leave: {"why": _words},
+    m.OnBranch: {
+        "forks": _forks,
+        "tokens": _u63,
+        "leads": _flag,
+        "final": _flag,
+        "leader": _name,
+    },
+    m.Witnessing: {"name": _name, "incarnation": _u32, "address": _name},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,
@@ -321,6 +333,9 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "attempts": _many(_only(e.Attempt), LIST_MAX),
         "commits": _many(_only(e.Commit), LIST_MAX),
         "seats": _many(_info, SEATS_MAX),
+        "witnesses": _many(_info, SEATS_MAX),
+        "forks": _forks,
+        "rivals": _many(_info, SEATS_MAX),
         "returned": _many(struct(i.Returned), SEATS_MAX),
         "losses": _many(struct(i.Losses), SEATS_MAX),
         "inner_step": _u63,
@@ -358,6 +373,8 @@ MESSAGES: Mapping[int, type] = {
     26: m.Durable,
     27: m.Seek,
     28: m.Leads,
+    29: m.OnBranch,
+    30: m.Witnessing,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
@@ -374,6 +391,8 @@ ENTRIES: Mapping[int, type] = {
     9: e.Commit,
     10: e.Elected,
     11: e.Voter,
+    12: e.Witness,
+    13: e.Dropped,
 }
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}
 ENTRY_CODES: Mapping[type, int] = {cls: code for code, cls in ENTRIES.items()}

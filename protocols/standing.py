@@ -23,6 +23,7 @@ from protocols.messages import (
     Kept,
     Leave,
     Unable,
+    Witnessing,
 )
 from protocols.rounds import FragmentRounds
 from protocols.trainers import Trainers
@@ -37,7 +38,8 @@ class Standing:
         self.me = me
         self.members = members
         self.trainers = Trainers()
-        self.catchup = Catchup("" if founds else "new" if me.incarnation == 1 else "restarted")
+        asks = not (founds or me.witness)
+        self.catchup = Catchup(("new" if me.incarnation == 1 else "restarted") if asks else "")
         self.accepted = False
         """Our shell looked at the agreed run and takes part in it."""
         self.kept = kept
@@ -63,6 +65,8 @@ class Standing:
 
     def ask_cut(self, why: str, now: float, *, against: str = "") -> None:
         """Our state is missing or wrong: the leader shall give us another."""
+        if self.me.witness:
+            return  # We never have one.
         self._against = against
         self.trainers.able = False  # Until the ranks' next contribution: they may be far back.
         self._early.clear()
@@ -189,6 +193,9 @@ class Standing:
     def _reports(self) -> list[Control]:
         """Everything the leader should know at this moment."""
         me, reports = self.me, list[Control]()
+        known = self.members.witnesses.get(me.peer)
+        if me.witness and not self.leaving and (not known or known.incarnation < me.incarnation):
+            reports.append(Witnessing(me.name, me.incarnation, me.address))
         if self.is_member:
             able = self.trainers.able and not self.catchup.needed
             reports.append(Able() if able else Unable(self.trainers.why_not))
@@ -202,7 +209,7 @@ class Standing:
         complete = index == self.catchup.complete and here
         if index and complete and not self.is_member:
             reports.append(CaughtUp(index))
-        if self.leaving and me.peer in self.members.receivers:
+        if self.leaving and me.peer in self.members.readers:
             reports.append(Leave(self.leaving))
         return reports
 

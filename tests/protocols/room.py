@@ -55,12 +55,13 @@ class Room:
         for name in names:
             self.feed(name, v.TrainersReady())
 
-    def add(self, name: str) -> PeerId:
-        """A new peer dials the first one, and its ranks attach."""
+    def add(self, name: str, *, witness: bool = False) -> PeerId:
+        """A new peer dials the first one, and its ranks (if it has some) attach."""
         self.ids[name] = PeerId(f"{name}.00000001")
-        self._new(name, join=True)
+        self._new(name, join=True, witness=witness)
         self.meet(next(iter(self.peers)), name)
-        self.feed(name, v.TrainersReady())
+        if not witness:
+            self.feed(name, v.TrainersReady())
         return self.ids[name]
 
     def kill(self, name: str) -> None:
@@ -70,10 +71,18 @@ class Room:
             if frozenset((name, other)) in self.links:
                 self.feed(other, v.PeerDisconnected(self.ids[name], "end of stream"))
 
-    def restart(self, name: str, *, incarnation: int, kept: m.Kept | None = None) -> None:
+    def restart(
+        self,
+        name: str,
+        *,
+        incarnation: int,
+        kept: m.Kept | None = None,
+        witness: bool = False,
+    ) -> None:
         """A new life begins with what is on the disk, and its ranks attach."""
-        self._new(name, join=True, incarnation=incarnation, kept=kept)
-        self.feed(name, v.TrainersReady())
+        self._new(name, join=True, incarnation=incarnation, kept=kept, witness=witness)
+        if not witness:
+            self.feed(name, v.TrainersReady())
 
     def leader(self) -> str:
         """The only one that leads."""
@@ -81,9 +90,21 @@ class Room:
         return name
 
     def _new(
-        self, name: str, *, join: bool, incarnation: int = 1, kept: m.Kept | None = None
+        self,
+        name: str,
+        *,
+        join: bool,
+        incarnation: int = 1,
+        kept: m.Kept | None = None,
+        witness: bool = False,
     ) -> None:
-        me = Identity(peer=self.ids[name], name=name, incarnation=incarnation, address=f"{name}:1")
+        me = Identity(
+            peer=self.ids[name],
+            name=name,
+            incarnation=incarnation,
+            address=f"{name}:1",
+            witness=witness,
+        )
         disk = self.disks.setdefault(name, Disk())
         self.peers[name] = PeerCore(me, join=join, saved=disk.saved, kept=kept)
         self.given[name] = []

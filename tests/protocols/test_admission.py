@@ -200,7 +200,7 @@ def test_a_state_that_nobody_has_is_taken_from_the_best_checkpoint() -> None:
         200,
         20,
     )
-    assert (restore.seats, restore.voters) == ((), ()), "only force chooses those"
+    assert (restore.voters, restore.fork) == ((), 0), "only a fork chooses voters"
     assert restore.parent_lineage == admission.members.lineage
     assert admission.joins == {}
 

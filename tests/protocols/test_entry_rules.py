@@ -59,14 +59,14 @@ def parts(*owners: str, borders: tuple[int, ...] = PARTS.borders) -> tuple[Fragm
         ((), replace(run(), grain=0), "Run of nothing"),
         ((), replace(run(), outer_steps=0), "Run of nothing"),
         ((), replace(run(), peers_min=0), "Run of nothing"),
-        ((), e.Restore(1, (VERSION,), 0, 0, (), (), 1), "only Run"),
+        ((), e.Restore(1, (VERSION,), 0, 0, (), 0, False, 1), "only Run"),
         ((), e.Elected(A), "only Run"),
         (BEGUN, e.Voter(C, votes=True, why=""), "nothing about the vote of c"),
         (BEGUN, e.Voter(A, votes=True, why=""), "nothing about the vote of a"),
         (BEGUN, e.Voter(B, votes=False, why=""), "nothing about the vote of b"),
-        ((*BEGUN, VIEW), e.Restore(1, (), 0, 0, (), (), 1), "every fragment"),
-        ((run(),), e.Restore(1, (), 0, 0, (), (), 1), "every fragment"),
-        ((run(),), e.Restore(1, (Version(1, 0, START),), 0, 0, (), (), 1), "every fragment"),
+        ((*BEGUN, VIEW), e.Restore(1, (), 0, 0, (), 0, False, 1), "every fragment"),
+        ((run(),), e.Restore(1, (), 0, 0, (), 0, False, 1), "every fragment"),
+        ((run(),), e.Restore(1, (Version(1, 0, START),), 0, 0, (), 0, False, 1), "every fragment"),
         (BEGUN, replace(CUT, info=info(C), donor=C), "donor"),
         (BEGUN, replace(CUT, info=info(C), donor=STRANGER), "donor"),
         (BEGUN, replace(CUT, info=info(C), versions=()), "cuts at"),
@@ -144,13 +144,13 @@ def test_elections_and_votes_make_sense_in_between() -> None:
 
 
 def test_a_restore_may_stand_anywhere_after_the_run() -> None:
-    restore = e.Restore(1, (VERSION,), 0, 0, (), (), 1)
+    restore = e.Restore(1, (VERSION,), 0, 0, (), 0, False, 1)
     assert members_of(log_of(*BEGUN, VIEW, COMMIT, restore, restore)).committed(0) == 0
 
 
 def test_a_restarted_member_is_one_again_without_a_cut_only_after_a_restore() -> None:
     """Its own checkpoint is the state that the run went back to."""
-    restore = e.Restore(1, (VERSION,), 0, 0, (), (), 1)
+    restore = e.Restore(1, (VERSION,), 0, 0, (), 0, False, 1)
     again = e.Member(info(B, 1, incarnation=2))
     assert members_of(log_of(*BEGUN, restore, again)).members[B].incarnation == 2
     with pytest.raises(LogError, match="without a cut"):

@@ -80,7 +80,7 @@ def test_voters_stand_oldest_first_and_once() -> None:
 
 
 def test_only_a_restore_by_force_names_other_voters() -> None:
-    restore = e.Restore(1, (Version(0, 0, START),), 0, 0, (), (), salt=1)
+    restore = e.Restore(1, (Version(0, 0, START),), 0, 0, (), 0, False, salt=1)
     assert voters_after((A, B), restore) == (A, B)
     assert voters_after((A, B), replace(restore, voters=(C,))) == (C,)
 

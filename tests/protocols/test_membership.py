@@ -122,22 +122,47 @@ def test_inner_steps_are_those_of_the_longest_contribution() -> None:
     assert members.inner_step == 25
 
 
-def test_a_restored_run_goes_on_from_its_cut_with_the_same_seats() -> None:
-    seat = PeerInfo(B, "b", 1, "b:1", 4)
-    restore = e.Restore(9, (Version(0, 7, START),), 70, 700, (seat,), (), salt=3)
-    members = read(BEGUN[0], restore, BEGUN[1], view(1, A, first_round=8))
+def test_a_restored_run_goes_on_from_its_cut() -> None:
+    restore = e.Restore(9, (Version(0, 7, START),), 70, 700, (), 0, False, salt=3)
+    members = read(*BEGUN, restore, view(1, A, first_round=8))
     plan = members.open_plan(0)
     assert plan is not None
     assert plan.stamp.round == 8
     assert (members.committed(0), members.inner_step, members.tokens) == (7, 70, 700)
-    assert (members.slot_of(B), members.slot_of(C)) == (4, 5)
+
+
+def test_a_fork_names_its_voter_and_whom_it_may_meet_again() -> None:
+    vote = e.Voter(B, votes=True, why="there is a place")
+    fork = e.Restore(1, (Version(0, 0, START),), 0, 0, (B,), 77, True, salt=3)
+    members = read(*JOINED, vote, fork)
+    assert (members.voters, members.forks, list(members.rivals)) == ((B,), (77,), [A])
+    found = members.copy()
+    assert (found.forks, found.rivals) == (members.forks, members.rivals)
+    members.apply(e.LogEntry(members.index + 1, 1, e.Dropped(A, (), 5)))
+    assert members.rivals == {}
+
+
+def test_a_witness_reads_the_log_and_receives_nothing() -> None:
+    seat = PeerInfo(C, "c", 1, "c:1", 0)
+    members = read(*BEGUN, e.Witness(seat), e.Voter(C, votes=True, why="there is a place"))
+    assert (C in members.readers, C in members.receivers, members.voters) == (True, False, (A, C))
+    members.apply(e.LogEntry(members.index + 1, 1, e.Lost(C, "end of stream")))
+    assert (C in members.readers, members.voters) == (False, (A,))
+
+
+def test_progress_at_an_earlier_round_is_without_the_later_ones() -> None:
+    members = read(*JOINED, view(1, A, B), commit(1), commit(2))
+    steps, tokens = members.progress_at(1)
+    assert 0 < tokens < members.tokens
+    assert 0 < steps < members.inner_step
+    assert members.progress_at(2) == (members.inner_step, members.tokens)
 
 
 # Lineages -----------------------------------------------------------------------------------
 
 
 def restore(round_: int, *, salt: int = 1) -> e.Restore:
-    return e.Restore(1, (Version(0, round_, state_digest(round_)),), 10, 100, (), (), salt)
+    return e.Restore(1, (Version(0, round_, state_digest(round_)),), 10, 100, (), 0, False, salt)
 
 
 def test_only_run_and_restore_open_a_lineage_and_the_parent_is_hashed_in() -> None:

@@ -113,7 +113,7 @@ def test_a_step_of_a_lineage_that_a_restore_ended_is_not_counted() -> None:
     applying = scene.core.rounds[0].applying
     assert applying is not None
     version = (Version(0, 0, START),)
-    scene.reads(e.Restore(scene.core.members.lineage, version, 0, 0, (), (), salt=1))
+    scene.reads(e.Restore(scene.core.members.lineage, version, 0, 0, (), 0, False, salt=1))
     assert scene.on(v.RoundApplied(applying, state_digest(1))) == []
     assert scene.core.rounds[0].version == -1
 
@@ -156,7 +156,7 @@ def test_a_snapshot_of_another_lineage_takes_our_state_with_it() -> None:
     old, members = part.members.lineage, part.members
     version = tuple(Version(fragment, 0, START) for fragment in (0, 1))
     members.apply(e.LogEntry(2, 1, e.Member(info(A))))
-    members.apply(e.LogEntry(3, 1, e.Restore(old, version, 0, 0, (), (), salt=1)))
+    members.apply(e.LogEntry(3, 1, e.Restore(old, version, 0, 0, (), 0, False, salt=1)))
     part.jumped(deadline=60.0, lineage=old, now=0.0)
     assert [rounds.version for rounds in part.rounds] == [-1, -1]
     assert part.standing.catchup.asking == "the run went back to a checkpoint"

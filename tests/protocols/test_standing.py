@@ -184,7 +184,7 @@ def restarted(*, round_: int = 1, digest: str = "") -> Follower:
 
 def goes_back(scene: Follower, round_: int = 1) -> int:
     versions = (Version(0, round_, state_digest(round_)),)
-    scene.reads(e.Restore(scene.core.members.lineage, versions, 10, 200, (), (), salt=1))
+    scene.reads(e.Restore(scene.core.members.lineage, versions, 10, 200, (), 0, False, salt=1))
     return scene.log.last_index
 
 

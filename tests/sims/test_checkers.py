@@ -31,7 +31,7 @@ def begun() -> Checkers:
 
 
 def back_to(round_: int, digest: str = X) -> e.Restore:
-    return e.Restore(OURS, (Version(0, round_, digest),), 0, 0, (), (), 0)
+    return e.Restore(OURS, (Version(0, round_, digest),), 0, 0, (), 0, False, 0)
 
 
 def fed(*, first: int = 0) -> Checkers:
