@@ -7,7 +7,7 @@ a refusal. Must NOT import torch, nor anything heavy before a command needs it.
 import sys
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Protocol
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
     from lowcomm.config import FileConfig
     from peers.faults import Fault
+    from peers.listening import Listening
+
+    class Life(Protocol):
+        """A daemon: a node's, or a witness's."""
+
+        rejoins_at: str
+
+        async def run(self) -> int: ...
+
 
 COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
@@ -28,8 +37,8 @@ EXIT_CONFIG = 2
 EXIT_REFUSED = 3
 EXIT_FAILED = 4
 RUNS = Path("runs")
-JOINED = "joined"
-"""The run's name in a joiner's path: it learns the real one too late."""
+JOINED, WITNESSED = "joined", "witnessed"
+"""The run's name in the path of a joiner or a witness: it learns the real one too late."""
 
 
 class Commands(TyperGroup):
@@ -209,6 +218,8 @@ def resume(
     if over := finished([directory]):
         print(f"{record.name} {over}")  # noqa: T201
         return
+    if record.witness:
+        _run_witness(recorded_config(directory), directory, address=join or record.join)
     _run_daemon(
         recorded_config(directory),
         directory,
@@ -216,6 +227,64 @@ def resume(
         address=join or record.join,
         command=record.command,
     )
+
+
+@app.command()
+def witness(
+    join: Annotated[str, typer.Option("--join", metavar="HOST:PORT", help="Any peer of the run.")],
+    overrides: Overrides = None,
+) -> None:
+    """Vote in a run, and train nothing.
+
+    Of two nodes neither is a majority: when one is gone, the other waits, and then goes on alone in
+    a branch of its own. With a witness on a third machine, either one may die and the run goes on.
+    It needs no GPU, no data and next to no memory, and ends with the run.
+
+    \b
+    Examples:
+      lowcomm witness --join 127.0.0.1:4711
+      lowcomm witness --join 127.0.0.1:4711 --set node.name=watch
+    """
+    from lowcomm.config import load_config
+    from lowcomm.identity import node_name
+    from peers.address import require_loopback
+
+    loaded = load_config(None, overrides or ())
+    require_loopback(loaded.node.listen, key="node.listen")
+    require_loopback(join, key="--join")
+    name = node_name(loaded.node.name)
+    directory = Path(loaded.node.directory or RUNS / WITNESSED / name)
+    _run_witness(loaded, directory, address=join)
+
+
+@app.command()
+def recover(
+    directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Do it; else only say what is lost.")
+    ] = False,
+) -> None:
+    """Let a survivor go on when a majority is gone for good.
+
+    Do this only if they will not come back: a majority that still runs somewhere goes on without
+    this node, and when the two meet, the one with fewer committed tokens is given up. Of several
+    nodes in DIRECTORY the one with most committed tokens in its newest checkpoint is taken.
+
+    \b
+    Examples:
+      lowcomm recover runs/demo/beta
+      lowcomm recover --force runs/demo/beta && lowcomm resume runs/demo/beta
+    """
+    from lowcomm.recover import recovery
+
+    with recovery(directory) as plan:
+        print("\n".join(plan.lines()))  # noqa: T201
+        if not force:
+            raise ConfigError(
+                "nothing is changed; if the others are gone for good, say it with --force"
+            )
+        plan.write()
+    print(f"done; start it with: lowcomm resume {plan.directory}")  # noqa: T201
 
 
 @app.command()
@@ -250,23 +319,54 @@ def _run_daemon(
     address: str,
     command: tuple[str, ...],
     fault: "Fault | None" = None,
-) -> None:
+) -> NoReturn:
     """Until the daemon ends; exits with its code."""
+
+    def make(listening: "Listening", rejoins_at: str) -> "Life":
+        from lowcomm.daemon import Daemon, Start
+
+        start = Start(kind=kind, address=address, command=command, fault=fault)
+        if rejoins_at:
+            start = Start(kind="join", address=rejoins_at, command=command)
+        return Daemon(config, directory=directory, start=start, listening=listening)
+
+    _live(make, directory, listen_at=config.node.listen)
+
+
+def _run_witness(config: "FileConfig", directory: Path, *, address: str) -> NoReturn:
+    """Until the run ends; exits with the witness's code."""
+
+    def make(listening: "Listening", rejoins_at: str) -> "Life":
+        from lowcomm.witness import WitnessDaemon
+
+        where = rejoins_at or address
+        return WitnessDaemon(config, directory=directory, address=where, listening=listening)
+
+    _live(make, directory, listen_at=config.node.listen)
+
+
+def _live(make: "Callable[[Listening, str], Life]", directory: Path, *, listen_at: str) -> NoReturn:
+    """Run what `make(socket, where to join anew)` gives, again while it has to join anew."""
     import asyncio
 
     from peers.listening import listen
 
-    listening = listen(config.node.listen)  # Others may dial while we load the rest.
-    from lowcomm.daemon import Daemon, Start
+    code, rejoins_at = 0, ""
+    while True:
+        listening = listen(listen_at)  # Others may dial while we load the rest.
 
-    start = Start(kind=kind, address=address, command=command, fault=fault)
+        async def life(listening: "Listening" = listening, at: str = rejoins_at) -> tuple[int, str]:
+            daemon = make(listening, at)
+            return await daemon.run(), daemon.rejoins_at
 
-    async def life() -> int:
-        daemon = Daemon(config, directory=directory, start=start, listening=listening)
-        return await daemon.run()
+        with listening.socket, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            code, rejoins_at = runner.run(life())
+        if not rejoins_at:
+            sys.exit(code)
+        # Its branch of the run was given up: it comes as another peer, with an empty log.
+        from lowcomm.startup import set_aside
 
-    with listening.socket, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        sys.exit(runner.run(life()))
+        set_aside(directory)
 
 
 def _loop_factory() -> "Callable[[], AbstractEventLoop]":

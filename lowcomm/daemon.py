@@ -5,12 +5,11 @@ anything that all peers must agree on: that is protocols/.
 """
 
 import asyncio
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,7 @@ from lowcomm.checkpoint import Cut
 from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
 from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
-from lowcomm.identity import NodeDirectory, Record, exec_time, new_peer_id, node_name
+from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
 from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
@@ -46,7 +45,7 @@ FINISH_TIMEOUT_S = 60.0
 LEAVE_TIMEOUT_S = 1.5
 """For the leader to write down that we leave."""
 EXIT_CONFIG = 2
-EXIT_CODES = {"finished": 0, "left": 0, "refused": 3, "failed": 4}
+EXIT_CODES = {"finished": 0, "left": 0, "refused": 3, "failed": 4, "dropped": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,13 @@ class Daemon:
                 "--set node.directory=PATH"
             )
         self._wal, saved = Wal.open(path)
-        self._record = self._new_record(knows_log=saved is not None)
+        self._record = startup.new_record(
+            self._directory,
+            config,
+            knows_log=saved is not None,
+            join=start.address,
+            command=start.command,
+        )
         self._socket = listening.socket
         self.listen_cpu_s = listening.cpu_s
         me = Identity(
@@ -109,6 +114,8 @@ class Daemon:
         self.node = NodeSide(self, command=start.command)
         self._rank_state: Path | None = None
         """What the ranks' optimizers had in an earlier life."""
+        self.rejoins_at = ""
+        """Where this node joins anew: its branch of the log was given up."""
         self._stop: c.Stop | None = None
         self._code = 0
         self._stopped = asyncio.Event()
@@ -248,7 +255,8 @@ class Daemon:
                 self._tell(command)
             case c.Note(kind=kind, text=text):
                 self.journal.write("note", topic=kind, text=text)
-            case c.Stop(why=why, outcome=outcome):
+            case c.Stop(why=why, outcome=outcome, contact=contact):
+                self.rejoins_at = contact
                 self.stop(why, outcome)
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:
@@ -330,6 +338,10 @@ class Daemon:
                 bytes_received=received,
                 state_digest=digest,
             )
+        elif self._stop.outcome == "dropped":
+            kept = str(self._directory.path / startup.DROPPED / self.core.me.peer)
+            contact = self.rejoins_at
+            self.journal.write("gave_up", why=self._stop.why, contact=contact, kept=kept)
         elif self._stop.outcome == "left":
             self.journal.write("stopped", why=self._stop.why)
         else:
@@ -360,26 +372,6 @@ class Daemon:
         return status_json(self)
 
     # Helpers --------------------------------------------------------------------------------
-
-    def _new_record(self, *, knows_log: bool) -> Record:
-        """The same peer as before in this directory, in its next life.
-
-        Without the log of its run it is another one: it may have promised something there.
-        """
-        old = self._directory.read()
-        if old is not None and old.run and not knows_log:
-            old = None
-        name = node_name(self.config.node.name)
-        return Record(
-            peer=old.peer if old else new_peer_id(name),
-            name=name,
-            incarnation=old.incarnation + 1 if old else 1,
-            run=old.run if old else 0,
-            join=self._start.address,
-            config=json.dumps(asdict(self.config)),
-            command=self._start.command,
-            pid=os.getpid(),
-        )
 
     def _remember(self, run_id: int) -> None:
         self._record = replace(self._record, run=run_id)

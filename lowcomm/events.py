@@ -78,6 +78,44 @@ class Restored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forked(Event):
+    """From `round` on, `voter` alone decides, in a branch of its own; `lonely`: nobody forced it,
+    it did not reach the other of two voters."""
+
+    round: int
+    inner_step: int
+    voter: str
+    voter_name: str
+    lonely: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped(Event):
+    """The branch that `member` led is given up: its `tokens` committed tokens had fewer."""
+
+    member: str
+    member_name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp(Event):
+    """This peer's branch is given up; its log and checkpoints lie in `kept`. It joins anew."""
+
+    why: str
+    contact: str
+    kept: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness(Event):
+    """`member` votes from now on if there is a place, and trains nothing."""
+
+    member: str
+    member_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View(Event):
     view: int
     roster: tuple[str, ...]
@@ -216,7 +254,8 @@ KINDS: Mapping[str, type[Event]] = {
     for record in (
         *(Start, Listening, Waiting, Member, Lost, Left, View, Attempt, Ready, Commit, Metrics),
         *(Fault, RanksReady, RanksLost, SnapshotServed, SnapshotReceived, Checkpoint, Evaluated),
-        *(Finished, Stopped, Diverged, Layout, Note, Elected, Restored),
+        *(Finished, Stopped, Diverged, Layout, Note, Elected, Restored, Forked, Dropped, GaveUp),
+        Witness,
     )
 }
 """By the `kind` that stands in the file."""

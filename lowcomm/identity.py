@@ -43,6 +43,8 @@ class Record:
     address: str = ""
     bus: str = ""
     """ZeroMQ endpoint for `status` while it runs."""
+    witness: bool = False
+    """It votes and trains nothing."""
 
 
 class NodeDirectory:

@@ -86,6 +86,20 @@ def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], s
             journal.write(kind, member=peer, member_name=name_of(peer), why=why)
         case e.Elected(peer=peer):
             journal.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
+        case e.Restore(versions=versions, inner_step=inner_step) if entry.fork:
+            (voter,) = entry.voters
+            journal.write(
+                "forked",
+                round=versions[0].round,
+                inner_step=inner_step,
+                voter=voter,
+                voter_name=name_of(voter),
+                lonely=entry.lonely,
+            )
+        case e.Dropped(peer=peer, tokens=tokens):
+            journal.write("dropped", member=peer, member_name=name_of(peer), tokens=tokens)
+        case e.Witness(info=info):
+            journal.write("witness", member=info.peer, member_name=info.name)
         case e.Restore(versions=versions, inner_step=inner_step):
             journal.write("restored", round=versions[0].round, inner_step=inner_step)
         case e.View(view=view, roster=roster, first_round=first):

@@ -5,25 +5,76 @@ Must NOT hold connections or processes: daemon.py does.
 
 import json
 import math
+import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from lowcomm.checkpoint import Cut, newest_checkpoint, read_cut
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
-from lowcomm.config import RunConfig, first_difference, run_from_json, run_to_json
+from lowcomm.config import FileConfig, RunConfig, first_difference, run_from_json, run_to_json
+from lowcomm.identity import NodeDirectory, Record, new_peer_id, node_name, read_record
 from lowcomm.methods import method
 from lowcomm.methods.base import Method
 from lowcomm.replica import LayoutError, fragment_elements
+from peers.wal import FILE as WAL_FILE
 from protocols import entries as e
 from protocols.errors import ConfigError, RefusedError
 from protocols.ids import PeerId, TensorSpec, Version
 from protocols.messages import Kept
 
+DROPPED = "dropped"
+"""Where a node keeps what branches left that were given up."""
+
 
 def new_run_id() -> int:
     """63 bits that no other run has; never 0."""
     return secrets.randbits(63) | 1
+
+
+def new_record(
+    directory: NodeDirectory,
+    config: FileConfig,
+    *,
+    knows_log: bool,
+    join: str,
+    command: tuple[str, ...] = (),
+    witness: bool = False,
+) -> Record:
+    """The same peer as before in this directory, in its next life.
+
+    Without the log of its run it is another one: it may have promised something there.
+    """
+    old = directory.read()
+    if old is not None and old.run and not knows_log:
+        old = None
+    name = node_name(config.node.name)
+    return Record(
+        peer=old.peer if old else new_peer_id(name),
+        name=name,
+        incarnation=old.incarnation + 1 if old else 1,
+        run=old.run if old else 0,
+        join=join,
+        config=json.dumps(asdict(config)),
+        command=command,
+        witness=witness,
+        pid=os.getpid(),
+    )
+
+
+def set_aside(directory: Path) -> Path:
+    """Keep what a branch that was given up left, out of the way of the next life.
+
+    Without its log this node is another peer: it must never seem to be a voter of that branch.
+    """
+    record = read_record(directory)
+    place = directory / DROPPED / (record.peer if record else "unknown")
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (CHECKPOINTS, RANK_STATES, WAL_FILE):  # The log last: then it is all done.
+        if (directory / name).exists():
+            (directory / name).rename(place / name)
+    return place
 
 
 def run_entry(

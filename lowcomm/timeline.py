@@ -20,11 +20,14 @@ from lowcomm.events import (
     Checkpoint,
     Commit,
     Diverged,
+    Dropped,
     Elected,
     Evaluated,
     Event,
     Fault,
     Finished,
+    Forked,
+    GaveUp,
     Left,
     Listening,
     Lost,
@@ -38,6 +41,7 @@ from lowcomm.events import (
     Stopped,
     View,
     Waiting,
+    Witness,
 )
 
 READ_BYTES_MAX = 8 << 20
@@ -205,6 +209,16 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
             return f"{event.leader_name} leads"
         case Restored():
             return f"nobody has a newer state: back to that of round {event.round}"
+        case Forked(lonely=True):
+            return f"{event.voter_name} goes on alone from round {event.round}, in its own branch"
+        case Forked():
+            return f"by force: {event.voter_name} alone votes, from round {event.round} on"
+        case Dropped():
+            return f"the branch of {event.member_name} ({event.tokens} tokens) is given up"
+        case GaveUp():
+            return f"{name} joins anew at {event.contact}: {event.why}; kept in {event.kept}"
+        case Witness():
+            return f"{name_of(event.member, names)} is a witness"
         case View():
             return f"from round {event.first_round} on: {roster_text(event.roster, names)}"
         case Attempt():

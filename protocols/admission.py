@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from protocols import entries as e
 from protocols.ids import PeerId, PeerInfo, Version
 from protocols.membership import Membership
-from protocols.messages import Join, Kept, Witnessing
+from protocols.messages import CaughtUp, Join, Kept, Witnessing
 from protocols.reports import Reports
 
 HOLD_DOWN_S = 2.0
@@ -28,12 +28,10 @@ class Admission:
     members: Membership
     reports: Reports
     joins: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
-    known: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
-    """What each said of itself when it asked last."""
     asked_at: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """When each of `joins` asked."""
-    caught_up: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
-    """Log index of the cut (or Restore) whose state a peer holds."""
+    caught_up: dict[PeerId, CaughtUp] = field(default_factory=dict[PeerId, CaughtUp])
+    """Who holds the state of which cut (or Restore)."""
     kept: dict[PeerId, Kept] = field(default_factory=dict[PeerId, Kept])
     """What is in the newest checkpoint of those who ask."""
     accused: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
@@ -50,7 +48,7 @@ class Admission:
             # Its round may still be open: what its earlier life sent must not be listed as
             # contributed when this life contributes other bytes.
             self.reports.forget(peer)
-        self.joins[peer] = self.known[peer] = join
+        self.joins[peer] = join
         self.asked_at.setdefault(peer, now)
         if join.against:
             self._accuse(PeerId(join.against), peer)
@@ -65,7 +63,7 @@ class Admission:
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
         self.accused.pop(peer, None)
-        tables = (self.joins, self.known, self.asked_at, self.caught_up, self.kept, self.witnesses)
+        tables = (self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses)
         for table in tables:
             table.pop(peer, None)
 
@@ -153,17 +151,16 @@ class Admission:
         return None
 
     def _next_member(self) -> e.Entry | None:
-        for peer, index in list(self.caught_up.items()):
+        for peer, report in list(self.caught_up.items()):
             del self.caught_up[peer]
             cut = self.members.cuts.get(peer)
-            if cut is not None and cut[0] == index and peer in self.members.joiners:
+            if cut is not None and cut[0] == report.index and peer in self.members.joiners:
                 return e.Member(cut[1].info)
-            join, member = self.known.get(peer), self.members.members.get(peer)
-            if join is None or peer not in self.members.seats:
-                continue
-            newer = member is None or member.incarnation < join.incarnation
-            if newer and index == self.members.restored_index:
-                return e.Member(self._info(peer, join))
+            member = self.members.members.get(peer)
+            newer = member is None or member.incarnation < report.incarnation
+            here = report.index == self.members.restored_index and peer in self.members.seats
+            if newer and here:
+                return e.Member(self._info(peer, report))
         return None
 
     def _next_cut(self, now: float) -> e.Entry | None:
@@ -185,7 +182,7 @@ class Admission:
         hold_down_s = min(HOLD_DOWN_S * 2 ** (losses - 2), HOLD_DOWN_MAX_S)
         return self.asked_at.get(peer, 0.0) + hold_down_s
 
-    def _info(self, peer: PeerId, join: Join) -> PeerInfo:
+    def _info(self, peer: PeerId, join: Join | CaughtUp) -> PeerInfo:
         return PeerInfo(
             peer=peer,
             name=join.name,

@@ -19,7 +19,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Version
 from protocols.links import Links
 from protocols.membership import Membership
-from protocols.messages import Control, Heartbeat, OnBranch
+from protocols.messages import Control, Heartbeat, Kept, OnBranch
 from protocols.office import Office
 from protocols.participant import Participant
 from protocols.raft import Raft
@@ -29,17 +29,14 @@ Name = tuple[int, ...]
 """Of a branch: its forks, oldest first; () never forked."""
 
 
-def fork_of(
-    members: Membership, me: PeerId, versions: tuple[Version, ...], *, lonely: bool
-) -> Restore:
-    """The entry with which `me` goes on as the only voter, from these versions."""
+def fork_of(members: Membership, me: PeerId, cut: Kept, *, lonely: bool) -> Restore:
+    """The entry with which `me` goes on as the only voter, from this cut."""
     seed = f"{me} {members.lineage} {members.index}".encode()
-    inner_step, tokens = members.progress_at(versions[0].round)
     return Restore(
         parent_lineage=members.lineage,
-        versions=versions,
-        inner_step=inner_step,
-        tokens=tokens,
+        versions=cut.versions,
+        inner_step=cut.inner_step,
+        tokens=cut.tokens,
         voters=(me,),
         fork=int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1,
         lonely=lonely,
@@ -138,8 +135,8 @@ class Forks:
             return
         rounds = self._part.rounds
         versions = tuple(Version(r.fragment, r.version, r.state_digest) for r in rounds)
-        fork = fork_of(self._members, self._me.peer, versions, lonely=True)
-        self._raft.seize(now, fork)
+        cut = Kept(self._members.lineage, versions, *self._members.progress_at(rounds[0].version))
+        self._raft.seize(now, fork_of(self._members, self._me.peer, cut, lonely=True))
         self._alone_since = NEVER
 
     def _is_alone(self) -> bool:
@@ -187,8 +184,9 @@ class Forks:
 
     def _give_up(self, peer: PeerId) -> Stop:
         """The other branch stays; ours ends here."""
-        ours = self._members.tokens
-        why = f"another branch of this run stays, that of {peer}; ours had {ours} committed tokens"
+        why = f"another branch of this run stays, that of {peer}"
+        if self._raft.leads:
+            why += f"; ours had {self._members.tokens} committed tokens"
         return Stop(why, "dropped", self._theirs[peer].leader)
 
     # Words ----------------------------------------------------------------------------------

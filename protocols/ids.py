@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import NewType
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 PeerId = NewType("PeerId", str)
 """`<node name>.<8 hex digits>`: unique, sortable, readable. Sums run in this order."""

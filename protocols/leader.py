@@ -89,7 +89,7 @@ class Leader:
             case Witnessing():
                 self.admission.witnesses[peer] = message
             case CaughtUp():
-                self.admission.caught_up[peer] = message.index
+                self.admission.caught_up[peer] = message
             case Leave():
                 self.lose(peer, message.why, left=True)
             case Have() if peer in self.members.receivers:

@@ -178,10 +178,13 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """To the leader: I hold the state of my cut."""
+    """To the leader: I hold the state of my cut, and who I am."""
 
     index: int
-    """Log index of the Cut."""
+    """Log index of the Cut, or of the Restore whose state is in my checkpoint."""
+    name: str
+    incarnation: int
+    address: str
 
 
 @dataclass(frozen=True, slots=True)

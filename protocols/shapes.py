@@ -274,7 +274,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "why": _words,
         "against": _name,
     },
-    m.CaughtUp: {"index": _u63},
+    m.CaughtUp: {"index": _u63, "name": _name, "incarnation": _u32, "address": _name},
     m.Able: {},
     m.Unable: {"why": _words},
     m.Ready: {"stamp": _stamp, "contributor": _contributor},

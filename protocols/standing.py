@@ -208,7 +208,7 @@ class Standing:
         here = not (self._adopting or self.catchup.needed)
         complete = index == self.catchup.complete and here
         if index and complete and not self.is_member:
-            reports.append(CaughtUp(index))
+            reports.append(CaughtUp(index, me.name, me.incarnation, me.address))
         if self.leaving and me.peer in self.members.readers:
             reports.append(Leave(self.leaving))
         return reports

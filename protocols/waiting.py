@@ -58,7 +58,7 @@ def _election(core: PeerCore) -> str:
 def _start(core: PeerCore) -> str:
     """Why rounds have not begun."""
     assert core.members.run is not None
-    needed = core.members.run.peers_min
+    needed = 1 if core.members.restored else core.members.run.peers_min
     more = needed - len(core.members.members)
     if more > 0:
         return f"{more} more member{'s' * (more > 1)} (peers_min = {needed})"

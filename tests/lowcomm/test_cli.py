@@ -14,7 +14,7 @@ RUN = """
 [run]
 name = "tiny"
 """
-COMMANDS = ("demo", "peer", "resume", "sim", "status")
+COMMANDS = ("demo", "peer", "recover", "resume", "sim", "status", "witness")
 
 MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "an unknown key": (

@@ -25,10 +25,22 @@ def test_every_record_has_its_kind() -> None:
 def test_kinds_are_the_words_of_the_file_format() -> None:
     """Files of older runs are read by these names: they are never changed, only added to."""
     assert sorted(KINDS) == [
-        *("attempt", "checkpoint", "commit", "diverged", "elected", "evaluated", "fault"),
-        *("finished", "layout", "left", "listening", "lost", "member", "metrics", "note"),
+        *("attempt", "checkpoint", "commit", "diverged", "dropped", "elected", "evaluated"),
+        *(
+            "fault",
+            "finished",
+            "forked",
+            "gave_up",
+            "layout",
+            "left",
+            "listening",
+            "lost",
+            "member",
+            "metrics",
+            "note",
+        ),
         *("ranks_lost", "ranks_ready", "ready", "restored", "snapshot_received"),
-        *("snapshot_served", "start", "stopped", "view", "waiting"),
+        *("snapshot_served", "start", "stopped", "view", "waiting", "witness"),
     ]
 
 

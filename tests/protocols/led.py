@@ -12,7 +12,19 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, digest_text
 from protocols.leader import Leader
-from tests.protocols.scenes import RULES, START, A, B, C, D, Scene, contributor, join, run
+from tests.protocols.scenes import (
+    RULES,
+    START,
+    A,
+    B,
+    C,
+    D,
+    Scene,
+    caught_up,
+    contributor,
+    join,
+    run,
+)
 
 DIGEST = digest_text("a result")
 
@@ -36,7 +48,7 @@ class Led(Scene):
         self.hears(peer, m.FetchState(index))  # To its donor; whoever else hears it has none.
         version = cut.versions[0]
         self.hears(peer, m.Have(self.lineage, 0, version.round, version.state_digest))
-        self.hears(peer, m.CaughtUp(index))
+        self.hears(peer, caught_up(peer, index, incarnation=incarnation))
         if able:
             self.hears(peer, m.Able())
         self.hears(peer, m.Told(self.core.raft.term))

@@ -57,6 +57,11 @@ def info(peer: PeerId, slot: int = 0, *, incarnation: int = 1) -> PeerInfo:
     return identity(peer, incarnation=incarnation).info(slot)
 
 
+def caught_up(peer: PeerId, index: int, *, incarnation: int = 1) -> m.CaughtUp:
+    me = info(peer, incarnation=incarnation)
+    return m.CaughtUp(index, me.name, me.incarnation, me.address)
+
+
 def run(
     *, peers_min: int = 1, outer_steps: int = 9, fragments: int = 1, founder: PeerId = A
 ) -> e.Run:

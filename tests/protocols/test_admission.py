@@ -18,6 +18,7 @@ from tests.protocols.scenes import (
     B,
     C,
     D,
+    caught_up,
     contributor,
     info,
     join,
@@ -86,9 +87,9 @@ def test_a_joiner_becomes_a_member_when_it_holds_the_newest_cut() -> None:
     first, second = (
         i for i, x in enumerate(scene.core.raft.log.entries, 1) if isinstance(x.body, e.Cut)
     )
-    scene.hears(B, m.CaughtUp(first))
+    scene.hears(B, caught_up(B, first))
     assert B not in scene.core.members.members
-    scene.hears(B, m.CaughtUp(second))
+    scene.hears(B, caught_up(B, second))
     assert B in scene.core.members.members
 
 
@@ -111,7 +112,7 @@ def test_a_restarted_peer_gets_a_state_and_its_old_contribution_is_forgotten() -
     assert written(scene, e.Lost) == [], "it is back already"
     assert (list(scene.core.members.members), list(scene.core.members.joiners)) == ([A], [B])
     index = scene.core.raft.log.last_index
-    scene.hears(B, m.CaughtUp(index))
+    scene.hears(B, caught_up(B, index))
     old = scene.stamp(1, number=of(scene))
     scene.hears(B, m.Told(scene.core.raft.term))
     scene.hears(B, m.Able())
@@ -271,7 +272,7 @@ def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
     assert restore is not None
     members = admission.members
     members.apply(e.LogEntry(members.index + 1, 1, restore))
-    admission.caught_up[B] = members.index - 1
+    admission.caught_up[B] = caught_up(B, members.index - 1, incarnation=2)
     assert admission.next_entry(2.0) is None, "of a cut in the old lineage"
-    admission.caught_up[B] = members.index
+    admission.caught_up[B] = caught_up(B, members.index, incarnation=2)
     assert admission.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))

@@ -1,0 +1,124 @@
+"""`lowcomm recover --force`: one survivor goes on when a majority is gone for good.
+
+What its log holds, committed or not, is followed by a Restore that names it as the only voter and
+opens a new lineage (protocol.md section 8); `lowcomm resume` then starts it as ever. Must NOT
+decide who survives: a person does.
+"""
+
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowcomm import startup
+from lowcomm.checkpoint import newest_checkpoint, read_cut
+from lowcomm.checkpointer import CHECKPOINTS
+from lowcomm.identity import NodeDirectory, read_record
+from lowcomm.journal import Journal
+from lowcomm.status import node_directories
+from peers.wal import Wal
+from protocols.commands import Persist
+from protocols.errors import ConfigError, LogError
+from protocols.forks import fork_of
+from protocols.ids import PeerId
+from protocols.logbook import Logbook
+from protocols.messages import Kept
+from protocols.storage import Saved
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What would be done to one node's directory."""
+
+    directory: Path
+    _wal: Wal
+    _me: PeerId
+    _book: Logbook
+    """The whole log that the node holds: nobody else can say which of it was committed."""
+    _kept: Kept
+
+    def lines(self) -> list[str]:
+        """What happens and what is lost, for a person."""
+        members, kept, me = self._book.members, self._kept, self._me
+        names = {peer: info.name for peer, info in {**members.seats, **members.witnesses}.items()}
+        others = [names.get(peer, peer) for peer in members.voters if peer != me]
+        steps, tokens = members.inner_step - kept.inner_step, members.tokens - kept.tokens
+        round_ = kept.versions[0].round
+        rounds = members.committed(0) - round_
+        return [
+            f"{names.get(me, me)} goes on alone from its checkpoint of round {round_} "
+            f"(inner step {kept.inner_step:,}, {kept.tokens:,} committed tokens)",
+            f"no longer voters: {', '.join(others) or 'nobody'}",
+            f"lost: {rounds} committed rounds ({steps:,} inner steps, {tokens:,} tokens)"
+            if rounds
+            else "lost: no committed round that its log knows of",
+            "also lost is what others committed that its log does not hold; a node that comes "
+            "back gives up what it has and joins anew",
+        ]
+
+    def write(self) -> None:
+        """Do it: the log ends with the fork, safe on the disk. Raises WalError."""
+        raft, kept = self._book.raft, self._kept
+        raft.seize(0.0, fork_of(self._book.members, self._me, kept, lonely=False))
+        for command in raft.take():
+            if isinstance(command, Persist):
+                self._wal.write(command)
+        name = self._book.members.seats[self._me].name
+        with closing(Journal(self.directory, peer=self._me, name=name)) as journal:
+            journal.record(
+                "forked",
+                round=kept.versions[0].round,
+                inner_step=kept.inner_step,
+                voter=self._me,
+                voter_name=name,
+                lonely=False,
+            )
+
+
+@contextmanager
+def recovery(directory: Path) -> Generator[Recovery]:
+    """For one node's directory, or the best one in a run's; holds it meanwhile.
+
+    Raises ConfigError: the node runs, or has nothing to go on from.
+    """
+    found = node_directories(directory)
+    chosen = max(found, key=_tokens) if len(found) > 1 else found[0]
+    with closing(NodeDirectory(chosen)) as node:
+        wal, saved = Wal.open(node.path)
+        with closing(wal):
+            record, (kept, _) = node.read(), startup.kept(node.path)
+            if record is None or saved is None:
+                raise _cannot(chosen, "it has no log of a run")
+            if kept is None:
+                raise _cannot(chosen, "it has no complete checkpoint")
+            me = PeerId(record.peer)
+            book = _read(me, saved, chosen)
+            if me not in book.members.seats:
+                raise _cannot(chosen, "it never trained in the run")
+            if not book.members.is_kept(kept.lineage, kept.versions):
+                raise _cannot(chosen, "its newest checkpoint is of a branch that the run has left")
+            yield Recovery(chosen, wal, me, book, kept)
+
+
+def _cannot(directory: Path, why: str) -> ConfigError:
+    return ConfigError(f"cannot recover from {directory}: {why}; give another node's directory")
+
+
+def _tokens(directory: Path) -> int:
+    """Committed, in the newest checkpoint of a node."""
+    record = read_record(directory)
+    path, _ = newest_checkpoint(directory / CHECKPOINTS)
+    if record is None or record.witness or path is None:
+        return -1
+    return read_cut(path).fragments[0].tokens
+
+
+def _read(me: PeerId, saved: Saved, directory: Path) -> Logbook:
+    try:
+        book = Logbook(me, saved)
+        book.raft.commit_index = book.raft.log.last_index
+        while book.next_entry() is not None:
+            pass
+    except LogError as error:
+        raise _cannot(directory, str(error)) from error
+    return book

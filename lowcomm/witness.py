@@ -1,0 +1,167 @@
+"""`lowcomm witness`: a peer that votes on the run's log and does nothing else (protocol.md 2).
+
+The same core and shell as a node's daemon, without ranks, outer state or data. Must NOT import
+torch or numpy-heavy parts of the daemon: it runs where nothing else does.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lowcomm import startup
+from lowcomm.config import FileConfig
+from lowcomm.identity import NodeDirectory, exec_time
+from lowcomm.journal import Journal
+from lowcomm.reporting import tell_entry
+from peers.driver import Driver
+from peers.listening import Listening
+from peers.mesh import Mesh
+from peers.wal import Wal
+from protocols import commands as c
+from protocols import events as v
+from protocols.core import PeerCore
+from protocols.entries import Run
+from protocols.errors import LowcommError, RefusedError
+from protocols.hellos import Identity
+from protocols.ids import PeerId, Stamp
+
+LEAVE_TIMEOUT_S = 1.5
+EXIT_CODES = {"finished": 0, "left": 0, "refused": 3, "failed": 4, "dropped": 0}
+
+
+class WitnessDaemon:
+    """`run()` once; returns the exit code. Implements peers.work.Listener."""
+
+    def __init__(
+        self, config: FileConfig, *, directory: Path, address: str, listening: Listening
+    ) -> None:
+        """`address`: of any peer of the run. Takes the directory. Raises ConfigError."""
+        self._directory = NodeDirectory(directory)
+        self._wal, saved = Wal.open(self._directory.path)
+        record = startup.new_record(
+            self._directory, config, knows_log=saved is not None, join=address, witness=True
+        )
+        self._listening = listening
+        me = Identity(
+            peer=PeerId(record.peer),
+            name=record.name,
+            incarnation=record.incarnation,
+            address=config.node.advertise or listening.address,
+            witness=True,
+        )
+        self._record = replace(record, address=me.address)
+        self._directory.write(self._record)
+        self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
+        self.core = PeerCore(me, join=True, saved=saved, contact=address)
+        self._driver = Driver(self.core, listener=self, wal=self._wal)
+        self._mesh = self._driver.mesh = Mesh(self._driver)
+        self.rejoins_at = ""
+        """Where the run is, if the branch of it that we knew was given up."""
+        self._stop: c.Stop | None = None
+        self._stopped = asyncio.Event()
+        self._caught_up = False
+
+    async def run(self) -> int:
+        """Until the run ends, or somebody ends us. Leaves nothing behind."""
+        me, loop = self.core.me, asyncio.get_running_loop()
+        self.journal.write(
+            "start",
+            pid=os.getpid(),
+            exec_t=exec_time(),
+            incarnation=me.incarnation,
+            ranks=0,
+            params=0,
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+        try:
+            await self._mesh.listen(self._listening.socket)
+            self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
+            async with asyncio.TaskGroup() as group:
+                driver = group.create_task(self._drive(), name="driver")
+                await self._stopped.wait()
+                if self.core.stopped:
+                    await driver
+                driver.cancel()
+        finally:
+            await self._mesh.close()
+            self._tell_end()
+            self.journal.close()
+            self._wal.close()
+            self._directory.close()
+        assert self._stop is not None
+        return EXIT_CODES[self._stop.outcome]
+
+    async def _drive(self) -> None:
+        self._driver.feed(v.DeadlineReached())  # It dials.
+        try:
+            await self._driver.run()
+        except RefusedError as error:
+            self._end(c.Stop(str(error), "refused"))
+        except (LowcommError, OSError) as error:
+            self._end(c.Stop(str(error), "failed"))
+
+    # The listener's side --------------------------------------------------------------------
+
+    def check_run(self, run: Run) -> None:
+        """Only its timing concerns us."""
+        if self._record.run and self._record.run != run.run:
+            why = f"{self._directory.path} belongs to another run: use an empty directory"
+            self._end(c.Stop(why, "refused"))
+            return
+        self._record = replace(self._record, run=run.run)
+        self._directory.write(self._record)
+        try:
+            agreed = startup.agreed_run(run, None)
+        except RefusedError as error:
+            self._end(c.Stop(str(error), "refused"))
+        else:
+            self._driver.feed(v.RunAccepted(agreed.protocol))
+
+    def handle(self, command: c.Resume | c.Applied | c.Note | c.Stop) -> None:
+        match command:
+            case c.Applied():
+                self._caught_up |= self.core.me.peer in self.core.members.witnesses
+                if self._caught_up:
+                    tell_entry(self.journal, command, self.core.name_of)
+            case c.Note(kind=kind, text=text):
+                self.journal.write("note", topic=kind, text=text)
+            case c.Stop():
+                self._end(command)
+            case c.Resume():
+                raise AssertionError("a witness has no ranks")
+
+    def applied(self, stamp: Stamp, state_digest: str) -> None:
+        raise AssertionError("a witness has no outer state")
+
+    def served(self, peer: PeerId, size_bytes: int) -> None:
+        raise AssertionError("a witness gives nobody a state")
+
+    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
+        raise AssertionError("a witness asks for no state")
+
+    # Ending ---------------------------------------------------------------------------------
+
+    def _end(self, stop: c.Stop) -> None:
+        """The first reason counts."""
+        if self._stop is None:
+            self._stop, self.rejoins_at = stop, stop.contact
+            self._stopped.set()
+
+    def _signalled(self, name: str) -> None:
+        if self._stop is None and not self.core.standing.leaving:
+            self._driver.feed(v.LeaveRequested(name))
+            left = c.Stop(name, "left")
+            asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._end, left)
+
+    def _tell_end(self) -> None:
+        if self._stop is None:
+            return  # An error of our own is on its way up.
+        if self._stop.outcome in ("refused", "failed"):
+            self.journal.record("stopped", why=self._stop.why)
+            print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
+        else:
+            self.journal.write("stopped", why=self._stop.why)

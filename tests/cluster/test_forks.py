@@ -1,0 +1,139 @@
+"""Two nodes lose each other: one goes on alone, they meet again; a witness; `recover --force`."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowcomm.events import Commit, Dropped, Forked, GaveUp, Member, Witness
+from tests.cluster.running import (
+    Shell,
+    commits,
+    commits_until,
+    listens,
+    new_shell,
+    of,
+    until,
+    write_config,
+)
+
+LONELY = ("--set", "run.protocol.lonely_after_s=4.5")
+SILENT = ("--set", "run.protocol.silence_timeout_s=2.0")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with new_shell(tmp_path) as made:
+        yield made
+
+
+def agree(*directories: Path) -> None:
+    """Where two peers applied the same round of the same branch last, they hold equal states."""
+    last = [{x.round: x.state_digest for x in of(Commit, path)} for path in directories]
+    shared = sorted(set(last[0]).intersection(*last[1:]))
+    assert shared, "no round in common"
+    assert len({digests[shared[-1]] for digests in last}) == 1
+
+
+@pytest.mark.deadline(90)
+def test_the_one_that_is_left_goes_on_alone_and_the_other_joins_anew(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = str(write_config(tmp_path, peers=2, rounds=100_000))
+    first = shell.peer("alpha", config, "--new", *LONELY)
+    shell.peer("beta", config, *LONELY, "--join", listens(tmp_path / "alpha"))
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+    commits_until(beta, 3)
+    first.signal(signal.SIGKILL)
+    first.wait(within_s=5)
+    until(lambda: of(Forked, beta), within_s=20, what="beta going on alone")
+    (fork,) = of(Forked, beta)
+    assert (fork.voter_name, fork.lonely) == ("beta", True)
+    commits_until(beta, commits(beta)[-1] + 3)
+    shell.start("resume", str(alpha), "--join", listens(beta))
+    until(lambda: of(GaveUp, alpha), within_s=30, what="alpha giving its branch up")
+    (gone,) = of(GaveUp, alpha)
+    until((Path(gone.kept) / "wal").exists, within_s=5, what="its log kept")
+    until(lambda: len(of(Member, beta)) >= 2, within_s=30, what="alpha among the members again")
+    had = commits(beta)[-1]
+    until(lambda: both_counted(beta, had), within_s=30, what="a round of both")
+    commits_until(alpha, had + 3)
+    agree(alpha, beta)
+
+
+def both_counted(directory: Path, after: int) -> bool:
+    return any(len(x.roster) == 2 for x in of(Commit, directory) if x.round > after)
+
+
+@pytest.mark.deadline(90)
+def test_two_that_both_went_on_agree_on_one_branch(shell: Shell, tmp_path: Path) -> None:
+    """The first one is stopped, not dead: it wakes up as a leader that heard nothing of a fork."""
+    config = str(write_config(tmp_path, peers=2, rounds=100_000))
+    rules = (*LONELY, *SILENT)
+    first = shell.peer("alpha", config, "--new", *rules)
+    shell.peer("beta", config, *rules, "--join", listens(tmp_path / "alpha"))
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+    commits_until(beta, 3)
+    first.signal(signal.SIGSTOP)
+    try:
+        until(lambda: of(Forked, beta), within_s=20, what="beta going on alone")
+        commits_until(beta, commits(beta)[-1] + 3)
+    finally:
+        first.signal(signal.SIGCONT)
+    until(lambda: of(GaveUp, tmp_path), within_s=40, what="one of the two giving its branch up")
+    (gone,) = of(GaveUp, tmp_path)
+    stays, leaves = (alpha, beta) if gone.name == "beta" else (beta, alpha)
+    had = commits(stays)[-1]
+    until(lambda: both_counted(stays, had), within_s=40, what="a round of both")
+    commits_until(leaves, had + 3)
+    agree(alpha, beta)
+    assert len(of(Dropped, stays)) <= 1
+
+
+@pytest.mark.deadline(60)
+def test_with_a_witness_either_of_two_may_die(shell: Shell, tmp_path: Path) -> None:
+    config = str(write_config(tmp_path, peers=2, rounds=100_000))
+    first = shell.peer("alpha", config, "--new")
+    address = listens(tmp_path / "alpha")
+    shell.peer("beta", config, "--join", address)
+    commits_until(tmp_path / "beta", 1)
+    watch = tmp_path / "watch"
+    directory = ("--set", f'node.directory="{watch}"', "--set", "node.name=watch")
+    witness = shell.start("witness", "--join", address, *directory)
+    beta = tmp_path / "beta"
+    until(lambda: of(Witness, beta), within_s=20, what="a witness")
+    commits_until(beta, commits(beta)[-1] + 3)
+    first.signal(signal.SIGKILL)
+    commits_until(beta, commits(beta)[-1] + 5, within_s=15)
+    assert of(Forked, beta) == []
+    witness.signal(signal.SIGTERM)
+    assert witness.wait(within_s=10) == 0, witness.err
+    commits_until(beta, commits(beta)[-1] + 3)
+
+
+@pytest.mark.deadline(90)
+def test_a_person_lets_a_survivor_go_on(shell: Shell, tmp_path: Path) -> None:
+    config = str(write_config(tmp_path, peers=3, rounds=100_000))
+    checkpoints = ("--set", "node.checkpoint_every_rounds=2")
+    peers = [shell.peer("alpha", config, "--new", *checkpoints)]
+    address = listens(tmp_path / "alpha")
+    peers += [shell.peer(x, config, *checkpoints, "--join", address) for x in ("beta", "gamma")]
+    gamma = tmp_path / "gamma"
+    commits_until(gamma, 6)
+    refused = shell.run("recover", "--force", str(gamma))
+    assert refused.popen.returncode == 2
+    assert "in use by a running peer" in refused.err
+    for peer in peers:
+        peer.signal(signal.SIGKILL)
+        peer.wait(within_s=5)
+    asked = shell.run("recover", str(gamma))
+    assert (asked.popen.returncode, "--force" in asked.err) == (2, True)
+    assert "no longer voters: alpha, beta" in asked.out
+    done = shell.run("recover", "--force", str(gamma))
+    assert done.popen.returncode == 0, done.err
+    had = commits(gamma)[-1]
+    shell.start("resume", str(gamma))
+    commits_until(gamma, had + 5)
+    (fork,) = of(Forked, gamma)
+    assert (fork.voter_name, fork.lonely) == ("gamma", False)
