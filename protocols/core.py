@@ -6,7 +6,7 @@ bytes.
 """
 
 from protocols import commands as c
-from protocols import ending, wire
+from protocols import ending, quiet, wire
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
@@ -24,8 +24,7 @@ from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
 RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
-IDLE = (m.Heartbeat, m.Append, m.Appended)
-"""What comes all the time, and mostly brings nothing."""
+NEVER = float("inf")
 
 
 class PeerCore:
@@ -55,6 +54,8 @@ class PeerCore:
         self.government = Government(self.raft, self.members, self.links)
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
+        self.deadline = NEVER
+        """Absolute time at which something happens by itself, as of the last event."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
@@ -70,8 +71,7 @@ class PeerCore:
             return []
         if not self._awake:
             self._wake(now)
-        idle = isinstance(event, v.MessageReceived) and isinstance(event.message, IDLE)
-        before = self._log_mark() if idle else ()
+        before, last_index = quiet.mark(self.raft), self.raft.log.last_index
         try:
             self._take(event, now)
         except RemoteProtocolError as error:
@@ -79,26 +79,19 @@ class PeerCore:
             self._out.append(self.company.closed(PeerId(error.peer), error.why, now))
         if self.stopped:
             return self._out
-        if idle and before == self._log_mark():  # A heartbeat: nothing became possible by it.
+        same = before == quiet.mark(self.raft)
+        if not (same and quiet.is_beat(event) and last_index == self.raft.log.last_index):
+            self._tend(now)
+            same = before == quiet.mark(self.raft)
+            same = same and quiet.is_quiet(event, self.raft, self.part, now, self.deadline)
+        if same:
             for command in self.raft.take():
                 self._emit(command, now)
         else:
-            self._advance(now)
+            while not self.stopped and self._progress(now):
+                pass
+        self.deadline = self._next_deadline()
         return self._out
-
-    @property
-    def deadline(self) -> float:
-        """Absolute time at which something happens by itself."""
-        times = [
-            self.links.deadline,
-            self.raft.deadline,
-            self.part.deadline,
-        ]
-        if self.office is not None and self.raft.settled:
-            times.append(self.office.leader.deadline())
-        if self.finished:
-            times.append(self.company.leaderless_since + self.rules.silence_timeout_s)
-        return min(times)
 
     @property
     def rounds(self) -> list[FragmentRounds]:
@@ -151,6 +144,9 @@ class PeerCore:
 
     def _take(self, event: v.Event, now: float) -> None:
         match event:
+            case v.MessageReceived():
+                self.links.liveness.heard(event.peer, now)
+                self._message(event.peer, event.message, now)
             case v.Bootstrap():
                 self._bootstrap(event, now)
             case v.RunAccepted():
@@ -160,9 +156,6 @@ class PeerCore:
                 self._out += self.company.connected(event, now)
             case v.PeerDisconnected():
                 self._out += self.company.disconnected(event, now)
-            case v.MessageReceived():
-                self.links.liveness.heard(event.peer, now)
-                self._message(event.peer, event.message, now)
             case v.Persisted():
                 self.raft.persisted(event.ticket, now)
             case v.PersistFailed():
@@ -192,7 +185,9 @@ class PeerCore:
         self.part.initial_digests = event.state_digests
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if isinstance(message, RAFT):
+        if isinstance(message, m.Heartbeat):
+            pass
+        elif isinstance(message, RAFT):
             self.book.receive(peer, message, now)
         elif isinstance(message, m.Install):
             lineage = self.members.lineage
@@ -208,8 +203,6 @@ class PeerCore:
             self.standing.catchup.wanted(peer, message.index)
         elif isinstance(message, m.NoState):
             self.standing.no_state(peer, message.index, now)
-        elif isinstance(message, m.Heartbeat):
-            pass
         elif isinstance(message, m.Seek):
             self._out.append(self.company.sought(peer))
         elif isinstance(message, m.Leads):
@@ -288,21 +281,20 @@ class PeerCore:
 
     # What follows ---------------------------------------------------------------------------
 
-    def _advance(self, now: float) -> None:
-        """Do everything that is possible now: each step may make another one possible."""
+    def _tend(self, now: float) -> None:
+        """What is due, whatever happened."""
         self._out += self.company.watch(now)
         self._end_alone(now)
         self.raft.advance(now)
-        while not self.stopped and self._progress(now):
-            pass
 
     def _progress(self, now: float) -> bool:
         """One step; False when nothing changed that could allow another."""
         before = self._mark()
         self._govern(now)
         self._report(now)
-        connected = frozenset(self.links.up)
-        leader = self.leader_id if self.leads or self.leader_id in connected else None
+        connected, leader = self.links.up, self.leader_id
+        if not self.leads and leader not in connected:
+            leader = None
         for command in self.part.advance(now, connected, leader):
             self._emit(command, now)
         if leader is not None and before == self._mark() and self.government.owes_word():
@@ -338,21 +330,16 @@ class PeerCore:
     def _emit(self, command: c.Command, now: float) -> None:
         """What we tell ourselves arrives at once."""
         if isinstance(command, c.Send) and command.peer == self.me.peer:
-            self._told_myself += 1
+            self._told_myself += self.office is not None
             self._message(self.me.peer, command.message, now)
         else:
             self._out.append(command)
 
-    def _log_mark(self) -> tuple[object, ...]:
-        """Equal while the log, and who leads, are the same."""
-        raft = self.raft
-        return (raft.term, raft.leader, raft.role, raft.commit_index, raft.log.last_index)
-
     def _mark(self) -> tuple[object, ...]:
-        """Equal before and after a step that changed nothing."""
+        """Equal before and after a step that made no other one possible: what we say to others
+        does not, until they answer."""
         able, asking = self.standing.trainers.able, self.standing.catchup.asking
         return (
-            len(self._out),
             self._told_myself,
             self.raft.log.last_index,
             self.members.index,
@@ -366,7 +353,7 @@ class PeerCore:
     def _end_alone(self, now: float) -> None:
         """We are finished and nobody leads any more: nobody needs us."""
         alone_since = self.company.leaderless_since
-        if self.finished and now >= alone_since + self.rules.silence_timeout_s:
+        if now >= alone_since + self.rules.silence_timeout_s and self.finished:
             self._stop(ending.when_out(self.standing, finished=True))
 
     def _report(self, now: float) -> None:
@@ -390,6 +377,15 @@ class PeerCore:
             self._out.append(stop)
 
     # Helpers --------------------------------------------------------------------------------
+
+    def _next_deadline(self) -> float:
+        deadline = min(self.links.deadline, self.raft.deadline, self.part.deadline)
+        if self.office is not None and self.raft.settled:
+            deadline = min(deadline, self.office.leader.deadline())
+        alone_since = self.company.leaderless_since
+        if alone_since < deadline and self.finished:
+            deadline = min(deadline, alone_since + self.rules.silence_timeout_s)
+        return deadline
 
     def _rules(self, rules: ProtocolConfig) -> None:
         self.rules = self.links.liveness.rules = self.raft.rules = rules
