@@ -56,6 +56,9 @@ class PeerCore:
         self.stopped = False
         self.deadline = NEVER
         """Absolute time at which something happens by itself, as of the last event."""
+        self._patience = NEVER
+        """Of our rounds and decisions, as of the last look at what is possible: quiet events
+        change nothing about them."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
@@ -83,14 +86,16 @@ class PeerCore:
         if not (same and quiet.is_beat(event) and last_index == self.raft.log.last_index):
             self._tend(now)
             same = before == quiet.mark(self.raft)
-            same = same and quiet.is_quiet(event, self.raft, self.part, now, self.deadline)
+            same = same and quiet.is_quiet(
+                event, self.raft, self.part, now, deadline=self.deadline, patience=self._patience
+            )
         if same:
             for command in self.raft.take():
                 self._emit(command, now)
         else:
             while not self.stopped and self._progress(now):
                 pass
-        self.deadline = self._next_deadline()
+        self.deadline = self._next_deadline(looked=not same)
         return self._out
 
     @property
@@ -338,17 +343,10 @@ class PeerCore:
     def _mark(self) -> tuple[object, ...]:
         """Equal before and after a step that made no other one possible: what we say to others
         does not, until they answer."""
-        able, asking = self.standing.trainers.able, self.standing.catchup.asking
-        return (
-            self._told_myself,
-            self.raft.log.last_index,
-            self.members.index,
-            self.raft.role,
-            self.raft.term,
-            able,
-            asking,
-            self.standing.leaving,
-        )
+        raft, ours = self.raft, self.standing
+        told = (ours.trainers.able, ours.catchup.asking, ours.leaving)
+        log = (raft.log.last_index, self.members.index, raft.role, raft.term)
+        return (self._told_myself, *log, *told)
 
     def _end_alone(self, now: float) -> None:
         """We are finished and nobody leads any more: nobody needs us."""
@@ -378,10 +376,12 @@ class PeerCore:
 
     # Helpers --------------------------------------------------------------------------------
 
-    def _next_deadline(self) -> float:
-        deadline = min(self.links.deadline, self.raft.deadline, self.part.deadline)
-        if self.office is not None and self.raft.settled:
-            deadline = min(deadline, self.office.leader.deadline())
+    def _next_deadline(self, *, looked: bool) -> float:
+        if looked:
+            office, decides = self.office, self.raft.settled
+            leader = office.leader.deadline() if office is not None and decides else NEVER
+            self._patience = min(self.part.deadline, leader)
+        deadline = min(self.links.deadline, self.raft.deadline, self._patience)
         alone_since = self.company.leaderless_since
         if alone_since < deadline and self.finished:
             deadline = min(deadline, alone_since + self.rules.silence_timeout_s)

@@ -23,12 +23,23 @@ def is_beat(event: v.Event) -> bool:
     return isinstance(event, v.MessageReceived) and isinstance(event.message, BEATS)
 
 
-def is_quiet(event: v.Event, raft: Raft, part: Participant, now: float, deadline: float) -> bool:
-    """Nothing can follow from it unless the mark is another one now. `deadline`: of the core,
-    before this event; what is due by then may well make something possible."""
+def is_quiet(
+    event: v.Event,
+    raft: Raft,
+    part: Participant,
+    now: float,
+    *,
+    deadline: float,
+    patience: float,
+) -> bool:
+    """Nothing can follow from it unless the mark is another one now.
+
+    `deadline`: of the core, before this event; what is due by then may well make something
+    possible. `patience`: the same, of our rounds and decisions alone.
+    """
     match event:
         case v.DeadlineReached():
-            return not raft.leads and now < part.deadline  # Others have decisions to make, too.
+            return not raft.leads and now < patience  # A leader has decisions to make, too.
         case v.MessageReceived(message=m.Ready()):
             quiet = not raft.leads  # Only a leader counts who is ready.
         case v.MessageReceived(message=m.Append()):

@@ -31,6 +31,9 @@ UNPACK_LIMITS: Mapping[str, Any] = {
     "max_ext_len": 0,
 }
 
+PLAIN = frozenset((bool, bytes, int, str, type(None)))
+"""What most fields are, and msgpack takes as it is."""
+
 
 def encode(message: m.Message) -> bytes:
     """One message as msgpack: [type code, field, ...]."""
@@ -89,6 +92,8 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
 
 
 def _plain(value: object) -> object:
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, tuple):
         return [_plain(item) for item in cast(tuple[object, ...], value)]
     if type(value) in ENTRY_CODES:
@@ -99,7 +104,7 @@ def _plain(value: object) -> object:
 
 
 def _plain_fields(value: Any) -> list[object]:
-    return [_plain(getattr(value, name)) for name in _names(type(value))]
+    return [_plain(getattr(value, name)) for name in _names(cast(type, type(value)))]
 
 
 @cache
