@@ -62,6 +62,8 @@ class Liveness:
 
     def lost(self, now: float) -> list[Loss]:
         """Peers that are lost from now on, each named once. Look before the heartbeats."""
+        if now < self.deadline():
+            return []
         if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:
             # We are late: we were stopped ourselves (SIGSTOP, a suspended machine). That was our
             # silence, not theirs, and nobody could come back to us.
@@ -82,7 +84,11 @@ class Liveness:
         return found
 
     def deadline(self) -> float:
-        times = [self._beat_at] if self.up else []
-        times += [since + self.rules.reconnect_grace_s for since, _ in self._down.values()]
-        times += [heard + self.rules.silence_timeout_s for heard in self._heard.values()]
-        return min(times, default=float("inf"))
+        deadline = self._beat_at if self.up else float("inf")
+        if self._down:
+            first, _ = min(self._down.values())
+            deadline = min(deadline, first + self.rules.reconnect_grace_s)
+        if self._heard:
+            longest = min(self._heard.values())
+            deadline = min(deadline, longest + self.rules.silence_timeout_s)
+        return deadline

@@ -5,6 +5,7 @@ Whatever is wrong raises WireError: the sender's bytes, never our bug.
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, cast
 
 import msgpack
@@ -29,6 +30,9 @@ UNPACK_LIMITS: Mapping[str, Any] = {
     "max_bin_len": PIECE_BYTES_MAX,
     "max_ext_len": 0,
 }
+
+PLAIN = frozenset((bool, bytes, int, str, type(None)))
+"""What most fields are, and msgpack takes as it is."""
 
 
 def encode(message: m.Message) -> bytes:
@@ -88,6 +92,8 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
 
 
 def _plain(value: object) -> object:
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, tuple):
         return [_plain(item) for item in cast(tuple[object, ...], value)]
     if type(value) in ENTRY_CODES:
@@ -98,4 +104,10 @@ def _plain(value: object) -> object:
 
 
 def _plain_fields(value: Any) -> list[object]:
-    return [_plain(getattr(value, field.name)) for field in fields(value)]
+    return [_plain(getattr(value, name)) for name in _names(cast(type, type(value)))]
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass's fields: which ones it has is part of the program."""
+    return tuple(field.name for field in fields(kind))

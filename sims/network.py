@@ -8,11 +8,22 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from protocols.ids import PeerId
 
 Schedule = Callable[[float, Callable[[], None]], None]
 """(seconds from now, action)."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One way and one purpose: what is sent on it arrives in order."""
+
+    free_at: float = 0.0
+    """The earliest time at which the next one may arrive."""
+    under_way: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
+    """What is to be delivered."""
 
 
 @dataclass(slots=True)
@@ -27,14 +38,8 @@ class Line:
     slow_until: float = 0.0
     slow_s: float = 0.0
     """Until then, each bulk payload takes this much longer."""
-    free_at: dict[tuple[PeerId, str], float] = field(
-        default_factory=dict[tuple[PeerId, str], float]
-    )
-    """By (sender, purpose): the earliest time at which the next one may arrive."""
-    under_way: dict[tuple[PeerId, str], deque[Callable[[], None]]] = field(
-        default_factory=dict[tuple[PeerId, str], deque[Callable[[], None]]]
-    )
-    """By (sender, purpose): what is to be delivered, in order."""
+    lanes: dict[tuple[PeerId, str], Lane] = field(default_factory=dict[tuple[PeerId, str], Lane])
+    """By (sender, purpose)."""
 
 
 class Network:
@@ -45,10 +50,14 @@ class Network:
         self._jitter = source.choice([0.0, 1.0, 5.0])
         self._random = source
         self._schedule = schedule
-        self._lines: dict[frozenset[PeerId], Line] = {}
+        self._lines: dict[tuple[PeerId, PeerId], Line] = {}
+        """By (one, other) and by (other, one)."""
 
     def line(self, one: PeerId, other: PeerId) -> Line:
-        return self._lines.setdefault(frozenset((one, other)), Line())
+        line = self._lines.get((one, other))
+        if line is None:
+            line = self._lines[one, other] = self._lines[other, one] = Line()
+        return line
 
     @property
     def slowest_s(self) -> float:
@@ -74,7 +83,8 @@ class Network:
         line = self.line(one, other)
         line.up = True
         line.connection += 1
-        line.under_way.clear()
+        for lane in line.lanes.values():
+            lane.under_way = deque()
 
     def disconnect(self, one: PeerId, other: PeerId) -> bool:
         """False if there was no connection."""
@@ -98,20 +108,28 @@ class Network:
         delay = self.delay_s * (1 + self._jitter * self._random.random())
         if purpose == "bulk" and now < line.slow_until:
             delay += line.slow_s
-        arrival = max(line.free_at.get((sender, purpose), 0.0), now + delay)
-        line.free_at[sender, purpose] = arrival + 1e-6
-        queue = line.under_way.setdefault((sender, purpose), deque())
-        queue.append(deliver)
-        connection = line.connection
+        lane = line.lanes.get((sender, purpose))
+        if lane is None:
+            lane = line.lanes[sender, purpose] = Lane()
+        arrival = max(lane.free_at, now + delay)
+        lane.free_at = arrival + 1e-6
+        lane.under_way.append(deliver)
+        arrive = partial(self._arrive, line, line.connection, lane.under_way, sender, arrival)
+        self._schedule(arrival - now, arrive)
 
-        def arrive(at: float) -> None:
-            if not line.up or line.connection != connection:
-                return
-            stalled_until = line.stalled_until.get(sender, 0.0)
-            if at < stalled_until:
-                wait, later = stalled_until - at, stalled_until
-                self._schedule(wait, lambda: arrive(later))
-            else:
-                queue.popleft()()  # The oldest, whichever came through the stall first.
-
-        self._schedule(arrival - now, lambda: arrive(arrival))
+    def _arrive(
+        self,
+        line: Line,
+        connection: int,
+        queue: deque[Callable[[], None]],
+        sender: PeerId,
+        at: float,
+    ) -> None:
+        if not line.up or line.connection != connection:
+            return
+        stalled_until = line.stalled_until.get(sender, 0.0)
+        if at < stalled_until:
+            later = partial(self._arrive, line, connection, queue, sender, stalled_until)
+            self._schedule(stalled_until - at, later)
+        else:
+            queue.popleft()()  # The oldest, whichever came through the stall first.
