@@ -217,13 +217,13 @@ class PeerCore:
         elif isinstance(message, m.ReadLog):
             if self.office is not None:
                 self.office.asked(peer, message.index)
-        else:
-            if isinstance(message, m.Ready):
-                self.part.peer_ready(peer, message)
-            if self.office is not None:
-                diverged = self.office.leader.take(peer, message, now)
-                if diverged:
-                    self._out.append(c.Note("diverged", f"{self.name_of(peer)} {diverged}"))
+        elif isinstance(message, m.Hurry):
+            if peer == self.leader_id:
+                self.part.hurried(message.stamp)
+        elif self.office is not None:
+            diverged = self.office.leader.take(peer, message, now)
+            if diverged:
+                self._out.append(c.Note("diverged", f"{self.name_of(peer)} {diverged}"))
 
     # The log --------------------------------------------------------------------------------
 
@@ -321,6 +321,8 @@ class PeerCore:
                 self.part.new_leader()
             if self.office is not None and not self._going():
                 self.office.decide(now)
+                for command in self.office.orders():
+                    self._emit(command, now)
             for command in self.raft.take():
                 self._emit(command, now)
             moved = self._apply_committed(now)

@@ -198,7 +198,7 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """To everybody: my contribution to this round is encoded and on its way."""
+    """To the leader: my contribution to this round is encoded and on its way."""
 
     stamp: Stamp
     contributor: Contributor
@@ -258,6 +258,13 @@ class Leave:
     """To the leader: I am going."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """From the leader, to whom no round has counted yet: others wait for you in this one."""
+
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +333,7 @@ Control = (
     | FetchState
     | NoState
     | Leave
+    | Hurry
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

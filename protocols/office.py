@@ -5,11 +5,13 @@ once it is committed.
 """
 
 from protocols.admission import Admission
+from protocols.commands import Command, Send
 from protocols.entries import Entry, Left, Lost, Restore
 from protocols.ids import PeerId
 from protocols.leader import Leader
 from protocols.links import Links
 from protocols.membership import Membership
+from protocols.messages import Hurry
 from protocols.raft import Raft
 from protocols.reports import Reports
 
@@ -60,6 +62,8 @@ class Office:
 
     def disconnected(self, peer: PeerId) -> None:
         self.askers.discard(peer)
+        for reports in self.leader.reports.rounds.values():
+            reports.hurried.discard(peer)  # What it was told may be lost.
 
     def readers(self) -> set[PeerId]:
         """Who gets the log: all receivers, and who asked for it."""
@@ -70,6 +74,12 @@ class Office:
         self.askers.add(peer)
         self._raft.serve(self.readers())
         self._raft.serve_from(peer, index)
+
+    def orders(self) -> list[Command]:
+        """What single peers have to do, beyond what the log says."""
+        here, reports = self._raft.up | {self._raft.me}, self.leader.reports
+        late = [x for f in range(self.head.fragments) for x in reports.newcomers(f, here)]
+        return [Send(peer, Hurry(stamp)) for peer, stamp in late]
 
     def decide(self, now: float) -> bool:
         """Put everything into the log that can be decided now; True if there was something."""

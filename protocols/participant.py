@@ -13,7 +13,7 @@ from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
 from protocols.membership import Membership
-from protocols.messages import Fetch, Kept, Ready
+from protocols.messages import Fetch, Kept
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.wire import one_line
@@ -95,10 +95,10 @@ class Participant:
             return []
         return self.standing.state_received(event, self.rounds[event.fragment], now)
 
-    def peer_ready(self, peer: PeerId, message: Ready) -> None:
-        """Somebody contributed to a round."""
-        for rounds in self.of(message.stamp) if peer in self.members.receivers else []:
-            rounds.peer_ready(message.stamp, peer)
+    def hurried(self, stamp: Stamp) -> None:
+        """The leader says that others wait for us."""
+        for rounds in self.of(stamp):
+            rounds.hurried = stamp
 
     def fetched(self, peer: PeerId, message: Fetch) -> list[c.Command]:
         """Somebody lacks a result."""

@@ -281,6 +281,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.FetchState: {"index": _u63},
     m.NoState: {"index": _u63},
     m.Leave: {"why": _words},
+    m.Hurry: {"stamp": _stamp},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,
@@ -358,6 +359,7 @@ MESSAGES: Mapping[int, type] = {
     26: m.Durable,
     27: m.Seek,
     28: m.Leads,
+    35: m.Hurry,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
