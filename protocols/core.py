@@ -24,7 +24,8 @@ from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
 RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
-IDLE = (m.Heartbeat, m.Append, m.Appended)
+COMPANY = (m.Heartbeat, m.Here, m.Seek, m.Leads)
+IDLE = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
 
 
@@ -208,12 +209,8 @@ class PeerCore:
             self.standing.catchup.wanted(peer, message.index)
         elif isinstance(message, m.NoState):
             self.standing.no_state(peer, message.index, now)
-        elif isinstance(message, m.Heartbeat):
-            pass
-        elif isinstance(message, m.Seek):
-            self._out.append(self.company.sought(peer))
-        elif isinstance(message, m.Leads):
-            self._out += self.company.told(message, now)
+        elif isinstance(message, COMPANY):
+            self._out += self.company.take(peer, message, now)
         elif isinstance(message, m.ReadLog):
             if self.office is not None:
                 self.office.asked(peer, message.index)

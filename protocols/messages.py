@@ -43,7 +43,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing to say, still here; `index` is the sender's last log entry."""
+    """Nothing to say, still here, and need you; `index` is the sender's last log entry. Whoever
+    does not send heartbeats itself answers Here."""
 
     index: int
 
@@ -261,6 +262,11 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Here:
+    """Answer to a Heartbeat, from somebody who does not need its sender."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hurry:
     """From the leader, to whom no round has counted yet: others wait for you in this one."""
 
@@ -334,6 +340,7 @@ Control = (
     | NoState
     | Leave
     | Hurry
+    | Here
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

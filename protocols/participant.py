@@ -45,6 +45,15 @@ class Participant:
     def deadline(self) -> float:
         return min([self.standing.catchup.deadline, *(rounds.deadline for rounds in self.rounds)])
 
+    def waits_for(self) -> set[PeerId]:
+        """Who sums what we contributed, or gives us a state."""
+        transfer = self.standing.catchup.transfer
+        needed = {transfer.cut.donor} if transfer is not None else set[PeerId]()
+        for rounds in self.rounds:
+            plan = self.members.open_plan(rounds.fragment) if rounds.own is not None else None
+            needed.update(plan.parts.owners if plan is not None else ())
+        return needed
+
     # What happens to us ---------------------------------------------------------------------
 
     def local(self, event: v.Event, now: float) -> list[c.Command]:

@@ -281,6 +281,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.FetchState: {"index": _u63},
     m.NoState: {"index": _u63},
     m.Leave: {"why": _words},
+    m.Here: {},
     m.Hurry: {"stamp": _stamp},
     m.ContributionChunk: {
         "stamp": _stamp,
@@ -360,6 +361,7 @@ MESSAGES: Mapping[int, type] = {
     27: m.Seek,
     28: m.Leads,
     35: m.Hurry,
+    36: m.Here,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,

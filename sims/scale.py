@@ -132,7 +132,7 @@ class CountingWorld(World):
     def _is_beat(self, sender: PeerId, to: PeerId, message: m.Control) -> bool:
         """It says only that its sender lives: an append, or its answer, without anything new."""
         match message:
-            case m.Heartbeat():
+            case m.Heartbeat() | m.Here():
                 return True
             case m.Append(entries=(), term=term, commit_index=index):
                 news = term, index

@@ -268,7 +268,7 @@ def test_a_hello_says_where_the_leader_is() -> None:
         m.Leave("bye"),
         m.Fetch(Stamp(1, 0, 1, 0, 0, 1, 0), 0),
         m.CaughtUp(5),
-        m.Heartbeat(99),
+        m.Here(),
     ],
     ids=lambda message: type(message).__name__,
 )
