@@ -20,11 +20,14 @@ from protocols.links import Links
 from protocols.logbook import Logbook
 from protocols.office import Office
 from protocols.participant import Participant
+from protocols.relaying import Relaying
 from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
 RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
+BETWEEN_PEERS = (m.Fetch, m.FetchState, m.NoState)
 COMPANY = (m.Heartbeat, m.Here, m.Seek, m.Leads)
+RELAY = (m.Relay, m.Via, m.Relayed)
 IDLE = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
 
@@ -53,6 +56,7 @@ class PeerCore:
         self.part = Participant(me, self.members, founds=not join, kept=kept)
         self.standing = self.part.standing
         self.links = Links(contact)
+        self.relaying = Relaying(self.book, self.links)
         self.government = Government(self.raft, self.members, self.links)
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
@@ -90,11 +94,8 @@ class PeerCore:
     @property
     def deadline(self) -> float:
         """Absolute time at which something happens by itself."""
-        times = [
-            self.links.deadline,
-            self.raft.deadline,
-            self.part.deadline,
-        ]
+        times = [self.links.deadline, self.raft.deadline, self.part.deadline]
+        times.append(self.relaying.deadline)
         if self.office is not None and self.raft.settled:
             times.append(self.office.leader.deadline())
         if self.finished:
@@ -159,6 +160,7 @@ class PeerCore:
                 self._rules(event.rules)
             case v.PeerConnected():
                 self._out += self.company.connected(event, now)
+                self.relaying.connected(event.peer)
             case v.PeerDisconnected():
                 self._out += self.company.disconnected(event, now)
             case v.MessageReceived():
@@ -203,12 +205,8 @@ class PeerCore:
             if peer != self.leader_id or self.leads:
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
-        elif isinstance(message, m.Fetch):
-            self._out += self.part.fetched(peer, message)
-        elif isinstance(message, m.FetchState):
-            self.standing.catchup.wanted(peer, message.index)
-        elif isinstance(message, m.NoState):
-            self.standing.no_state(peer, message.index, now)
+        elif isinstance(message, BETWEEN_PEERS):
+            self._out += self.part.asked(peer, message, now)
         elif isinstance(message, COMPANY):
             self._out += self.company.take(peer, message, now)
         elif isinstance(message, m.ReadLog):
@@ -217,10 +215,11 @@ class PeerCore:
         elif isinstance(message, m.Hurry):
             if peer == self.leader_id:
                 self.part.hurried(message.stamp)
-        elif self.office is not None:
-            diverged = self.office.leader.take(peer, message, now)
-            if diverged:
-                self._out.append(c.Note("diverged", f"{self.name_of(peer)} {diverged}"))
+        elif self.office is None or isinstance(message, RELAY):
+            self.relaying.take(peer, message, now)
+        else:
+            for who, diverged in self.office.take(peer, message, now):
+                self._out.append(c.Note("diverged", f"{self.name_of(who)} {diverged}"))
 
     # The log --------------------------------------------------------------------------------
 
@@ -300,7 +299,9 @@ class PeerCore:
         self._report(now)
         connected = frozenset(self.links.up)
         leader = self.leader_id if self.leads or self.leader_id in connected else None
-        for command in self.part.advance(now, connected, leader):
+        hears = self.relaying.listener(leader)
+        ours = self.part.advance(now, connected, hears)
+        for command in (*ours, *self.relaying.advance(now, leader)):
             self._emit(command, now)
         if leader is not None and before == self._mark() and self.government.owes_word():
             self._emit(c.Send(leader, m.Told(self.raft.term)), now)
@@ -316,9 +317,10 @@ class PeerCore:
         while moved and not self.stopped:
             if self.government.follow(now):
                 self.part.new_leader()
+                self.relaying.new_leader()
             if self.office is not None and not self._going():
                 self.office.decide(now)
-                for command in self.office.orders():
+                for command in self.office.orders(now):
                     self._emit(command, now)
             for command in self.raft.take():
                 self._emit(command, now)
@@ -373,8 +375,9 @@ class PeerCore:
         leader = self.leader_id
         if leader is None or not (self.leads or leader in self.links.up):
             return
-        for report in self.standing.news(self.raft.disk.why):
-            self._emit(c.Send(leader, report), now)
+        hears = self.relaying.listener(leader)
+        for report in self.standing.news(self.raft.disk.why, hears):
+            self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
     def _asked_to_leave(self, why: str) -> None:
         voters = self.links.up.intersection(self.raft.log.voters)

@@ -49,6 +49,9 @@ class Liveness:
             self.watched = frozenset(peers)
         self._look_ahead()
 
+    def heard_since(self, peer: PeerId, since: float) -> bool:
+        return self._heard.get(peer, since) > since
+
     def beat_due(self, now: float) -> bool:
         return now >= self._beat_at
 

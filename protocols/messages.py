@@ -274,6 +274,51 @@ class Hurry:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """From the leader: bring these, and nobody else, what is committed after `index`, and me what
+    they report."""
+
+    term: int
+    learners: tuple[PeerId, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Via:
+    """From the leader: this voter brings you the log and me what you report; "": nobody does."""
+
+    term: int
+    relay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """From a relay: the leader's log, as far as it is committed. It is not answered."""
+
+    append: Append
+
+
+Reported = Ready | Hold | Have | Waiting | Kept
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a learner said to its relay."""
+
+    peer: PeerId
+    incarnation: int
+    message: Reported
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """From a relay to the leader: several reports, in the order in which they came."""
+
+    term: int
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ContributionChunk:
     """Bulk: a piece of one slice (a contribution within one part)."""
 
@@ -341,6 +386,10 @@ Control = (
     | Leave
     | Hurry
     | Here
+    | Relay
+    | Via
+    | Relayed
+    | Passed
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

@@ -13,7 +13,7 @@ from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
 from protocols.membership import Membership
-from protocols.messages import Fetch, Kept
+from protocols.messages import Fetch, FetchState, Kept, NoState
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.wire import one_line
@@ -108,6 +108,19 @@ class Participant:
         """The leader says that others wait for us."""
         for rounds in self.of(stamp):
             rounds.hurried = stamp
+
+    def asked(
+        self, peer: PeerId, message: Fetch | FetchState | NoState, now: float
+    ) -> list[c.Command]:
+        """Somebody needs something of us, or cannot give what we need."""
+        match message:
+            case Fetch():
+                return self.fetched(peer, message)
+            case FetchState(index=index):
+                self.standing.catchup.wanted(peer, index)
+            case NoState(index=index):
+                self.standing.no_state(peer, index, now)
+        return []
 
     def fetched(self, peer: PeerId, message: Fetch) -> list[c.Command]:
         """Somebody lacks a result."""

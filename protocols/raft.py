@@ -96,6 +96,10 @@ class Raft:
         """A reader says that it has the log up to `index`."""
         self._out += self.replication.begin_from(peer, index, self._header())
 
+    def relay(self, peers: Collection[PeerId]) -> None:
+        """Others bring the log to these from now on."""
+        self._out += self.replication.relay(peers, self._header(), self.up)
+
     def connected(self, peer: PeerId, now: float) -> None:
         self.up.add(peer)
         self.replication.restart(peer)
@@ -374,7 +378,7 @@ class Raft:
         index = held[len(held) // 2] if held else 0
         if index > self.commit_index and self.log.term_at(index) == self.term:
             self.commit_index = index
-            for peer in sorted(self.up):
+            for peer in sorted(self.up - self.replication.relayed):
                 self._out += self.replication.beat(peer, self._header())
         if self.me not in self.log.voters and not self.reconfiguring:
             self._step_down(now)  # We wrote down that we no longer vote, and it holds.

@@ -117,6 +117,8 @@ class CountingWorld(World):
         self.committed_at.append(self.now)
         for node in self.leaders:
             self.leader = node.peer
+            if node.core.office is not None:
+                self.relays = frozenset(node.core.office.relays.via.values())
 
     def _count(self, sender: PeerId, to: PeerId, kind: str, *, beat: bool) -> None:
         if beat:
@@ -129,8 +131,15 @@ class CountingWorld(World):
     def _of(self, peer: PeerId) -> Tally:
         return self.tallies.setdefault(peer, Tally())
 
+    def _is_relayed(self, one: PeerId, other: PeerId) -> bool:
+        office = self.nodes[one].core.office or self.nodes[other].core.office
+        return office is not None and not office.relays.via.keys().isdisjoint((one, other))
+
     def _is_beat(self, sender: PeerId, to: PeerId, message: m.Control) -> bool:
-        """It says only that its sender lives: an append, or its answer, without anything new."""
+        """It says only that its sender lives: an append, or its answer, without anything new.
+        Who has a relay gets no other appends of the leader."""
+        if isinstance(message, m.Append | m.Appended) and self._is_relayed(sender, to):
+            return not (isinstance(message, m.Append) and message.entries)
         match message:
             case m.Heartbeat() | m.Here():
                 return True
