@@ -153,7 +153,7 @@ class Admission:
         return None
 
     def _next_cut(self, now: float) -> e.Entry | None:
-        versions = self._versions()
+        versions = self._versions() if self.joins else ()
         for peer, join in list(self.joins.items()):
             donor = self._donor(peer, versions)
             if donor is None or now < self._admitted_at(peer):

@@ -5,7 +5,7 @@ so that no state comes before anybody expects it. Must NOT decide who may join (
 what a state means for rounds (rounds.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from protocols.commands import Command, ExpectState, Send, ServeState
@@ -59,9 +59,8 @@ class Catchup:
 
     @property
     def deadline(self) -> float:
-        times = [owed.hold_until for owed in self._owed.values()]
-        times.append(self.transfer.deadline if self.transfer else NEVER)
-        return min(times)
+        held = min((owed.hold_until for owed in self._owed.values()), default=NEVER)
+        return min(held, self.transfer.deadline) if self.transfer else held
 
     @property
     def needed(self) -> bool:
@@ -96,7 +95,7 @@ class Catchup:
         """Our own checkpoint is the state that the log went back to at this index."""
         self.asking, self.transfer, self.complete = "", None, index
 
-    def request(self, connected: frozenset[PeerId]) -> list[Command]:
+    def request(self, connected: Set[PeerId]) -> list[Command]:
         """Ask the donor, once on each connection: what was under way on the last one is lost."""
         transfer = self.transfer
         if transfer is None or transfer.asked or transfer.cut.donor not in connected:

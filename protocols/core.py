@@ -6,7 +6,7 @@ bytes.
 """
 
 from protocols import commands as c
-from protocols import ending, wire
+from protocols import ending, quiet, wire
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
@@ -28,8 +28,7 @@ RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
 BETWEEN_PEERS = (m.Fetch, m.FetchState, m.NoState)
 COMPANY = (m.Heartbeat, m.Here, m.Seek, m.Leads)
 RELAY = (m.Relay, m.Via, m.Relayed)
-IDLE = (m.Heartbeat, m.Here, m.Append, m.Appended)
-"""What comes all the time, and mostly brings nothing."""
+NEVER = float("inf")
 
 
 class PeerCore:
@@ -60,6 +59,8 @@ class PeerCore:
         self.government = Government(self.raft, self.members, self.links)
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
+        self.deadline = NEVER
+        """Absolute time at which something happens by itself, as of the last event."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
@@ -75,8 +76,7 @@ class PeerCore:
             return []
         if not self._awake:
             self._wake(now)
-        idle = isinstance(event, v.MessageReceived) and isinstance(event.message, IDLE)
-        before = self._log_mark() if idle else ()
+        before, last_index = quiet.mark(self.raft), self.raft.log.last_index
         try:
             self._take(event, now)
         except RemoteProtocolError as error:
@@ -84,23 +84,19 @@ class PeerCore:
             self._out.append(self.company.closed(PeerId(error.peer), error.why, now))
         if self.stopped:
             return self._out
-        if idle and before == self._log_mark():  # A heartbeat: nothing became possible by it.
+        same = before == quiet.mark(self.raft)
+        if not (same and quiet.is_beat(event) and last_index == self.raft.log.last_index):
+            self._tend(now)
+            same = before == quiet.mark(self.raft)
+            same = same and quiet.is_quiet(event, self, now)
+        if same:
             for command in self.raft.take():
                 self._emit(command, now)
         else:
-            self._advance(now)
+            while not self.stopped and self._progress(now):
+                pass
+        self.deadline = self._next_deadline()
         return self._out
-
-    @property
-    def deadline(self) -> float:
-        """Absolute time at which something happens by itself."""
-        times = [self.links.deadline, self.raft.deadline, self.part.deadline]
-        times.append(self.relaying.deadline)
-        if self.office is not None and self.raft.settled:
-            times.append(self.office.leader.deadline())
-        if self.finished:
-            times.append(self.company.leaderless_since + self.rules.silence_timeout_s)
-        return min(times)
 
     @property
     def rounds(self) -> list[FragmentRounds]:
@@ -153,6 +149,9 @@ class PeerCore:
 
     def _take(self, event: v.Event, now: float) -> None:
         match event:
+            case v.MessageReceived():
+                self.links.liveness.heard(event.peer, now)
+                self._message(event.peer, event.message, now)
             case v.Bootstrap():
                 self._bootstrap(event, now)
             case v.RunAccepted():
@@ -163,9 +162,6 @@ class PeerCore:
                 self.relaying.connected(event.peer)
             case v.PeerDisconnected():
                 self._out += self.company.disconnected(event, now)
-            case v.MessageReceived():
-                self.links.liveness.heard(event.peer, now)
-                self._message(event.peer, event.message, now)
             case v.Persisted():
                 self.raft.persisted(event.ticket, now)
             case v.PersistFailed():
@@ -195,7 +191,9 @@ class PeerCore:
         self.part.initial_digests = event.state_digests
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if isinstance(message, RAFT):
+        if isinstance(message, COMPANY):
+            self._out += self.company.take(peer, message, now)
+        elif isinstance(message, RAFT):
             self.book.receive(peer, message, now)
         elif isinstance(message, m.Install):
             lineage = self.members.lineage
@@ -207,8 +205,6 @@ class PeerCore:
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
         elif isinstance(message, BETWEEN_PEERS):
             self._out += self.part.asked(peer, message, now)
-        elif isinstance(message, COMPANY):
-            self._out += self.company.take(peer, message, now)
         elif isinstance(message, m.ReadLog):
             if self.office is not None:
                 self.office.asked(peer, message.index)
@@ -284,21 +280,20 @@ class PeerCore:
 
     # What follows ---------------------------------------------------------------------------
 
-    def _advance(self, now: float) -> None:
-        """Do everything that is possible now: each step may make another one possible."""
+    def _tend(self, now: float) -> None:
+        """What is due, whatever happened."""
         self._out += self.company.watch(now)
         self._end_alone(now)
         self.raft.advance(now)
-        while not self.stopped and self._progress(now):
-            pass
 
     def _progress(self, now: float) -> bool:
         """One step; False when nothing changed that could allow another."""
         before = self._mark()
         self._govern(now)
         self._report(now)
-        connected = frozenset(self.links.up)
-        leader = self.leader_id if self.leads or self.leader_id in connected else None
+        connected, leader = self.links.up, self.leader_id
+        if not self.leads and leader not in connected:
+            leader = None
         hears = self.relaying.listener(leader)
         ours = self.part.advance(now, connected, hears)
         for command in (*ours, *self.relaying.advance(now, leader)):
@@ -339,21 +334,16 @@ class PeerCore:
     def _emit(self, command: c.Command, now: float) -> None:
         """What we tell ourselves arrives at once."""
         if isinstance(command, c.Send) and command.peer == self.me.peer:
-            self._told_myself += 1
+            self._told_myself += self.office is not None
             self._message(self.me.peer, command.message, now)
         else:
             self._out.append(command)
 
-    def _log_mark(self) -> tuple[object, ...]:
-        """Equal while the log, and who leads, are the same."""
-        raft = self.raft
-        return (raft.term, raft.leader, raft.role, raft.commit_index, raft.log.last_index)
-
     def _mark(self) -> tuple[object, ...]:
-        """Equal before and after a step that changed nothing."""
+        """Equal before and after a step that made no other one possible: what we say to others
+        does not, until they answer."""
         able, asking = self.standing.trainers.able, self.standing.catchup.asking
         return (
-            len(self._out),
             self._told_myself,
             self.raft.log.last_index,
             self.members.index,
@@ -367,7 +357,7 @@ class PeerCore:
     def _end_alone(self, now: float) -> None:
         """We are finished and nobody leads any more: nobody needs us."""
         alone_since = self.company.leaderless_since
-        if self.finished and now >= alone_since + self.rules.silence_timeout_s:
+        if now >= alone_since + self.rules.silence_timeout_s and self.finished:
             self._stop(ending.when_out(self.standing, finished=True))
 
     def _report(self, now: float) -> None:
@@ -392,6 +382,16 @@ class PeerCore:
             self._out.append(stop)
 
     # Helpers --------------------------------------------------------------------------------
+
+    def _next_deadline(self) -> float:
+        deadline = min(self.links.deadline, self.raft.deadline, self.part.deadline)
+        deadline = min(deadline, self.relaying.deadline)
+        if self.office is not None and self.raft.settled:
+            deadline = min(deadline, self.office.leader.deadline())
+        alone_since = self.company.leaderless_since
+        if alone_since < deadline and self.finished:
+            deadline = min(deadline, alone_since + self.rules.silence_timeout_s)
+        return deadline
 
     def _rules(self, rules: ProtocolConfig) -> None:
         self.rules = self.links.liveness.rules = self.raft.rules = rules

@@ -100,7 +100,7 @@ class Links:
         if now >= self._mend_at:
             self._mend_at = now + self.liveness.rules.heartbeat_interval_s
             commands += self.mend(me, receivers)
-        return commands + self.seeking.look(now, self._where(), found=found)
+        return commands + self.seeking.look(now, {} if found else self._where(), found=found)
 
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
         """Somebody says that the leader listens there; `mine` is where we do."""

@@ -87,6 +87,8 @@ class Liveness:
 
     def lost(self, now: float) -> list[Loss]:
         """Peers that are lost from now on, each named once. Look before the heartbeats."""
+        if now < self.deadline():
+            return []
         if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:
             # We are late: we were stopped ourselves (SIGSTOP, a suspended machine). That was our
             # silence, not theirs, and nobody could come back to us.
@@ -111,9 +113,11 @@ class Liveness:
         return found
 
     def deadline(self) -> float:
-        times = [self._beat_at, self._silence_at] if self.up else []
-        times += [since + self.rules.reconnect_grace_s for since, _ in self._down.values()]
-        return min(times, default=NEVER)
+        deadline = min(self._beat_at, self._silence_at) if self.up else NEVER
+        if self._down:
+            first, _ = min(self._down.values())
+            deadline = min(deadline, first + self.rules.reconnect_grace_s)
+        return deadline
 
     def _look_ahead(self) -> None:
         """When the silence of the one that was not heard of for longest would be too long."""

@@ -5,7 +5,7 @@ connections, time or payloads.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocols import entries as e
@@ -66,10 +66,14 @@ class Membership:
     """Committed global inner steps: those of the longest contribution of each anchor round."""
     tokens: int = 0
     """Committed tokens of the anchor fragment."""
+    _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
+    """By fragment: the open plan, once somebody asked. Everything that it follows from changes
+    in `apply` and `become` alone, and both forget it."""
 
     @property
-    def receivers(self) -> dict[PeerId, PeerInfo]:
-        return {**self.members, **self.joiners}
+    def receivers(self) -> Mapping[PeerId, PeerInfo]:
+        """Members and joiners: to be looked at, not to be kept."""
+        return {**self.members, **self.joiners} if self.joiners else self.members
 
     def slot_of(self, peer: PeerId) -> int:
         """The peer's slot of the data: the one it had, or the next free one."""
@@ -139,7 +143,9 @@ class Membership:
         """The plan of the first round that is not committed."""
         if fragment >= self.fragments:
             return None
-        return self.plan(fragment, self.committed(fragment) + 1)
+        if fragment not in self._open:
+            self._open[fragment] = self.plan(fragment, self.committed(fragment) + 1)
+        return self._open[fragment]
 
     def apply(self, entry: e.LogEntry) -> None:
         """Apply the next entry. Raises LogError, and changes nothing, if it makes no sense here."""
@@ -181,6 +187,7 @@ class Membership:
                 self.attempts[key] = attempt
             case e.Commit() as commit:
                 self._commit(commit)
+        self._open.clear()
 
     def image(self) -> Image:
         """Everything, as plain data."""
@@ -223,6 +230,7 @@ class Membership:
         self.returned = {x.peer: x.view for x in image.returned}
         self.losses = {loss.peer: loss.count for loss in image.losses}
         self.inner_step, self.tokens = image.inner_step, image.tokens
+        self._open.clear()
 
     def copy(self) -> "Membership":
         """One that can go ahead of this one (the leader's)."""

@@ -5,6 +5,8 @@ own arithmetic did, turned into commands. Must NOT decide for others (leader.py)
 log comes about (raft.py).
 """
 
+from collections.abc import Set
+
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -39,11 +41,17 @@ class Participant:
     @property
     def finished(self) -> bool:
         """Every fragment's last round is applied here."""
-        return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
+        for rounds in self.rounds:
+            if not rounds.finished:
+                return False
+        return bool(self.rounds)
 
     @property
     def deadline(self) -> float:
-        return min([self.standing.catchup.deadline, *(rounds.deadline for rounds in self.rounds)])
+        deadline = self.standing.catchup.deadline
+        for rounds in self.rounds:
+            deadline = min(deadline, rounds.deadline)
+        return deadline
 
     def waits_for(self) -> set[PeerId]:
         """Who sums what we contributed, or gives us a state."""
@@ -97,6 +105,17 @@ class Participant:
         if known and any(rounds.received(event) for rounds in self.of(event.stamp)):
             return []
         return [c.Discard(event)]
+
+    def completes(self, event: v.SliceReceived | v.ResultReceived) -> bool:
+        """Might it be the last one that a sum or a step waited for? Nothing follows from others."""
+        for rounds in self.of(event.stamp):
+            plan = rounds.members.open_plan(rounds.fragment)
+            if plan is None or plan.stamp != event.stamp:
+                return True  # Of a committed round, or of another attempt.
+            if isinstance(event, v.SliceReceived):
+                return bool(rounds.held.terms(plan, event.part))
+            return not rounds.held.missing_parts(event.stamp, len(plan.parts.owners))
+        return False
 
     def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
         """A fragment's state for a cut is here."""
@@ -205,9 +224,7 @@ class Participant:
 
     # What follows ---------------------------------------------------------------------------
 
-    def advance(
-        self, now: float, connected: frozenset[PeerId], leader: PeerId | None
-    ) -> list[c.Command]:
+    def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[c.Command]:
         """Everything that is possible now. `leader` hears reports; None: nobody would."""
         catchup = self.standing.catchup
         if catchup.is_late(now):

@@ -136,8 +136,10 @@ class Reports:
     def majority_digest(self, fragment: int, round_: int) -> str:
         """The state digest that most peers reported; our own decides a tie, if it is in it. ""
         without reports."""
-        counts = Counter(self.states(fragment, round_).values())
-        mine = self.states(fragment, round_).get(self.me)
+        states = self.states(fragment, round_)
+        if len(found := set(states.values())) < 2:
+            return found.pop() if found else ""
+        counts, mine = Counter(states.values()), states.get(self.me)
         return max(sorted(counts), key=lambda digest: (counts[digest], digest == mine), default="")
 
     def sure_digest(self, fragment: int, round_: int) -> str:

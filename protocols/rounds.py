@@ -5,6 +5,7 @@ now and was not done yet. So a message that comes early, twice or after a reconn
 of its own. Must NOT decide what is committed (leader.py) nor touch bytes.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,6 +31,7 @@ from protocols.patience import Fetching, Stall
 
 KEEP_ROUNDS = 2
 """Results stay this many rounds after their commit, for whoever still lacks them."""
+Deed = tuple[object, ...]
 NO_RANKS = -1
 VOID = -(1 << 40)
 """Of ranks whose work belongs to a lineage that is over: older than anything."""
@@ -58,10 +60,10 @@ class FragmentRounds:
     awaited: int | None = None
     """The round of the state that a transfer brings us: we go on from there, even if back."""
     held: Holdings = field(default_factory=Holdings)
-    done: dict[int, set[tuple[object, ...]]] = field(
-        default_factory=dict[int, set[tuple[object, ...]]]
+    done: dict[int, dict[Deed, set[PeerId]]] = field(
+        default_factory=dict[int, dict[Deed, set[PeerId]]]
     )
-    """By round: what was started or sent already; a key that ends in a peer is undone when the
+    """By round: what was started or sent already, and to whom; it is undone for a peer when the
     connection with that peer is new."""
     hurried: Stamp | None = None
     """The leader said last that others wait for us in this round."""
@@ -150,13 +152,15 @@ class FragmentRounds:
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: what it needs is sent again."""
-        for round_, keys in self.done.items():
-            self.done[round_] = {key for key in keys if key[-1] != peer}
+        for deeds in self.done.values():
+            for peers in deeds.values():
+                peers.discard(peer)
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it hears everything once more."""
-        for round_, keys in self.done.items():
-            self.done[round_] = {key for key in keys if key[0] not in ("have", "ready", "hold")}
+        for deeds in self.done.values():
+            for deed in [deed for deed in deeds if deed[0] in ("have", "ready", "hold")]:
+                del deeds[deed]
 
     def restored(self) -> None:
         """The run went back to a cut: nothing of what we hold belongs to it.
@@ -225,7 +229,7 @@ class FragmentRounds:
     # What can be done now -------------------------------------------------------------------
 
     def advance(
-        self, now: float, connected: frozenset[PeerId], leader: PeerId | None, *, stay: bool
+        self, now: float, connected: Set[PeerId], leader: PeerId | None, *, stay: bool
     ) -> list[Command]:
         """Everything that is possible and not done yet. `stay`: apply no round at present."""
         commands = self._forget_unusable()
@@ -234,7 +238,7 @@ class FragmentRounds:
         if not stay:
             commands += self._apply(now, connected)
         # Before Hold: with a commit, everybody who holds its result has reported its state.
-        if leader is not None and self._once(self.version, "have", leader):
+        if leader is not None and self._once(leader, self.version, "have"):
             commands.append(
                 Send(
                     leader,
@@ -249,9 +253,7 @@ class FragmentRounds:
             commands += self._hold(plan, leader)
         return commands + self._complain(plan, now, leader)
 
-    def _offer(
-        self, plan: Plan, connected: frozenset[PeerId], leader: PeerId | None
-    ) -> list[Command]:
+    def _offer(self, plan: Plan, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
         """Encode our contribution once, and bring each slice to its owner."""
         round_ = plan.stamp.round
         if not self._counts(plan):
@@ -264,13 +266,13 @@ class FragmentRounds:
             return []
         me = given.contributor(self.me)
         commands: list[Command] = []
-        if leader is not None and self._once(round_, "ready", plan.stamp, leader):
+        if leader is not None and self._once(leader, round_, "ready", plan.stamp):
             commands.append(Send(leader, Ready(plan.stamp, me)))
         view, borders = plan.stamp.view, plan.parts.borders
         for part, owner in enumerate(plan.parts.owners):
             if owner == self.me:
                 self.held.add_slice(plan.stamp, part, me)
-            elif owner in connected and self._once(round_, "slice", view, part, owner):
+            elif owner in connected and self._once(owner, round_, "slice", view, part):
                 start, stop = borders[part : part + 2]
                 commands.append(SendSlice(owner, plan.stamp, part, start, stop, me))
         return commands
@@ -279,27 +281,29 @@ class FragmentRounds:
         commands: list[Command] = []
         for part in plan.owned_by(self.me):
             terms = self.held.terms(plan, part)
-            if terms and self._once(plan.stamp.round, "reduce", plan.stamp, part):
+            if terms and self._once(self.me, plan.stamp.round, "reduce", plan.stamp, part):
                 # Always from the slices, never from a sum that a lost peer is in.
                 start, stop = plan.parts.borders[part : part + 2]
                 commands.append(ReducePart(plan.stamp, part, start, stop, terms))
         return commands
 
-    def _share(self, plan: Plan, connected: frozenset[PeerId]) -> list[Command]:
-        receivers = sorted(connected & self.members.receivers.keys())
+    def _share(self, plan: Plan, connected: Set[PeerId]) -> list[Command]:
+        receivers = connected & self.members.receivers.keys()
         return [
             SendResult(peer, plan.stamp, part, result.contributors, result.digest)
             for part in plan.owned_by(self.me)
             if (result := self.held.result(plan.stamp, part))
-            for peer in receivers
-            if self._once(plan.stamp.round, "result", plan.stamp, part, peer)
+            for peer in self._anew(receivers, plan.stamp.round, "result", plan.stamp, part)
         ]
 
     def _hold(self, plan: Plan, leader: PeerId | None) -> list[Command]:
         if leader is None or self.version != plan.stamp.round - 1:
             return []  # Holding means: could take the step, so no earlier round is missing.
+        deed: Deed = ("hold", plan.stamp)
+        if leader in self.done.get(plan.stamp.round, {}).get(deed, ()):
+            return []
         digest = self.held.digest(plan.stamp, len(plan.parts.owners))
-        if digest and self._once(plan.stamp.round, "hold", plan.stamp, leader):
+        if digest and self._once(leader, plan.stamp.round, *deed):
             return [Send(leader, Hold(plan.stamp, digest))]
         return []
 
@@ -320,7 +324,7 @@ class FragmentRounds:
         own = self.given
         return own if own and own.round == plan.stamp.round and own.manifest else None
 
-    def _apply(self, now: float, connected: frozenset[PeerId]) -> list[Command]:
+    def _apply(self, now: float, connected: Set[PeerId]) -> list[Command]:
         commit = self.members.commit(self.fragment, self.version + 1)
         if commit is None or self.applying:
             self.fetching.over()
@@ -365,9 +369,14 @@ class FragmentRounds:
             return False
         return self.own.contributor(self.me) in commit.contributors
 
-    def _once(self, round_: int, *key: object) -> bool:
-        keys = self.done.setdefault(round_, set())
-        if key in keys:
-            return False
-        keys.add(key)
-        return True
+    def _once(self, peer: PeerId, round_: int, *deed: object) -> bool:
+        return bool(self._anew({peer}, round_, *deed))
+
+    def _anew(self, peers: Set[PeerId], round_: int, *deed: object) -> list[PeerId]:
+        """Those of the peers for whom this was not done yet: it counts as done now."""
+        done = self.done.setdefault(round_, {}).setdefault(deed, set())
+        if peers <= done:
+            return []
+        new = sorted(peers - done)
+        done.update(new)
+        return new

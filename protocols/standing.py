@@ -178,9 +178,11 @@ class Standing:
         if listener != self._listener:
             self._listener = listener
             self._told.pop(Kept, None)
-        reports = {_kind(report): report for report in self._reports()}
+        reports = self._reports()
         if broken or Durable in self._told:
             reports[Durable] = Durable(not broken, broken)
+        if reports == self._told:
+            return []
         new = [report for kind, report in reports.items() if self._told.get(kind) != report]
         # What holds no longer is forgotten: if it holds again, the leader hears it again.
         self._told = reports
@@ -191,26 +193,22 @@ class Standing:
         info = self.members.members.get(self.me.peer)
         return info is not None and info.incarnation == self.me.incarnation
 
-    def _reports(self) -> list[Control]:
-        """Everything the leader should know at this moment."""
-        me, reports = self.me, list[Control]()
-        if self.is_member:
-            able = self.trainers.able and not self.catchup.needed
-            reports.append(Able() if able else Unable(self.trainers.why_not))
+    def _reports(self) -> dict[type, Control]:
+        """Everything the leader should know at this moment, by kind."""
+        me, reports, needed = self.me, dict[type, Control](), self.catchup.needed
+        is_member = self.is_member
+        if is_member:
+            able = self.trainers.able and not needed
+            reports[Able] = Able() if able else Unable(self.trainers.why_not)
         if self.accepted and self.catchup.asking and not self.leaving:
             asking, against = self.catchup.asking, self._against
-            reports.append(Join(me.name, me.incarnation, me.address, asking, against))
+            reports[Join] = Join(me.name, me.incarnation, me.address, asking, against)
         if self.kept is not None and self.accepted:
-            reports.append(self.kept)
-        index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
-        here = not (self._adopting or self.catchup.needed)
-        complete = index == self.catchup.complete and here
-        if index and complete and not self.is_member:
-            reports.append(CaughtUp(index))
+            reports[Kept] = self.kept
+        if not (is_member or needed or self._adopting):
+            index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
+            if index and index == self.catchup.complete:
+                reports[CaughtUp] = CaughtUp(index)
         if self.leaving and me.peer in self.members.receivers:
-            reports.append(Leave(self.leaving))
+            reports[Leave] = Leave(self.leaving)
         return reports
-
-
-def _kind(report: Control) -> type:
-    return Able if isinstance(report, Unable) else type(report)

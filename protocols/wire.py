@@ -5,6 +5,7 @@ Whatever is wrong raises WireError: the sender's bytes, never our bug.
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, cast
 
 import msgpack
@@ -100,4 +101,10 @@ def _plain(value: object) -> object:
 
 
 def _plain_fields(value: Any) -> list[object]:
-    return [_plain(getattr(value, field.name)) for field in fields(value)]
+    return [_plain(getattr(value, name)) for name in _names(type(value))]
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass's fields: which ones it has is part of the program."""
+    return tuple(field.name for field in fields(kind))

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from protocols.ids import PeerId
 
@@ -45,10 +46,14 @@ class Network:
         self._jitter = source.choice([0.0, 1.0, 5.0])
         self._random = source
         self._schedule = schedule
-        self._lines: dict[frozenset[PeerId], Line] = {}
+        self._lines: dict[tuple[PeerId, PeerId], Line] = {}
+        """By (one, other) and by (other, one)."""
 
     def line(self, one: PeerId, other: PeerId) -> Line:
-        return self._lines.setdefault(frozenset((one, other)), Line())
+        line = self._lines.get((one, other))
+        if line is None:
+            line = self._lines[one, other] = self._lines[other, one] = Line()
+        return line
 
     @property
     def slowest_s(self) -> float:
@@ -102,16 +107,22 @@ class Network:
         line.free_at[sender, purpose] = arrival + 1e-6
         queue = line.under_way.setdefault((sender, purpose), deque())
         queue.append(deliver)
-        connection = line.connection
+        arrive = partial(self._arrive, line, line.connection, queue, sender, arrival)
+        self._schedule(arrival - now, arrive)
 
-        def arrive(at: float) -> None:
-            if not line.up or line.connection != connection:
-                return
-            stalled_until = line.stalled_until.get(sender, 0.0)
-            if at < stalled_until:
-                wait, later = stalled_until - at, stalled_until
-                self._schedule(wait, lambda: arrive(later))
-            else:
-                queue.popleft()()  # The oldest, whichever came through the stall first.
-
-        self._schedule(arrival - now, lambda: arrive(arrival))
+    def _arrive(
+        self,
+        line: Line,
+        connection: int,
+        queue: deque[Callable[[], None]],
+        sender: PeerId,
+        at: float,
+    ) -> None:
+        if not line.up or line.connection != connection:
+            return
+        stalled_until = line.stalled_until.get(sender, 0.0)
+        if at < stalled_until:
+            later = partial(self._arrive, line, connection, queue, sender, stalled_until)
+            self._schedule(stalled_until - at, later)
+        else:
+            queue.popleft()()  # The oldest, whichever came through the stall first.

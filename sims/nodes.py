@@ -53,6 +53,8 @@ class Node:
         self.paused_until = 0.0
         self.deadline = float("inf")
         """The core's, which only an event can change."""
+        self.due = float("inf")
+        """When the core is woken if nothing else happens: at its deadline, or after a pause."""
         self.outer = 0
         """The outer parameter, modulo PRIME."""
         self.corrupt = False
@@ -93,7 +95,10 @@ class Node:
             self.after(0.0, lambda: self.give(event, value))
             return
         commands = self.core.handle(event, self.world.now)
-        self.deadline = self.core.deadline
+        deadline = self.core.deadline
+        if deadline != self.deadline:
+            self.deadline = deadline
+            self.world.wake(self, max(deadline, self.paused_until))
         self._keep(event, value, commands)
         for command in commands:
             self._do(command)
@@ -124,7 +129,7 @@ class Node:
         self.after(restart_s, ready)
 
     def _keep(self, event: v.Event, value: int, commands: list[c.Command]) -> None:
-        if not isinstance(event, v.SliceReceived | v.ResultReceived):
+        if not isinstance(event, (v.SliceReceived, v.ResultReceived)):
             return
         if c.Discard(event) in commands:
             return

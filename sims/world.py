@@ -8,6 +8,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from protocols import entries as e
 from protocols import events as v
@@ -69,6 +70,9 @@ class World:
         """Of lives that are over."""
         self._steps: Counter[PeerId] = Counter()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._wakes: list[tuple[float, PeerId]] = []
+        """A heap: when each core wants to be woken. One that changed its mind is in it twice: what
+        is not its `due` any more is skipped."""
         self._order = itertools.count()
         for _ in range(peers):
             self.add_peer()
@@ -136,6 +140,7 @@ class World:
     def pause(self, node: Node, seconds: float) -> None:
         self.tell(f"pause {node.peer} for {seconds:.2f} s")
         node.paused_until = self.now + seconds
+        self.wake(node, max(node.deadline, node.paused_until))
 
     def cut(self, one: Node, other: Node) -> None:
         """The connection between two peers ends; whoever dialled dials again."""
@@ -225,16 +230,16 @@ class World:
 
     def run(self, *, until_s: float) -> None:
         """Run until every live peer has stopped, or the time is over."""
-        while self.now < until_s and (self.live or self.now < self.busy_until):
-            due, node = min(
-                ((max(node.deadline, node.paused_until), node) for node in self.live),
-                key=lambda pair: (pair[0], pair[1].peer),
-                default=(float("inf"), None),
-            )
-            if self._heap and self._heap[0][0] <= due:
-                self.now, _, action = heapq.heappop(self._heap)
+        heap, wakes = self._heap, self._wakes
+        while self.now < until_s and (self.now < self.busy_until or self._anybody()):
+            while wakes and not self._stands(*wakes[0]):
+                heapq.heappop(wakes)
+            due = wakes[0][0] if wakes else float("inf")
+            if heap and heap[0][0] <= due:
+                self.now, _, action = heapq.heappop(heap)
                 action()
-            elif node is not None and due < float("inf"):
+            elif wakes:
+                node = self.nodes[wakes[0][1]]
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
                 if node.running and node.deadline <= due:
@@ -243,19 +248,30 @@ class World:
             else:
                 return
 
+    def wake(self, node: Node, due: float) -> None:
+        """From now on the node is woken then, and not when it was to be before."""
+        node.due = due
+        if due < float("inf"):
+            heapq.heappush(self._wakes, (due, node.peer))
+
+    def _anybody(self) -> bool:
+        return any(node.running for node in self.nodes.values())
+
+    def _stands(self, due: float, peer: PeerId) -> bool:
+        """The peer still lives, and still wants to be woken just then."""
+        node = self.nodes[peer]
+        return node.due == due and node.running
+
     # What nodes ask for ---------------------------------------------------------------------
 
     def carry(
         self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: int = 0
     ) -> None:
         receiver = self.nodes[to]
-
-        def deliver() -> None:
-            if isinstance(event, v.StateReceived):
-                receiver.state_arrived(event, value)
-            else:
-                receiver.give(event, value)
-
+        if isinstance(event, v.StateReceived):
+            deliver = partial(receiver.state_arrived, event, value)
+        else:
+            deliver = partial(receiver.give, event, value)
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver)
 
     def dial(self, node: Node, address: str) -> None:

@@ -1,0 +1,50 @@
+"""Events after which nothing can be done that could not be done before: most of what comes.
+
+The core looks for what is possible after each event; here is when it need not look. Whatever is
+not named here counts as news. Must NOT hold anything, nor decide what is possible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import events as v
+from protocols import messages as m
+from protocols.raft import Raft
+
+if TYPE_CHECKING:
+    from protocols.core import PeerCore
+
+BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
+"""What comes all the time, and mostly brings nothing."""
+
+
+def mark(raft: Raft) -> tuple[object, ...]:
+    """Equal while what is committed, and who leads, are the same (and our disk is as good)."""
+    return (raft.term, raft.leader, raft.role, raft.commit_index, raft.disk.works)
+
+
+def is_beat(event: v.Event) -> bool:
+    """Nothing can follow from it unless our log, or the mark, is another one now."""
+    return isinstance(event, v.MessageReceived) and isinstance(event.message, BEATS)
+
+
+def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
+    """Nothing can follow from it unless the mark is another one now. The core's deadline is still
+    that of before this event: what is due by then may well make something possible."""
+    raft, part, relaying = core.raft, core.part, core.relaying
+    match event:
+        case v.DeadlineReached():
+            # Others have decisions to make, too, and relays reports to pass on.
+            return not raft.leads and now < min(part.deadline, relaying.deadline)
+        case v.MessageReceived(message=m.Ready()):
+            quiet = not raft.leads  # Only a leader counts who is ready.
+        case v.MessageReceived(message=m.Append()):
+            quiet = True  # What is not committed means nothing yet.
+        case v.Persisted():
+            quiet = raft.leader is not None  # A candidate's own vote may be safe now.
+        case v.SliceReceived() | v.ResultReceived():
+            quiet = not part.completes(event)
+        case _:
+            return False
+    return quiet and now < min(core.deadline, relaying.deadline)
