@@ -4,6 +4,8 @@ for those whom we lead.
 Must NOT end this peer: core.py does.
 """
 
+from collections.abc import Set
+
 from protocols.commands import Command, Send
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
@@ -12,7 +14,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId
 from protocols.links import Links
 from protocols.membership import Membership
-from protocols.messages import Leads, OnBranch, Seek
+from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek
 from protocols.participant import Participant
 from protocols.raft import Raft
 
@@ -76,6 +78,8 @@ class Company:
                     commands.append(self._links.gone(loss.peer, loss.why))
                     continue
             commands += self._links.renew(loss)
+        if self._links.liveness.beat_due(now):
+            self._links.liveness.watch(self._needed(now), now)
         for beat in self._links.due_heartbeats(now, self._members.index):
             commands += self._raft.beat(beat.peer) or [beat]
         found = self.hears_leader(now)
@@ -83,6 +87,19 @@ class Company:
         commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
         wanted = {**self._members.rivals, **readers}
         return commands + self._links.keep_up(now, self._me.peer, wanted, found=found)
+
+    def _needed(self, now: float) -> Set[PeerId]:
+        """Those whose silence concerns us. The leader needs everybody; all need the leader, voters
+        each other, and who waits for a result or a state needs those that make it."""
+        raft, up = self._raft, self._links.up
+        if raft.leads:
+            return up
+        needed = self._part.waits_for()
+        if raft.leader is not None:
+            needed.add(raft.leader)
+        if raft.me in raft.log.voters or not self.hears_leader(now):
+            needed.update(raft.log.voters)  # One of them leads next.
+        return needed & up or up
 
     def hears_leader(self, now: float) -> bool:
         """Somebody leads us, and speaks to us."""
@@ -99,16 +116,22 @@ class Company:
         info = self._members.readers.get(leader)
         return info.address if info else self._links.addresses.get(leader, "")
 
-    def told(self, peer: PeerId, message: OnBranch | Seek | Leads, now: float) -> list[Command]:
-        """Which branch a peer is on; or the question who leads, or the answer to it."""
+    def take(
+        self, peer: PeerId, message: Heartbeat | Here | OnBranch | Seek | Leads, now: float
+    ) -> list[Command]:
+        """What keeps a company together."""
         match message:
             case OnBranch():
                 self.forks.heard(peer, message)
                 return []
+            case Heartbeat() if peer not in self._links.liveness.watched:
+                return [Send(peer, Here())]  # It needs us, though we do not need it.
             case Seek():
                 return [Send(peer, Leads(self.leader_address()))]
-            case Leads(address=address):
-                return [] if self.hears_leader(now) else self._led_to(address)
+            case Leads() if not self.hears_leader(now):
+                return self._led_to(message.address)
+            case _:
+                return []
 
     def _led_to(self, address: str) -> list[Command]:
         return self._links.led_to(address, self._me.address, self._raft.log.last_index)

@@ -13,7 +13,8 @@ class ProtocolConfig:
     """Agreed by all peers; part of the run's digest."""
 
     heartbeat_interval_s: float = 0.5
-    """Each peer sends a heartbeat on every control connection this often."""
+    """The leader and everybody else, voters among each other, and who waits for a result and who
+    makes it, let each other hear of them this often."""
     election_timeout_s: float = 2.0
     """A voter that hears nothing of its leader for once to twice this long asks for an election;
     a leader that no majority answers in this time steps down."""

@@ -20,10 +20,14 @@ from protocols.links import Links
 from protocols.logbook import Logbook
 from protocols.office import Office
 from protocols.participant import Participant
+from protocols.relaying import Relaying
 from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
 RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
+BETWEEN_PEERS = (m.Fetch, m.FetchState, m.NoState)
+COMPANY = (m.Heartbeat, m.Here, m.OnBranch, m.Seek, m.Leads)
+RELAY = (m.Relay, m.Via, m.Relayed)
 NEVER = float("inf")
 
 
@@ -51,14 +55,12 @@ class PeerCore:
         self.part = Participant(me, self.members, founds=not join, kept=kept)
         self.standing = self.part.standing
         self.links = Links(contact)
+        self.relaying = Relaying(self.book, self.links)
         self.government = Government(self.raft, self.members, self.links)
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
         self.deadline = NEVER
         """Absolute time at which something happens by itself, as of the last event."""
-        self._patience = NEVER
-        """Of our rounds and decisions, as of the last look at what is possible: quiet events
-        change nothing about them."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
@@ -86,16 +88,14 @@ class PeerCore:
         if not (same and quiet.is_beat(event) and last_index == self.raft.log.last_index):
             self._tend(now)
             same = before == quiet.mark(self.raft)
-            same = same and quiet.is_quiet(
-                event, self.raft, self.part, now, deadline=self.deadline, patience=self._patience
-            )
+            same = same and quiet.is_quiet(event, self, now)
         if same:
             for command in self.raft.take():
                 self._emit(command, now)
         else:
             while not self.stopped and self._progress(now):
                 pass
-        self.deadline = self._next_deadline(looked=not same)
+        self.deadline = self._next_deadline()
         return self._out
 
     @property
@@ -159,6 +159,7 @@ class PeerCore:
                 self._rules(event.rules)
             case v.PeerConnected():
                 self._out += self.company.connected(event, now)
+                self.relaying.connected(event.peer)
             case v.PeerDisconnected():
                 self._out += self.company.disconnected(event, now)
             case v.Persisted():
@@ -190,10 +191,10 @@ class PeerCore:
         self.part.initial_digests = event.state_digests
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if self.company.forks.keeps_out(peer, message) or isinstance(message, m.Heartbeat):
+        if self.company.forks.keeps_out(peer, message):
             pass
-        elif isinstance(message, m.OnBranch | m.Seek | m.Leads):
-            self._out += self.company.told(peer, message, now)
+        elif isinstance(message, COMPANY):
+            self._out += self.company.take(peer, message, now)
         elif isinstance(message, RAFT):
             self.book.receive(peer, message, now)
         elif isinstance(message, m.Install):
@@ -204,22 +205,19 @@ class PeerCore:
             if peer != self.leader_id or self.leads:
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
-        elif isinstance(message, m.Fetch):
-            self._out += self.part.fetched(peer, message)
-        elif isinstance(message, m.FetchState):
-            self.standing.catchup.wanted(peer, message.index)
-        elif isinstance(message, m.NoState):
-            self.standing.no_state(peer, message.index, now)
+        elif isinstance(message, BETWEEN_PEERS):
+            self._out += self.part.asked(peer, message, now)
         elif isinstance(message, m.ReadLog):
             if self.office is not None:
                 self.office.asked(peer, message.index)
+        elif isinstance(message, m.Hurry):
+            if peer == self.leader_id:
+                self.part.hurried(message.stamp)
+        elif self.office is None or isinstance(message, RELAY):
+            self.relaying.take(peer, message, now)
         else:
-            if isinstance(message, m.Ready):
-                self.part.peer_ready(peer, message)
-            if self.office is not None:
-                diverged = self.office.leader.take(peer, message, now)
-                if diverged:
-                    self._out.append(c.Note("diverged", f"{self.name_of(peer)} {diverged}"))
+            for who, diverged in self.office.take(peer, message, now):
+                self._out.append(c.Note("diverged", f"{self.name_of(who)} {diverged}"))
 
     # The log --------------------------------------------------------------------------------
 
@@ -302,7 +300,9 @@ class PeerCore:
         connected, leader = self.links.up, self.leader_id
         if not self.leads and leader not in connected:
             leader = None
-        for command in self.part.advance(now, connected, leader):
+        hears = self.relaying.listener(leader)
+        ours = self.part.advance(now, connected, hears)
+        for command in (*ours, *self.relaying.advance(now, leader)):
             self._emit(command, now)
         if leader is not None and before == self._mark() and self.government.owes_word():
             self._emit(c.Send(leader, m.Told(self.raft.term)), now)
@@ -318,8 +318,11 @@ class PeerCore:
         while moved and not self.stopped:
             if self.government.follow(now):
                 self.part.new_leader()
+                self.relaying.new_leader()
             if self.office is not None and not self._going():
                 self.office.decide(now)
+                for command in self.office.orders(now):
+                    self._emit(command, now)
             for command in self.raft.take():
                 self._emit(command, now)
             moved = self._apply_committed(now)
@@ -361,8 +364,9 @@ class PeerCore:
         leader = self.leader_id
         if leader is None or not (self.leads or leader in self.links.up):
             return
-        for report in self.standing.news(self.raft.disk.why):
-            self._emit(c.Send(leader, report), now)
+        hears = self.relaying.listener(leader)
+        for report in self.standing.news(self.raft.disk.why, hears):
+            self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
     def _asked_to_leave(self, why: str) -> None:
         voters = self.links.up.intersection(self.raft.log.voters)
@@ -378,13 +382,11 @@ class PeerCore:
 
     # Helpers --------------------------------------------------------------------------------
 
-    def _next_deadline(self, *, looked: bool) -> float:
-        if looked:
-            office, decides = self.office, self.raft.settled
-            leader = office.leader.deadline() if office is not None and decides else NEVER
-            self._patience = min(self.part.deadline, leader)
-        forks = self.company.forks.deadline
-        deadline = min(self.links.deadline, self.raft.deadline, self._patience, forks)
+    def _next_deadline(self) -> float:
+        deadline = min(self.links.deadline, self.raft.deadline, self.part.deadline)
+        deadline = min(deadline, self.relaying.deadline, self.company.forks.deadline)
+        if self.office is not None and self.raft.settled:
+            deadline = min(deadline, self.office.leader.deadline())
         alone_since = self.company.leaderless_since
         if alone_since < deadline and self.finished:
             deadline = min(deadline, alone_since + self.rules.silence_timeout_s)

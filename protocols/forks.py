@@ -19,7 +19,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Version
 from protocols.links import Links
 from protocols.membership import Membership
-from protocols.messages import Control, Heartbeat, Kept, OnBranch
+from protocols.messages import Control, Heartbeat, Here, Kept, OnBranch
 from protocols.office import Office
 from protocols.participant import Participant
 from protocols.raft import Raft
@@ -103,7 +103,7 @@ class Forks:
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """It is about another branch of the log than ours."""
-        if peer == self._me.peer or isinstance(message, OnBranch | Heartbeat):
+        if peer == self._me.peer or isinstance(message, OnBranch | Heartbeat | Here):
             return False
         return self._is_foreign(peer)
 

@@ -113,5 +113,5 @@ class Links:
         return {peer: where for peer, where in self.addresses.items() if peer in self.up}
 
     def due_heartbeats(self, now: float, last_index: int) -> list[Send]:
-        """To everybody who is connected, when they are due."""
+        """To everybody whom we watch, when they are due."""
         return [Send(p, Heartbeat(last_index)) for p in self.liveness.due_heartbeats(now)]

@@ -1,12 +1,17 @@
 """Who is connected, who was heard of when, whose silence is too long.
 
-Must NOT decide what follows from a loss: that is the leader's.
+Ends of streams are noticed of everybody, silence only of those whom somebody named: heartbeats to
+everybody would grow with the square of the run. Must NOT decide whom we need (company.py), nor what
+follows from a loss: that is the leader's.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from protocols.config import ProtocolConfig
 from protocols.ids import PeerId
+
+NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +30,30 @@ class Liveness:
     def __init__(self, rules: ProtocolConfig) -> None:
         self.rules = rules
         self.up: set[PeerId] = set()
+        self.watched: frozenset[PeerId] = frozenset()
+        """Whose silence is a loss; they get heartbeats, and answer them."""
         self._heard: dict[PeerId, float] = {}
         """When each of `up` spoke last."""
         self._down: dict[PeerId, tuple[float, str]] = {}
         """Since when a connection is gone, and why."""
-        self._beat_at = float("inf")
+        self._beat_at = NEVER
+        self._silence_at = NEVER
+        """Nobody's silence is too long before this: `heard` only moves it away."""
+
+    def watch(self, peers: Set[PeerId], now: float) -> None:
+        """These from now on: the silence of who is new among them begins now."""
+        fresh = peers - self.watched
+        for peer in fresh & self._heard.keys():
+            self._heard[peer] = now
+        if fresh or len(peers) < len(self.watched):
+            self.watched = frozenset(peers)
+        self._look_ahead()
+
+    def heard_since(self, peer: PeerId, since: float) -> bool:
+        return self._heard.get(peer, since) > since
+
+    def beat_due(self, now: float) -> bool:
+        return now >= self._beat_at
 
     def connected(self, peer: PeerId, now: float) -> None:
         if not self.up:
@@ -37,6 +61,7 @@ class Liveness:
         self.up.add(peer)
         self._down.pop(peer, None)
         self._heard[peer] = now
+        self._look_ahead()
 
     def disconnected(self, peer: PeerId, why: str, now: float) -> None:
         self.up.discard(peer)
@@ -55,10 +80,10 @@ class Liveness:
 
     def due_heartbeats(self, now: float) -> list[PeerId]:
         """To whom a heartbeat is due now."""
-        if now < self._beat_at:
+        if not self.beat_due(now):
             return []
         self._beat_at = now + self.rules.heartbeat_interval_s
-        return sorted(self.up)
+        return sorted(self.up & self.watched)
 
     def lost(self, now: float) -> list[Loss]:
         """Peers that are lost from now on, each named once. Look before the heartbeats."""
@@ -69,26 +94,32 @@ class Liveness:
             # silence, not theirs, and nobody could come back to us.
             self._heard = dict.fromkeys(self._heard, now)
             self._down = {peer: (now, why) for peer, (_, why) in self._down.items()}
+            self._look_ahead()
         found = [
             Loss(peer, why, silent=False)
             for peer, (since, why) in self._down.items()
             if now >= since + self.rules.reconnect_grace_s
         ]
-        found += [
-            Loss(peer, f"silent for {now - heard:.1f} s", silent=True)
-            for peer, heard in self._heard.items()
-            if now >= heard + self.rules.silence_timeout_s
-        ]
+        if now >= self._silence_at:
+            found += [
+                Loss(peer, f"silent for {now - heard:.1f} s", silent=True)
+                for peer, heard in self._heard.items()
+                if peer in self.watched and now >= heard + self.rules.silence_timeout_s
+            ]
         for loss in found:
             self.gone(loss.peer)
+        if now >= self._silence_at:
+            self._look_ahead()
         return found
 
     def deadline(self) -> float:
-        deadline = self._beat_at if self.up else float("inf")
+        deadline = min(self._beat_at, self._silence_at) if self.up else NEVER
         if self._down:
             first, _ = min(self._down.values())
             deadline = min(deadline, first + self.rules.reconnect_grace_s)
-        if self._heard:
-            longest = min(self._heard.values())
-            deadline = min(deadline, longest + self.rules.silence_timeout_s)
         return deadline
+
+    def _look_ahead(self) -> None:
+        """When the silence of the one that was not heard of for longest would be too long."""
+        heard = [self._heard[peer] for peer in self.watched if peer in self._heard]
+        self._silence_at = min(heard, default=NEVER) + self.rules.silence_timeout_s

@@ -49,6 +49,23 @@ class Logbook:
         except LogError as error:
             raise RemoteProtocolError(peer, str(error)) from error
 
+    def relayed(self, peer: PeerId, append: m.Append) -> None:
+        """The leader's log through one of its relays, all of it committed. We have not heard the
+        leader by it, and it is not answered: the leader asks. Raises RemoteProtocolError."""
+        raft, previous = self.raft, append.previous_index
+        fits = previous < raft.log.base or raft.log.term_at(previous) == append.previous_term
+        if append.term != raft.term or append.run != raft.run or not fits:
+            return
+        try:
+            first = raft.log.merge(append.entries, peer, append, floor=raft.commit_index)
+        except LogError as error:
+            raise RemoteProtocolError(peer, str(error)) from error
+        if first is not None:
+            raft.disk.log_changed(first)
+            raft.durable_index = min(raft.durable_index, first - 1)
+        last = min(append.commit_index, previous + len(append.entries))
+        raft.commit_index = max(raft.commit_index, last)
+
     def install(self, peer: PeerId, piece: m.Install, now: float) -> bool:
         """A piece of a snapshot; True if it was the last one and took us forward."""
         raft = self.raft

@@ -43,7 +43,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing to say, still here; `index` is the sender's last log entry."""
+    """Nothing to say, still here, and need you; `index` is the sender's last log entry. Whoever
+    does not send heartbeats itself answers Here."""
 
     index: int
 
@@ -201,7 +202,7 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """To everybody: my contribution to this round is encoded and on its way."""
+    """To the leader: my contribution to this round is encoded and on its way."""
 
     stamp: Stamp
     contributor: Contributor
@@ -261,6 +262,63 @@ class Leave:
     """To the leader: I am going."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Answer to a Heartbeat, from somebody who does not need its sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """From the leader, to whom no round has counted yet: others wait for you in this one."""
+
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """From the leader: bring these, and nobody else, what is committed after `index`, and me what
+    they report."""
+
+    term: int
+    learners: tuple[PeerId, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Via:
+    """From the leader: this voter brings you the log and me what you report; "": nobody does."""
+
+    term: int
+    relay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """From a relay: the leader's log, as far as it is committed. It is not answered."""
+
+    append: Append
+
+
+Reported = Ready | Hold | Have | Waiting | Kept
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a learner said to its relay."""
+
+    peer: PeerId
+    incarnation: int
+    message: Reported
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """From a relay to the leader: several reports, in the order in which they came."""
+
+    term: int
+    reports: tuple[Report, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +415,12 @@ Control = (
     | Leave
     | OnBranch
     | Witnessing
+    | Hurry
+    | Here
+    | Relay
+    | Via
+    | Relayed
+    | Passed
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

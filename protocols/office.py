@@ -5,12 +5,16 @@ once it is committed.
 """
 
 from protocols.admission import Admission
+from protocols.commands import Command, Send
 from protocols.entries import Entry, Left, Lost, Restore
+from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.leader import Leader
 from protocols.links import Links
 from protocols.membership import Membership
+from protocols.messages import Control, Hurry, Passed
 from protocols.raft import Raft
+from protocols.relays import Relays
 from protocols.reports import Reports
 
 
@@ -39,6 +43,7 @@ class Office:
         """Connected peers outside the log that read it."""
         self.frozen = False
         """Nothing is decided: another branch of the log is here (forks.py)."""
+        self.relays = Relays(raft, links, head, reports)
         self._raft = raft
         for peer, info in head.readers.items():
             if links.incarnations.get(peer, 0) > info.incarnation:
@@ -59,9 +64,13 @@ class Office:
         known = self.head.readers.get(peer)
         if known is not None and known.incarnation < incarnation:
             self.leader.restarted(peer)
+        self.relays.connected(peer)
 
     def disconnected(self, peer: PeerId) -> None:
+        self.relays.disconnected(peer)
         self.askers.discard(peer)
+        for reports in self.leader.reports.rounds.values():
+            reports.hurried.discard(peer)  # What it was told may be lost.
 
     def readers(self) -> set[PeerId]:
         """Who gets the log: all in it, and who asked for it."""
@@ -70,8 +79,37 @@ class Office:
     def asked(self, peer: PeerId, index: int) -> None:
         """Somebody outside the log wants to read it."""
         self.askers.add(peer)
+        self.relays.disconnected(peer)
         self._raft.serve(self.readers())
         self._raft.serve_from(peer, index)
+
+    def take(self, peer: PeerId, message: Control, now: float) -> list[tuple[PeerId, str]]:
+        """A report, or several that a relay passes on; who differs from the majority, and how.
+
+        Raises RemoteProtocolError, when everything else is taken: others must not suffer for it.
+        """
+        if not isinstance(message, Passed):
+            diverged = self.leader.take(peer, message, now)
+            return [(peer, diverged)] if diverged else []
+        found: list[tuple[PeerId, str]] = []
+        wrong: list[RemoteProtocolError] = []
+        for report in self.relays.reported(peer, message):
+            try:
+                found += self.take(report.peer, report.message, now)
+            except RemoteProtocolError as error:
+                wrong.append(error)
+        if wrong:
+            raise wrong[0]
+        return found
+
+    def orders(self, now: float) -> list[Command]:
+        """What single peers have to do, beyond what the log says."""
+        if not self._raft.settled:
+            return []
+        here, reports = self._raft.up | {self._raft.me}, self.leader.reports
+        late = [x for f in range(self.head.fragments) for x in reports.newcomers(f, here)]
+        hurry: list[Command] = [Send(peer, Hurry(stamp)) for peer, stamp in late]
+        return hurry + self.relays.orders(now)
 
     def decide(self, now: float) -> bool:
         """Put everything into the log that can be decided now; True if there was something."""

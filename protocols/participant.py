@@ -15,7 +15,7 @@ from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version
 from protocols.membership import Membership
-from protocols.messages import Fetch, Kept, Ready
+from protocols.messages import Fetch, FetchState, Kept, NoState
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.wire import one_line
@@ -56,6 +56,15 @@ class Participant:
         for rounds in self.rounds:
             deadline = min(deadline, rounds.deadline)
         return deadline
+
+    def waits_for(self) -> set[PeerId]:
+        """Who sums what we contributed, or gives us a state."""
+        transfer = self.standing.catchup.transfer
+        needed = {transfer.cut.donor} if transfer is not None else set[PeerId]()
+        for rounds in self.rounds:
+            plan = self.members.open_plan(rounds.fragment) if rounds.own is not None else None
+            needed.update(plan.parts.owners if plan is not None else ())
+        return needed
 
     # What happens to us ---------------------------------------------------------------------
 
@@ -118,10 +127,23 @@ class Participant:
             return []
         return self.standing.state_received(event, self.rounds[event.fragment], now)
 
-    def peer_ready(self, peer: PeerId, message: Ready) -> None:
-        """Somebody contributed to a round."""
-        for rounds in self.of(message.stamp) if peer in self.members.receivers else []:
-            rounds.peer_ready(message.stamp, peer)
+    def hurried(self, stamp: Stamp) -> None:
+        """The leader says that others wait for us."""
+        for rounds in self.of(stamp):
+            rounds.hurried = stamp
+
+    def asked(
+        self, peer: PeerId, message: Fetch | FetchState | NoState, now: float
+    ) -> list[c.Command]:
+        """Somebody needs something of us, or cannot give what we need."""
+        match message:
+            case Fetch():
+                return self.fetched(peer, message)
+            case FetchState(index=index):
+                self.standing.catchup.wanted(peer, index)
+            case NoState(index=index):
+                self.standing.no_state(peer, index, now)
+        return []
 
     def fetched(self, peer: PeerId, message: Fetch) -> list[c.Command]:
         """Somebody lacks a result."""

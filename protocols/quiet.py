@@ -4,12 +4,18 @@ The core looks for what is possible after each event; here is when it need not l
 not named here counts as news. Must NOT hold anything, nor decide what is possible.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from protocols import events as v
 from protocols import messages as m
-from protocols.participant import Participant
 from protocols.raft import Raft
 
-BEATS = (m.Heartbeat, m.Append, m.Appended)
+if TYPE_CHECKING:
+    from protocols.core import PeerCore
+
+BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
 
 
@@ -23,23 +29,14 @@ def is_beat(event: v.Event) -> bool:
     return isinstance(event, v.MessageReceived) and isinstance(event.message, BEATS)
 
 
-def is_quiet(
-    event: v.Event,
-    raft: Raft,
-    part: Participant,
-    now: float,
-    *,
-    deadline: float,
-    patience: float,
-) -> bool:
-    """Nothing can follow from it unless the mark is another one now.
-
-    `deadline`: of the core, before this event; what is due by then may well make something
-    possible. `patience`: the same, of our rounds and decisions alone.
-    """
+def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
+    """Nothing can follow from it unless the mark is another one now. The core's deadline is still
+    that of before this event: what is due by then may well make something possible."""
+    raft, part, relaying = core.raft, core.part, core.relaying
     match event:
         case v.DeadlineReached():
-            return not raft.leads and now < patience  # A leader has decisions to make, too.
+            # Others have decisions to make, too, and relays reports to pass on.
+            return not raft.leads and now < min(part.deadline, relaying.deadline)
         case v.MessageReceived(message=m.Ready()):
             quiet = not raft.leads  # Only a leader counts who is ready.
         case v.MessageReceived(message=m.Append()):
@@ -50,4 +47,4 @@ def is_quiet(
             quiet = not part.completes(event)
         case _:
             return False
-    return quiet and now < deadline
+    return quiet and now < min(core.deadline, relaying.deadline)

@@ -49,9 +49,7 @@ class Raft:
         self._heard_at = -NEVER
         """When the leader spoke last."""
         self._timer = ElectionTimer(me)
-        self._granted: set[PeerId] = set()
-        self._quorum_at = NEVER
-        self._handing_over = False
+        self._granted, self._quorum_at, self._handing_over = set[PeerId](), NEVER, False
         self._out: list[Command] = []
         if saved is None:
             return
@@ -86,8 +84,7 @@ class Raft:
         persist = self.disk.collect(self.term, self.vote, self.log)
         if persist is not None:
             self._out.append(persist)
-        self._out += self.disk.kept()
-        out, self._out = self._out, []
+        out, self._out = self._out + self.disk.kept(), []
         return out
 
     def append(self, body: Entry) -> None:
@@ -104,6 +101,10 @@ class Raft:
     def serve_from(self, peer: PeerId, index: int) -> None:
         """A reader says that it has the log up to `index`."""
         self._out += self.replication.begin_from(peer, index, self._header())
+
+    def relay(self, peers: Collection[PeerId]) -> None:
+        """Others bring the log to these from now on."""
+        self._out += self.replication.relay(peers, self._header(), self.up)
 
     def connected(self, peer: PeerId, now: float) -> None:
         self.up.add(peer)
@@ -234,8 +235,7 @@ class Raft:
 
     @property
     def deadline(self) -> float:
-        mine = self._quorum_at if self.leads else self._timer.deadline
-        return min(mine, self.disk.retry_at)
+        return min(self._quorum_at if self.leads else self._timer.deadline, self.disk.retry_at)
 
     # Elections ------------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class Raft:
         index = held[len(held) // 2] if held else 0
         if index > self.commit_index and self.log.term_at(index) == self.term:
             self.commit_index = index
-            for peer in sorted(self.up):
+            for peer in sorted(self.up - self.replication.relayed):
                 self._out += self.replication.beat(peer, self._header())
         if self.me not in self.log.voters and not self.reconfiguring:
             self._step_down(now)  # We wrote down that we no longer vote, and it holds.

@@ -5,7 +5,7 @@ reader back, to a snapshot if what it lacks is not in the log any more. Must NOT
 committed (raft.py).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from protocols.commands import Command, Send
@@ -31,6 +31,8 @@ class Progress:
     """Messages with entries that it did not answer yet."""
     probing: bool = True
     """Where its log ends is a guess: one message at a time."""
+    expected: int = 0
+    """What a relay has brought it by the next heartbeat."""
 
 
 @dataclass(slots=True)
@@ -43,12 +45,18 @@ class Replication:
     """What is sent to those who lack more than the log still has."""
     acknowledged: set[PeerId] = field(default_factory=set[PeerId])
     """Who answered since somebody last looked."""
+    relayed: set[PeerId] = field(default_factory=set[PeerId])
+    """To whom others bring the log. Heartbeats ask them whether it has come."""
+    _strayed: set[PeerId] = field(default_factory=set[PeerId])
+    """Those to whom it had not."""
     _readers: dict[PeerId, Progress] = field(default_factory=dict[PeerId, Progress])
 
     def begin(self) -> None:
         """We lead now, and know nothing about anybody."""
         self._readers.clear()
         self.acknowledged.clear()
+        self.relayed.clear()
+        self._strayed.clear()
 
     def reads(self, peer: PeerId) -> bool:
         return peer in self._readers
@@ -66,6 +74,7 @@ class Replication:
         wanted = set(readers) - {self.me}
         for peer in self._readers.keys() - wanted:
             del self._readers[peer]
+        self.relayed &= wanted
         commands: list[Command] = []
         for peer in sorted(wanted - self._readers.keys()):
             self._readers[peer] = Progress(next=self.log.last_index + 1)
@@ -76,12 +85,14 @@ class Replication:
         """The reader says how far it is: it may be empty."""
         if peer not in self._readers:
             return []
+        self.relayed.discard(peer)
         self._readers[peer] = Progress(next=min(index, self.log.last_index) + 1)
         return self._send(peer, self._readers[peer], header)
 
     def restart(self, peer: PeerId) -> None:
         """Its connection is new or gone: what was under way is lost."""
         progress = self._readers.get(peer)
+        self.relayed.discard(peer)
         if progress is not None:
             progress.next, progress.under_way, progress.probing = progress.match + 1, 0, True
             if not progress.match:
@@ -90,8 +101,10 @@ class Replication:
     def publish(self, header: Append, up: set[PeerId]) -> list[Command]:
         """The log has a new entry."""
         commands: list[Command] = []
+        for peer in self.relayed.intersection(self.log.voters):
+            self._straight(peer)  # A relay brings only what is committed.
         for peer, progress in self._readers.items():
-            if peer in up:
+            if peer in up and peer not in self.relayed:
                 commands += self._send(peer, progress, header)
         return commands
 
@@ -100,6 +113,9 @@ class Replication:
         progress = self._readers.get(peer)
         if progress is None:
             return []
+        if peer in self.relayed:
+            progress.next = max(progress.expected, progress.match) + 1
+            progress.expected = header.commit_index
         # What is under way on the same connection comes first: it is there when this arrives.
         previous = progress.next - 1
         term = self.log.term_at(previous)
@@ -122,7 +138,32 @@ class Replication:
         else:
             progress.next = max(progress.match, min(answer.index, progress.next - 1)) + 1
             progress.probing, progress.under_way = True, 0
-        return self._send(peer, progress, header)
+            if peer in self.relayed:
+                self.relayed.discard(peer)
+                self._strayed.add(peer)
+        return self._send(peer, progress, header) if peer not in self.relayed else []
+
+    def relay(self, peers: Collection[PeerId], header: Append, up: set[PeerId]) -> list[Command]:
+        """Relays bring the log to exactly these from now on."""
+        commands: list[Command] = []
+        for peer in sorted(self.relayed.difference(peers)):
+            self._straight(peer)
+            commands += self._send(peer, self._readers[peer], header) if peer in up else []
+        for peer in (self._readers.keys() & set(peers)) - self.relayed:
+            self._readers[peer].expected = self._readers[peer].match
+            self.relayed.add(peer)
+        return commands
+
+    def take_strayed(self) -> set[PeerId]:
+        """Those whom their relays have not brought what they should, since somebody last looked."""
+        strayed, self._strayed = self._strayed, set()
+        return strayed
+
+    def _straight(self, peer: PeerId) -> None:
+        """From us, and from where we know that it is."""
+        self.relayed.discard(peer)
+        progress = self._readers[peer]
+        progress.next, progress.under_way, progress.probing = progress.match + 1, 0, True
 
     def _send(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
         """Whatever fits into the window."""

@@ -4,7 +4,7 @@ Everything here is bounded by the members and the open rounds. Must NOT decide (
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from protocols.contributions import check_contributor
@@ -28,6 +28,9 @@ class RoundReports:
     waiting: dict[PeerId, tuple[Stamp, frozenset[PeerId]]] = field(
         default_factory=dict[PeerId, tuple[Stamp, frozenset[PeerId]]]
     )
+
+    hurried: set[PeerId] = field(default_factory=set[PeerId])
+    """Who was told that others wait."""
 
     def everybody_ready(self, plan: Plan) -> bool:
         return set(plan.roster) <= self.ready.keys()
@@ -102,6 +105,18 @@ class Reports:
             for table in (reports.ready, reports.ready_at, reports.holds, reports.waiting):
                 table.pop(peer, None)
         self.forget_states(peer)
+
+    def newcomers(self, fragment: int, here: Set[PeerId]) -> list[tuple[PeerId, Stamp]]:
+        """Those `here` for whom somebody waits, and whom no round has counted yet: they are asked
+        to contribute early. Each is named once per connection and round."""
+        plan, reports = self.open(fragment)
+        commits = self.members.commits.get(fragment)
+        if plan is None or reports is None or not reports.ready or not commits:
+            return []  # In a first round all are new.
+        counted = {term.peer for term in commits[-1].contributors}
+        late = (here & set(plan.roster)) - counted - reports.ready.keys() - reports.hurried
+        reports.hurried |= late
+        return [(peer, plan.stamp) for peer in sorted(late)]
 
     def forget_states(self, peer: PeerId) -> None:
         """It does not hold what it said."""

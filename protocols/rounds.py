@@ -65,8 +65,8 @@ class FragmentRounds:
     )
     """By round: what was started or sent already, and to whom; it is undone for a peer when the
     connection with that peer is new."""
-    ready: dict[int, set[PeerId]] = field(default_factory=dict[int, set[PeerId]])
-    """Peers known to have contributed, by round."""
+    hurried: Stamp | None = None
+    """The leader said last that others wait for us in this round."""
     stall: Stall = field(default_factory=Stall)
     fetching: Fetching = field(default_factory=Fetching)
 
@@ -116,11 +116,6 @@ class FragmentRounds:
         plan = self.members.plan(self.fragment, stamp.round)
         if plan is not None and plan.stamp == stamp:
             self.held.add_result(stamp, part, PartResult(self.held.terms(plan, part), digest))
-
-    def peer_ready(self, stamp: Stamp, peer: PeerId) -> None:
-        """Somebody contributed to a round."""
-        if self.fence.may_count(stamp):
-            self.ready.setdefault(stamp.round, set()).add(peer)
 
     def applied(self, round_: int, digest: str) -> list[Command]:
         """The outer step is made: let the ranks go on if they wait for it."""
@@ -176,8 +171,8 @@ class FragmentRounds:
         self.base = NO_RANKS if self.base == NO_RANKS else VOID
         if self.own is not None:
             self.own.round = 0  # No round will count it.
-        self.given = self.awaited = self.applying = None
-        self.done, self.ready, self.held = {}, {}, Holdings()
+        self.given = self.awaited = self.applying = self.hurried = None
+        self.done, self.held = {}, Holdings()
         self.fetching.start_anew()
         self.stall.over()
 
@@ -186,8 +181,8 @@ class FragmentRounds:
         stays theirs, and counts there."""
         if self.own is not None:
             self.own.round, self.own.manifest = self.version + 1, ""
-        self.given = self.awaited = None
-        self.done, self.ready, self.held = {}, {}, Holdings()
+        self.given = self.awaited = self.hurried = None
+        self.done, self.held = {}, Holdings()
         self.fetching.start_anew()
         self.stall.over()
 
@@ -207,8 +202,12 @@ class FragmentRounds:
     @property
     def others_wait(self) -> bool:
         """Somebody contributed to the open round, and we are in its roster."""
-        plan = self.members.open_plan(self.fragment)
-        return bool(plan and self._counts(plan) and self.ready.get(plan.stamp.round))
+        plan, hurried = self.members.open_plan(self.fragment), self.hurried
+        if plan is None or hurried is None or not self._counts(plan):
+            return False
+        # A view or an attempt that came since still waits for us; another lineage does not.
+        here, there = plan.stamp, hurried
+        return (here.lineage, here.round) == (there.lineage, there.round)
 
     @property
     def behind(self) -> bool:
@@ -258,13 +257,13 @@ class FragmentRounds:
             )
         plan = self.members.open_plan(self.fragment)
         if plan is not None and not self.finished:
-            commands += self._offer(plan, connected)
+            commands += self._offer(plan, connected, leader)
             commands += self._reduce(plan)
             commands += self._share(plan, connected)
             commands += self._hold(plan, leader)
         return commands + self._complain(plan, now, leader)
 
-    def _offer(self, plan: Plan, connected: Set[PeerId]) -> list[Command]:
+    def _offer(self, plan: Plan, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
         """Encode our contribution once, and bring each slice to its owner."""
         round_ = plan.stamp.round
         if not self._counts(plan):
@@ -276,12 +275,9 @@ class FragmentRounds:
         if given is None:
             return []
         me = given.contributor(self.me)
-        self.ready.setdefault(round_, set()).add(self.me)
-        everyone = (connected & self.members.readers.keys()) | {self.me}
-        commands: list[Command] = [
-            Send(peer, Ready(plan.stamp, me))
-            for peer in self._anew(everyone, round_, "ready", plan.stamp)
-        ]
+        commands: list[Command] = []
+        if leader is not None and self._once(leader, round_, "ready", plan.stamp):
+            commands.append(Send(leader, Ready(plan.stamp, me)))
         view, borders = plan.stamp.view, plan.parts.borders
         for part, owner in enumerate(plan.parts.owners):
             if owner == self.me:
@@ -360,9 +356,8 @@ class FragmentRounds:
         self.version, self.state_digest = round_, digest
         self.fetching.start_anew()
         self.held.drop_slices(round_)
-        for table in (self.ready, self.done):
-            for old in [r for r in table if r < round_]:
-                del table[old]
+        for old in [r for r in self.done if r < round_]:
+            del self.done[old]
         needed = round_ if self.awaited is None else min(round_, self.awaited)
         self.held.drop_results(needed - KEEP_ROUNDS)
         return [ReleaseRound(self.fragment, needed - KEEP_ROUNDS)]

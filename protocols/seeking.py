@@ -4,14 +4,16 @@ A member learns it from the leader itself; a joiner, or a member that the leader
 here. Must NOT decide who leads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from protocols.commands import Command, Connect, Send
 from protocols.ids import PeerId
 from protocols.messages import ReadLog, Seek
 
 RETRY_S = 1.0
-"""Everybody is asked again after this time."""
+"""Others are asked, or the same again, after this time."""
+ASKED_MAX = 8
+"""At a time."""
 NEVER = float("inf")
 
 
@@ -24,6 +26,8 @@ class Seeking:
         self.address = ""
         """Where the leader was said to listen."""
         self._contact = contact
+        self._asked = 0
+        """Where to go on in the list of those who are connected."""
 
     def look(self, now: float, up: Mapping[PeerId, str], *, found: bool) -> list[Command]:
         """Ask when it is time to. `up`: who is connected, and where they listen."""
@@ -36,9 +40,17 @@ class Seeking:
             return []
         self.deadline = now + RETRY_S
         # Whom we are connected with may be as lost as we are: try where we were told to, too.
-        asks: list[Command] = [Send(peer, Seek()) for peer in sorted(up)]
+        asks: list[Command] = [Send(peer, Seek()) for peer in self._next(sorted(up))]
         places = {self._contact, self.address} - {"", *up.values()}
         return asks + [Connect(PeerId(""), address) for address in sorted(places)]
+
+    def _next(self, peers: Sequence[PeerId]) -> Sequence[PeerId]:
+        """Some of them, others each time: in a large run all seek at once."""
+        if len(peers) <= ASKED_MAX:
+            return peers
+        first = self._asked % len(peers)
+        self._asked = first + ASKED_MAX
+        return [*peers[first:], *peers[:first]][:ASKED_MAX]
 
     def told(self, address: str, addresses: Mapping[PeerId, str], index: int) -> list[Command]:
         """A connected peer says where the leader listens ("": it does not know either).

@@ -12,6 +12,7 @@ from protocols import entries as e
 from protocols import ids
 from protocols import image as i
 from protocols import messages as m
+from protocols.codes import ENTRIES, REPORTS
 from protocols.limits import (
     DIMENSIONS_MAX,
     ENTRIES_MAX,
@@ -95,6 +96,15 @@ def _entry(raw: object) -> Any:
     if type(code) is not int or code not in ENTRIES:
         raise WireError(f"unknown entry type {short(code)}")
     return struct(ENTRIES[code])(rest)
+
+
+def _report(raw: object) -> Any:
+    if not isinstance(raw, list) or not raw:
+        raise WireError("expected a report")
+    code, *rest = cast(list[object], raw)
+    if type(code) is not int or code not in REPORTS:
+        raise WireError(f"unknown report type {short(code)}")
+    return struct(REPORTS[code])(rest)
 
 
 def _only(cls: type) -> Check:
@@ -293,6 +303,13 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "leader": _name,
     },
     m.Witnessing: {"name": _name, "incarnation": _u32, "address": _name},
+    m.Here: {},
+    m.Relay: {"term": _u32, "learners": _peers, "index": _u63},
+    m.Via: {"term": _u32, "relay": _name},
+    m.Relayed: {"append": struct(m.Append)},
+    m.Report: {"peer": _peer_id, "incarnation": _u32, "message": _report},
+    m.Passed: {"term": _u32, "reports": _many(struct(m.Report), LIST_MAX)},
+    m.Hurry: {"stamp": _stamp},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,
@@ -343,56 +360,3 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
 }
 """Every type that may stand on the wire: its fields in order, each with its check."""
-
-MESSAGES: Mapping[int, type] = {
-    1: m.Hello,
-    2: m.BulkHello,
-    3: m.Refused,
-    4: m.Heartbeat,
-    5: m.ReadLog,
-    6: m.Append,
-    7: m.Join,
-    8: m.CaughtUp,
-    9: m.Able,
-    10: m.Unable,
-    11: m.Ready,
-    12: m.Hold,
-    13: m.Have,
-    14: m.Waiting,
-    15: m.Fetch,
-    16: m.Leave,
-    17: m.FetchState,
-    18: m.NoState,
-    19: m.Vote,
-    20: m.Voted,
-    21: m.Appended,
-    22: m.Install,
-    23: m.HandOver,
-    24: m.Told,
-    25: m.Kept,
-    26: m.Durable,
-    27: m.Seek,
-    28: m.Leads,
-    29: m.OnBranch,
-    30: m.Witnessing,
-    32: m.ContributionChunk,
-    33: m.ResultChunk,
-    34: m.StateChunk,
-}
-ENTRIES: Mapping[int, type] = {
-    1: e.Run,
-    2: e.Restore,
-    3: e.Cut,
-    4: e.Member,
-    5: e.Left,
-    6: e.Lost,
-    7: e.View,
-    8: e.Attempt,
-    9: e.Commit,
-    10: e.Elected,
-    11: e.Voter,
-    12: e.Witness,
-    13: e.Dropped,
-}
-CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}
-ENTRY_CODES: Mapping[type, int] = {cls: code for code, cls in ENTRIES.items()}

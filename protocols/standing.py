@@ -50,6 +50,7 @@ class Standing:
         """By fragment: what arrived while an outer step was being made."""
         self._told: dict[type, Control] = {}
         """By kind: what the leader heard last on the present connection."""
+        self._listener: PeerId | None = None
         self._against = ""
         """Who gave us a wrong state last."""
         self._adopting: set[int] = set()
@@ -174,9 +175,13 @@ class Standing:
             return []
         return rounds.state_received(version.round, version.state_digest)
 
-    def news(self, broken: str) -> list[Control]:
+    def news(self, broken: str, listener: PeerId | None) -> list[Control]:
         """What the leader does not know yet; the caller tells it. `broken`: why our disk takes
-        nothing, if it does not."""
+        nothing, if it does not. `listener` hears of our checkpoint: what an earlier one heard may
+        not have come to the leader."""
+        if listener != self._listener:
+            self._listener = listener
+            self._told.pop(Kept, None)
         reports = self._reports()
         if broken or Durable in self._told:
             reports[Durable] = Durable(not broken, broken)

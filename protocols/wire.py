@@ -13,6 +13,7 @@ import msgpack
 from protocols import entries as e
 from protocols import image as i
 from protocols import messages as m
+from protocols.codes import CODES, ENTRY_CODES, MESSAGES, REPORT_CODES
 from protocols.limits import (
     CONTROL_BYTES_MAX,
     LIST_MAX,
@@ -20,7 +21,7 @@ from protocols.limits import (
     SNAPSHOT_BYTES_MAX,
     TEXT_MAX,
 )
-from protocols.shapes import CODES, ENTRY_CODES, MESSAGES, WireError, short, struct
+from protocols.shapes import WireError, short, struct
 
 UNPACK_LIMITS: Mapping[str, Any] = {
     "use_list": True,
@@ -96,8 +97,9 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, tuple):
         return [_plain(item) for item in cast(tuple[object, ...], value)]
-    if type(value) in ENTRY_CODES:
-        return [ENTRY_CODES[type(value)], *_plain_fields(value)]
+    code = ENTRY_CODES.get(type(value)) or REPORT_CODES.get(type(value))
+    if code is not None:
+        return [code, *_plain_fields(value)]
     if hasattr(value, "__dataclass_fields__"):
         return _plain_fields(value)
     return value

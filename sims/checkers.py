@@ -133,7 +133,7 @@ class Checkers:
             "encoded": len(store.encoded),
             "slice names": sum(len(r.held.slices) for r in core.rounds),
             "result names": sum(len(r.held.results) for r in core.rounds),
-            "rounds done": sum(len(r.done) + len(r.ready) for r in core.rounds),
+            "rounds done": sum(len(r.done) for r in core.rounds),
             "views": len(core.members.views),
             "waiting for the disk": len(core.raft.disk.waiting) // 16,
             "reports": len(core.office.leader.reports.rounds) if core.office else 0,

@@ -269,7 +269,7 @@ def test_a_hello_says_where_the_leader_is() -> None:
         m.Leave("bye"),
         m.Fetch(Stamp(1, 0, 1, 0, 0, 1, 0), 0),
         caught_up(STRANGER, 5),
-        m.Heartbeat(99),
+        m.Here(),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -298,12 +298,11 @@ def test_what_a_leader_tells_itself_is_decided_upon_at_once() -> None:
     assert scene.entries(e.Commit) != []
 
 
-def test_a_strangers_contribution_does_not_hurry_our_ranks() -> None:
+def test_only_the_leader_hurries_our_ranks() -> None:
     scene = follower(B, C)
-    scene.meets(STRANGER)
-    scene.hears(STRANGER, m.Ready(scene.stamp(1), contributor(STRANGER)))
+    scene.hears(C, m.Hurry(scene.stamp(1)))
     assert not scene.core.rounds[0].others_wait
-    scene.hears(C, m.Ready(scene.stamp(1), contributor(C)))
+    scene.hears(A, m.Hurry(scene.stamp(1)))
     assert scene.core.rounds[0].others_wait
 
 

@@ -28,6 +28,7 @@ def test_who_is_connected_is_known_with_its_life_and_its_address() -> None:
 
 def test_heartbeats_say_how_far_our_log_is() -> None:
     links = linked()
+    links.liveness.watch({A}, 0.0)
     assert links.due_heartbeats(0.1, 7) == []
     assert links.due_heartbeats(0.6, 7) == [Send(A, Heartbeat(7))]
 
@@ -117,10 +118,11 @@ def test_a_silent_stranger_is_not_kept() -> None:
     assert [x.peer for x in gone] == [STRANGER]
 
 
-def test_a_silent_follower_is_dialled_again() -> None:
+def test_a_silent_owner_is_dialled_again() -> None:
     scene = follower(B, C)
+    scene.encode(1)
     said: list[c.Command] = []
-    for _ in range(int(RULES.silence_timeout_s)):
+    for _ in range(int(RULES.silence_timeout_s + RULES.heartbeat_interval_s)):
         scene.beat()
         said += scene.waits(1.0)
     assert [x.peer for x in said if isinstance(x, c.Disconnect)] == [C]

@@ -17,6 +17,7 @@ def watched() -> Liveness:
     liveness = Liveness(RULES)
     liveness.connected(A, 0.0)
     liveness.connected(B, 0.0)
+    liveness.watch({A, B}, 0.0)
     return liveness
 
 
@@ -44,6 +45,29 @@ def test_a_silent_peer_is_lost_once() -> None:
     assert liveness.lost(5.0) == [Loss(B, "silent for 5.0 s", silent=True)]
     assert liveness.up == {A}
     assert liveness.lost(5.0) == []
+
+
+def test_the_silence_of_others_is_none_of_our_business_nor_ours_of_theirs() -> None:
+    liveness = watched()
+    liveness.watch({A}, 1.0)
+    liveness.lost(1.0)
+    assert liveness.due_heartbeats(1.0) == [A]
+    tick(liveness, 20.0, alive=(A,))
+    liveness.disconnected(B, "end of stream", 20.0)
+    assert liveness.lost(20.25) == [Loss(B, "end of stream", silent=False)]
+
+
+def test_silence_counts_from_when_somebody_began_to_matter() -> None:
+    """It did not have to say anything before."""
+    liveness = watched()
+    liveness.watch({A}, 0.0)
+    tick(liveness, 10.0, alive=(A,))
+    liveness.watch({A, B}, 10.0)
+    liveness.heard(A, 14.5)
+    liveness.due_heartbeats(14.5)
+    assert liveness.lost(14.5) == []
+    assert liveness.deadline() == 15.0
+    assert liveness.lost(15.0) == [Loss(B, "silent for 5.0 s", silent=True)]
 
 
 def test_an_end_of_stream_has_a_short_grace() -> None:

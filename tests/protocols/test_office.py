@@ -6,9 +6,9 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.ids import Version
 from protocols.waiting import describe
-from tests.protocols.led import leading
+from tests.protocols.led import Led, a_rests, leading, say
 from tests.protocols.room import RULES, Room, is_message
-from tests.protocols.scenes import B, C, join
+from tests.protocols.scenes import B, C, D, join, state_digest
 
 
 def test_a_leader_that_dies_in_a_round_is_replaced_and_the_round_is_made_without_it() -> None:
@@ -182,3 +182,43 @@ def test_in_a_new_term_what_looks_missing_may_only_not_have_been_said_yet() -> N
     room.release()
     room.contribute("c")
     assert room.rosters() == [["b", "c"]]
+
+
+# Newcomers ----------------------------------------------------------------------------------
+
+
+def joined_by_d() -> Led:
+    """B and C have committed round 1; D is in the roster of round 2."""
+    scene = leading(B, C)
+    a_rests(scene)
+    say(scene, "ready", B, C)
+    say(scene, "hold", B, C)
+    for peer in (B, C):
+        scene.hears(peer, m.Have(scene.lineage, 0, 1, state_digest(1)))
+    scene.joins(D)
+    assert scene.core.members.views[-1].roster == (B, C, D)
+    return scene
+
+
+def test_a_newcomer_is_told_once_that_others_wait() -> None:
+    """Its ranks began in the middle of the others' round."""
+    scene = joined_by_d()
+    say(scene, "ready", B, round_=2)
+    ((to, hurry),) = scene.sent(m.Hurry)
+    assert (to, hurry.stamp.round) == (D, 2)
+    say(scene, "ready", C, round_=2)
+    assert scene.sent(m.Hurry) == [], "nor does C need it, which contributes each round"
+    scene.on(v.PeerDisconnected(D, "end of stream"))
+    scene.meets(D)
+    assert [to for to, _ in scene.sent(m.Hurry)] == [D], "the word may have been lost"
+
+
+def test_nobody_is_hurried_who_is_ready_or_whom_nobody_waits_for() -> None:
+    scene = joined_by_d()
+    assert scene.sent(m.Hurry) == []
+    say(scene, "ready", D, round_=2)
+    say(scene, "ready", B, round_=2)
+    assert scene.sent(m.Hurry) == []
+    first = leading(B, C, D)
+    say(first, "ready", B)
+    assert first.sent(m.Hurry) == [], "in the first round all are new, and began together"

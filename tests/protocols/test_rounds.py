@@ -1,5 +1,7 @@
 """One peer's part in rounds: what it does when, once, and again after a new connection."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocols import commands as c
@@ -41,8 +43,6 @@ def test_a_contribution_is_encoded_once_and_each_slice_goes_to_its_owner() -> No
     me, stamp = contributor(B), peer.stamp()
     assert peer.does() == [
         c.Send(A, m.Ready(stamp, me)),
-        c.Send(B, m.Ready(stamp, me)),
-        c.Send(C, m.Ready(stamp, me)),
         c.SendSlice(A, stamp, 0, BORDERS[0], BORDERS[1], me),
         c.SendSlice(C, stamp, 2, BORDERS[2], BORDERS[3], me),
     ]
@@ -68,8 +68,10 @@ def test_a_new_connection_gets_what_it_needs_again_and_the_others_do_not() -> No
     peer.contributes()
     peer.rounds.forget(C)
     again = peer.does()
-    assert sent(m.Ready, again) == [(C, m.Ready(peer.stamp(), contributor(B)))]
+    assert sent(m.Ready, again) == []
     assert [x.peer for x in again if isinstance(x, c.SendSlice)] == [C]
+    peer.rounds.forget(A)
+    assert sent(m.Ready, peer.does()) == [(A, m.Ready(peer.stamp(), contributor(B)))]
 
 
 def test_who_is_not_connected_gets_it_when_it_is() -> None:
@@ -312,13 +314,11 @@ def test_little_of_the_past_is_kept() -> None:
     peer = training()
     for round_ in range(1, 30):
         peer.gets_slices(A, C, round_=round_)
-        peer.rounds.peer_ready(peer.stamp(round_), A)
         peer.goes_through(A, C)
     rounds = peer.rounds
     assert {stamp.round for stamp in rounds.held.results} == {28, 29}
     assert rounds.held.slices == {}
     assert set(rounds.done) == {29}
-    assert set(rounds.ready) <= {29}
 
 
 # What others do -------------------------------------------------------------------------------
@@ -327,9 +327,11 @@ def test_little_of_the_past_is_kept() -> None:
 def test_early_ranks_contribute_when_others_wait_for_them() -> None:
     peer = training()
     assert not peer.rounds.others_wait
-    peer.rounds.peer_ready(peer.stamp(2), A)
+    peer.rounds.hurried = peer.stamp(2)
     assert not peer.rounds.others_wait, "of a later round"
-    peer.rounds.peer_ready(peer.stamp(), A)
+    peer.rounds.hurried = replace(peer.stamp(), lineage=7)
+    assert not peer.rounds.others_wait, "of a lineage that is over"
+    peer.rounds.hurried = peer.stamp()
     assert peer.rounds.others_wait
     peer.reads(e.Attempt(1, 0, 0, 1, 1, (A, C), (A, A, C), "b is late"))
     assert not peer.rounds.others_wait, "we are not in the roster"

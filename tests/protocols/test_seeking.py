@@ -5,7 +5,7 @@ from protocols import messages as m
 from protocols.commands import Connect, Send
 from protocols.ids import PeerId
 from protocols.messages import ReadLog, Seek
-from protocols.seeking import RETRY_S, Seeking
+from protocols.seeking import ASKED_MAX, RETRY_S, Seeking
 from tests.protocols.led import leading
 from tests.protocols.scenes import RULES, A, B, C, Follower, follower
 
@@ -55,6 +55,19 @@ def test_who_is_connected_with_the_lost_alone_also_tries_the_place_that_it_was_t
     seeking.look(5.0, {C: "c:1"}, found=False)
     asked = seeking.look(6.0, {C: "c:1"}, found=False)
     assert asked == [Send(C, Seek()), Connect(PeerId(""), "a:1")]
+
+
+def test_in_a_large_run_some_are_asked_at_a_time_and_others_the_next_time() -> None:
+    """When a leader dies, everybody seeks."""
+    seeking = Seeking("")
+    up = {PeerId(f"p{i:02}.1"): f"p{i:02}:1" for i in range(20)}
+    seeking.look(5.0, up, found=False)
+    asked = [
+        [x.peer for x in seeking.look(now, up, found=False) if isinstance(x, Send)]
+        for now in (6.0, 7.0, 8.0)
+    ]
+    assert [len(some) for some in asked] == [ASKED_MAX] * 3
+    assert {peer for some in asked for peer in some} == up.keys()
 
 
 def test_a_leader_that_is_connected_is_asked_for_its_log() -> None:

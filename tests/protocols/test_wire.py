@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols import codes, ids, limits, shapes, wire
 from protocols import entries as e
-from protocols import ids, limits, shapes, wire
 from protocols import messages as m
 
 TEXT = st.text(st.characters(categories=["L", "N", "P"]), max_size=20)
@@ -49,7 +49,7 @@ def made(cls: type) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{name: of(hints[name], name) for name in shapes.SHAPES[cls]})
 
 
-@pytest.mark.parametrize("cls", list(shapes.MESSAGES.values()), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", list(codes.MESSAGES.values()), ids=lambda cls: cls.__name__)
 def test_every_message_comes_back_equal(cls: type[m.Message]) -> None:
     @settings(max_examples=25, deadline=None)
     @given(made(cls))
@@ -60,7 +60,7 @@ def test_every_message_comes_back_equal(cls: type[m.Message]) -> None:
     check()
 
 
-@pytest.mark.parametrize("cls", list(shapes.ENTRIES.values()), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", list(codes.ENTRIES.values()), ids=lambda cls: cls.__name__)
 def test_every_entry_comes_back_equal(cls: type[e.Entry]) -> None:
     @settings(max_examples=15, deadline=None)
     @given(made(cls))
@@ -73,9 +73,9 @@ def test_every_entry_comes_back_equal(cls: type[e.Entry]) -> None:
 
 
 def test_every_type_of_the_unions_has_a_code_and_a_shape() -> None:
-    assert set(shapes.MESSAGES.values()) == set(get_args(m.Message))
-    assert set(shapes.ENTRIES.values()) == set(get_args(e.Entry))
-    for cls in (*shapes.MESSAGES.values(), *shapes.ENTRIES.values()):
+    assert set(codes.MESSAGES.values()) == set(get_args(m.Message))
+    assert set(codes.ENTRIES.values()) == set(get_args(e.Entry))
+    for cls in (*codes.MESSAGES.values(), *codes.ENTRIES.values()):
         fields = [name for name in get_type_hints(cls) if not name.startswith("_")]
         assert list(shapes.SHAPES[cls]) == fields, cls
 

@@ -1,0 +1,139 @@
+"""Which voter carries the log to which learner, and brings back what that reports: the leader's
+plan, so that its own load does not grow with the run.
+
+A relay is only ever a shorter way: whoever gets nothing through one is served by the leader itself.
+Must NOT carry anything (relaying.py), nor decide anything about rounds.
+"""
+
+from binascii import crc32
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from protocols.commands import Command, Send
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PeerId
+from protocols.links import Links
+from protocols.membership import Membership
+from protocols.messages import Passed, Relay, Report, Via
+from protocols.raft import Raft
+from protocols.reports import Reports
+
+LEARNERS_MIN = 8
+"""Fewer are served by the leader itself: a relay costs each of them a hop."""
+LAG_MAX = 64
+"""Who lacks more entries reads from the leader, until it has caught up."""
+DIRECT_ROUNDS = 4
+"""For whom a relay was no help, the leader itself does its work for so many reduction timeouts."""
+
+
+def deal(learners: Iterable[PeerId], relays: Iterable[PeerId]) -> dict[PeerId, PeerId]:
+    """Who relays for whom: the same for the same two sets, and the loss of a relay moves only its
+    own learners (rendezvous hashing)."""
+    among = sorted(relays)
+    if not among:
+        return {}
+    return {
+        learner: max(among, key=lambda relay: crc32(f"{relay} {learner}".encode()))
+        for learner in learners
+    }
+
+
+@dataclass(slots=True)
+class Relays:
+    """Of one leader, for one term."""
+
+    raft: Raft
+    links: Links
+    members: Membership
+    """What the leader's whole log says."""
+    reports: Reports
+    via: dict[PeerId, PeerId] = field(default_factory=dict[PeerId, PeerId])
+    """By learner: its relay."""
+    _ever: set[tuple[PeerId, PeerId]] = field(default_factory=set[tuple[PeerId, PeerId]])
+    """Every (relay, learner) of this term: what is under way may be of an earlier plan."""
+    _direct_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    _look_at: float = 0.0
+
+    # What happens ---------------------------------------------------------------------------
+
+    def connected(self, peer: PeerId) -> None:
+        """What it was told on an earlier connection is void, and so is what it carried."""
+        self.disconnected(peer)
+
+    def disconnected(self, peer: PeerId) -> None:
+        if self.via.pop(peer, None) is not None or peer in self.via.values():
+            self._look_at = 0.0
+
+    def reported(self, relay: PeerId, passed: Passed) -> list[Report]:
+        """What of it counts. Raises RemoteProtocolError for what nobody asked this peer to say."""
+        if passed.term != self.raft.term:
+            return []  # Whoever it is of repeats it in this term.
+        for report in passed.reports:
+            if (relay, report.peer) not in self._ever:
+                raise RemoteProtocolError(relay, f"speaks for {report.peer}, and is not its relay")
+        lives = self.links.incarnations
+        return [
+            report
+            for report in passed.reports
+            # Another life of it holds nothing of what an earlier one said.
+            if report.peer in self.raft.up and lives.get(report.peer) == report.incarnation
+        ]
+
+    # The plan -------------------------------------------------------------------------------
+
+    def orders(self, now: float) -> list[Command]:
+        """Look at each heartbeat, and when a relay or one of its learners is gone."""
+        if now < self._look_at:
+            return []
+        rules = self.raft.rules
+        self._look_at = now + rules.heartbeat_interval_s
+        for peer in self._overdue(now) | self.raft.replication.take_strayed():
+            self._direct_until[peer] = now + DIRECT_ROUNDS * rules.reduction_timeout_s
+        voters, liveness = self.raft.log.voters, self.links.liveness
+        relays = [x for x in voters if liveness.heard_since(x, now - rules.election_timeout_s)]
+        learners = self._learners(now)
+        wanted = deal(learners, relays) if len(learners) >= LEARNERS_MIN else {}
+        changed = {x for x in wanted.keys() | self.via.keys() if wanted.get(x) != self.via.get(x)}
+        return self._change(changed, wanted) if changed else []
+
+    def _change(self, changed: set[PeerId], wanted: dict[PeerId, PeerId]) -> list[Command]:
+        raft, before = self.raft, self.via
+        told = {x for table in (before, wanted) for p in changed if (x := table.get(p))}
+        index = min((raft.replication.match(peer) for peer in changed & wanted.keys()), default=0)
+        self.via = wanted
+        self._ever.update((relay, learner) for learner, relay in wanted.items())
+        raft.relay(wanted)
+        commands: list[Command] = []
+        for relay in sorted(told & raft.up):
+            share = tuple(sorted(x for x, theirs in wanted.items() if theirs == relay))
+            commands.append(Send(relay, Relay(raft.term, share, index)))
+        for learner in sorted(changed & raft.up):
+            commands.append(Send(learner, Via(raft.term, wanted.get(learner, PeerId("")))))
+        return commands
+
+    def _learners(self, now: float) -> list[PeerId]:
+        """Who can be served through a relay."""
+        raft, replication = self.raft, self.raft.replication
+        least = max(1, raft.commit_index - LAG_MAX)
+        direct = {peer for peer, until in self._direct_until.items() if now < until}
+        there = (raft.up & self.members.receivers.keys()) - direct - set(raft.log.voters)
+        return sorted(
+            peer for peer in there if peer in self.via or replication.match(peer) >= least
+        )
+
+    def _overdue(self, now: float) -> set[PeerId]:
+        """Learners of whom something is missing that others have said long ago. They may be slow,
+        or their relay may keep it to itself: before anybody is left out, the leader asks itself."""
+        found: set[PeerId] = set()
+        for fragment in range(self.members.fragments):
+            plan, reports = self.reports.open(fragment)
+            if plan is None or reports is None or not reports.ready:
+                continue
+            rules, said = self.raft.rules, reports.ready.keys()
+            patience_s, since = rules.round_grace_s / 2, min(reports.ready_at.values())
+            if reports.everybody_ready(plan):
+                patience_s, since = rules.reduction_timeout_s / 2, reports.plan_since
+                said = reports.holders(plan).keys()
+            if now >= since + patience_s:
+                found |= set(plan.roster) - said
+        return found & self.via.keys()

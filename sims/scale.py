@@ -1,0 +1,262 @@
+"""How much each peer says and hears as a run grows: `python -m sims.scale --peers 200 --json`.
+
+A healthy simulated world, no faults. Messages are counted between two commits, so that joining is
+not in it. Must NOT judge: the figures stand in docs/scale.md, their bounds in the tests.
+"""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated
+
+import typer
+
+from protocols import events as v
+from protocols import messages as m
+from protocols.errors import ConfigError
+from protocols.ids import PeerId
+from protocols.limits import PEERS_MAX
+from sims.world import World
+
+WARM_UP_ROUNDS = 2
+"""Not counted: the first round begins while the last peers join."""
+GROWTH = (10, 25, 50, 100, 200)
+VIRTUAL_S_MAX = 3600.0
+DELAY_S = 0.01
+COMPUTE_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the peers of one role sent and received, per peer and counted round."""
+
+    peers: int
+    sent: float
+    received: float
+    sent_max: float
+    """By the busiest of them."""
+    received_max: float
+    bulk_sent: float
+    bulk_received: float
+    beats_sent_per_s: float
+    """Heartbeats, virtual seconds."""
+    beats_received_per_s: float
+    sent_by_type: dict[str, float]
+    received_by_type: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run."""
+
+    peers: int
+    rounds: int
+    """Committed."""
+    wall_s: float
+    virtual_s: float
+    joining_virtual_s: float
+    """Until the first round was committed."""
+    round_s: float
+    """Virtual, on average, of those that are counted."""
+    ordinary: Load | None
+    relays: Load | None
+    leader: Load
+    violations: list[str]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one peer sent and received while the count was on."""
+
+    sent: Counter[str] = field(default_factory=Counter[str])
+    received: Counter[str] = field(default_factory=Counter[str])
+    bulk_sent: int = 0
+    bulk_received: int = 0
+    beats_sent: int = 0
+    beats_received: int = 0
+
+
+class CountingWorld(World):
+    """Counts what is handed to the network, from the end of the warm-up to the last commit."""
+
+    def __init__(self, seed: int, *, peers: int, rounds: int) -> None:
+        self.tallies: dict[PeerId, Tally] = {}
+        self.committed_at: list[float] = []
+        """By round, from the first one on."""
+        self.leader: PeerId | None = None
+        self.relays: frozenset[PeerId] = frozenset()
+        self._warm_up, self._rounds = min(WARM_UP_ROUNDS, rounds - 1), rounds
+        self._news: dict[tuple[PeerId, PeerId, type], tuple[int, int]] = {}
+        super().__init__(seed, peers=peers, outer_steps=rounds)
+        self.network.delay_s, self.compute_s = DELAY_S, COMPUTE_S
+
+    @property
+    def counted_s(self) -> float:
+        """Virtual."""
+        return self.committed_at[-1] - self.committed_at[self._warm_up - 1]
+
+    def carry(
+        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: int = 0
+    ) -> None:
+        if len(self.checkers.commits) > len(self.committed_at):
+            self._committed()
+        counting = self._warm_up <= len(self.committed_at) < self._rounds
+        if isinstance(event, v.MessageReceived):
+            beat = self._is_beat(sender, to, event.message)
+            if counting:
+                self._count(sender, to, type(event.message).__name__, beat=beat)
+        elif counting:
+            self._of(sender).bulk_sent += 1
+            self._of(to).bulk_received += 1
+        super().carry(sender, to, purpose, event, value)
+
+    def _committed(self) -> None:
+        self.committed_at.append(self.now)
+        for node in self.leaders:
+            self.leader = node.peer
+            if node.core.office is not None:
+                self.relays = frozenset(node.core.office.relays.via.values())
+
+    def _count(self, sender: PeerId, to: PeerId, kind: str, *, beat: bool) -> None:
+        if beat:
+            self._of(sender).beats_sent += 1
+            self._of(to).beats_received += 1
+        else:
+            self._of(sender).sent[kind] += 1
+            self._of(to).received[kind] += 1
+
+    def _of(self, peer: PeerId) -> Tally:
+        return self.tallies.setdefault(peer, Tally())
+
+    def _is_relayed(self, one: PeerId, other: PeerId) -> bool:
+        office = self.nodes[one].core.office or self.nodes[other].core.office
+        return office is not None and not office.relays.via.keys().isdisjoint((one, other))
+
+    def _is_beat(self, sender: PeerId, to: PeerId, message: m.Control) -> bool:
+        """It says only that its sender lives: an append, or its answer, without anything new.
+        Who has a relay gets no other appends of the leader."""
+        if isinstance(message, m.Append | m.Appended) and self._is_relayed(sender, to):
+            return not (isinstance(message, m.Append) and message.entries)
+        match message:
+            case m.Heartbeat() | m.Here():
+                return True
+            case m.Append(entries=(), term=term, commit_index=index):
+                news = term, index
+            case m.Appended(matches=True, term=term, index=index):
+                news = term, index
+            case _:
+                return False
+        key = sender, to, type(message)
+        known = self._news.get(key)
+        self._news[key] = news
+        return known == news
+
+
+def measure(peers: int, rounds: int, *, seed: int = 0) -> Measured:
+    """One healthy run. Raises ConfigError if it does not come to its end."""
+    began = time.monotonic()
+    world = CountingWorld(seed, peers=peers, rounds=rounds)
+    world.run(until_s=VIRTUAL_S_MAX)
+    if len(world.committed_at) < rounds or world.leader is None:
+        raise ConfigError(f"{peers} peers committed {len(world.committed_at)} of {rounds} rounds")
+    counted = rounds - min(WARM_UP_ROUNDS, rounds - 1)
+
+    def load(who: Iterable[PeerId]) -> Load | None:
+        return _load([world.tallies[peer] for peer in who], counted, world.counted_s)
+
+    ordinary = world.tallies.keys() - world.relays - {world.leader}
+    leader = load([world.leader])
+    assert leader is not None
+    return Measured(
+        peers=peers,
+        rounds=rounds,
+        wall_s=round(time.monotonic() - began, 1),
+        virtual_s=round(world.now, 1),
+        joining_virtual_s=round(world.committed_at[0], 1),
+        round_s=round(world.counted_s / counted, 2),
+        ordinary=load(ordinary),
+        relays=load(world.relays),
+        leader=leader,
+        violations=world.checkers.violations,
+    )
+
+
+def _load(tallies: Sequence[Tally], rounds: int, seconds: float) -> Load | None:
+    """None: nobody has this role."""
+    if not tallies:
+        return None
+    per = len(tallies) * rounds
+    sent, received = [t.sent.total() for t in tallies], [t.received.total() for t in tallies]
+    by_type = sum((t.sent for t in tallies), Counter[str]())
+    from_type = sum((t.received for t in tallies), Counter[str]())
+    return Load(
+        peers=len(tallies),
+        sent=round(sum(sent) / per, 2),
+        received=round(sum(received) / per, 2),
+        sent_max=round(max(sent) / rounds, 2),
+        received_max=round(max(received) / rounds, 2),
+        bulk_sent=round(sum(t.bulk_sent for t in tallies) / per, 2),
+        bulk_received=round(sum(t.bulk_received for t in tallies) / per, 2),
+        beats_sent_per_s=round(sum(t.beats_sent for t in tallies) / len(tallies) / seconds, 2),
+        beats_received_per_s=round(
+            sum(t.beats_received for t in tallies) / len(tallies) / seconds, 2
+        ),
+        sent_by_type={kind: round(n / per, 2) for kind, n in sorted(by_type.items())},
+        received_by_type={kind: round(n / per, 2) for kind, n in sorted(from_type.items())},
+    )
+
+
+def main(
+    peers: Annotated[int, typer.Option(help="How many.", min=3, max=PEERS_MAX)] = 200,
+    rounds: Annotated[int, typer.Option(help="Outer steps to commit.", min=2)] = 50,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Measure 10, 25, 50, 100 and 200 peers.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the peers' speeds and the lines' jitter.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Count what each peer of a healthy simulated run sends and receives.
+
+    Per peer and round: control messages and bulk payloads; heartbeats per peer and second.
+
+    \b
+    Examples:
+      python -m sims.scale --peers 200 --rounds 50 --json
+      python -m sims.scale --growth --rounds 20
+    """
+    results: list[Measured] = []
+    sizes = GROWTH if growth else (peers,)
+    for number, size in enumerate(sizes, start=1):
+        if sys.stderr.isatty():
+            line = f"\r{number} of {len(sizes)}: {size} peers, {rounds} rounds"
+            print(line, end="", file=sys.stderr, flush=True)  # noqa: T201
+        results.append(measure(size, rounds, seed=seed))
+    if sys.stderr.isatty():
+        print(file=sys.stderr)  # noqa: T201
+    if as_json:
+        runs = [asdict(result) for result in results]
+        print(json.dumps({"growth": runs} if growth else runs[0]))  # noqa: T201
+    else:
+        print(table(results))  # noqa: T201
+    sys.exit(1 if any(result.violations for result in results) else 0)
+
+
+def table(results: Sequence[Measured]) -> str:
+    """For a person: one line per size, in Markdown."""
+    lines = [
+        "| peers | wall s | ordinary: sent, received | relay: sent, received "
+        "| leader: sent, received | heartbeats/s: ordinary, relay, leader |",
+        "|---|---|---|---|---|---|",
+    ]
+    for x in results:
+        roles = [f"{r.sent}, {r.received}" if r else "-" for r in (x.ordinary, x.relays, x.leader)]
+        beats = [str(r.beats_sent_per_s) if r else "-" for r in (x.ordinary, x.relays, x.leader)]
+        lines.append(f"| {x.peers} | {x.wall_s} | {' | '.join(roles)} | {', '.join(beats)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    typer.run(main)
