@@ -274,7 +274,7 @@ class Raft:
     def _stand(self, now: float, *, urgent: bool) -> None:
         self._vote(self.term + 1, self.me)
         self._become(Role.CANDIDATE, None)
-        self._granted = set()
+        self._granted = set[PeerId]()
         self._arm(now)
         self.disk.promise(self.me, Voted(self.term, True, pre=False))
         self._ask(self.log.voters, pre=False, urgent=urgent)

@@ -106,7 +106,7 @@ def _plain(value: object) -> object:
 
 
 def _plain_fields(value: Any) -> list[object]:
-    return [_plain(getattr(value, name)) for name in _names(cast(type, type(value)))]
+    return [_plain(getattr(value, name)) for name in _names(type(value))]
 
 
 @cache
