@@ -106,6 +106,7 @@ class Admission:
             seats=(),
             voters=(),
             salt=self.members.index,
+            remaining=kept.remaining,
         )
 
     def over(self, now: float, *, patience_s: float) -> bool:

@@ -84,7 +84,7 @@ class PeerCore:
                 self._emit(command, now)
         else:
             self._advance(now)
-        return self._out
+        return [*self.standing.drawing.news(), *self._out]
 
     @property
     def deadline(self) -> float:
@@ -154,7 +154,7 @@ class PeerCore:
             case v.Bootstrap():
                 self._bootstrap(event, now)
             case v.RunAccepted():
-                self.standing.accepted = True
+                self.part.accepted(event)
                 self._rules(event.rules)
             case v.PeerConnected():
                 self._out += self.company.connected(event, now)

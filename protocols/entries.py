@@ -6,6 +6,7 @@ Every peer applies entries in order, each once a majority of the voters has it o
 from dataclasses import dataclass
 
 from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
+from protocols.samples import ALL_REMAIN, Grant, Remaining, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Restore:
     """Who votes from now on; none: as before. Only force may name some."""
     salt: int
     """Two restores from one cut are two lineages."""
+    remaining: Remaining = ALL_REMAIN
+    """The ledger at the cut: what was committed after it is leased again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,21 @@ class Commit:
     result_digest: str
     previous_state_digest: str
     """Of the round before, by majority; "" when nobody had reported yet."""
+    samples: tuple[Samples, ...] = ()
+    """Of the anchor fragment: what each contributor's steps saw, in the order of `contributors`;
+    () if nobody accounts for any."""
 
 
-Entry = Run | Elected | Voter | Restore | Cut | Member | Left | Lost | View | Attempt | Commit
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """These samples are these peers', in bulk and ahead of need."""
+
+    grants: tuple[Grant, ...]
+
+
+Entry = (
+    Run | Elected | Voter | Restore | Cut | Member | Left | Lost | View | Attempt | Commit | Lease
+)
 
 
 @dataclass(frozen=True, slots=True)

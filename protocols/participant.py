@@ -60,7 +60,9 @@ class Participant:
                 for rounds in self.rounds:
                     rounds.trainers_lost()
             case v.ContributionReady(fragment=fragment, tokens=tokens, steps=steps):
-                return self.rounds[fragment].contribute(tokens=tokens, steps=steps, now=now)
+                return self.rounds[fragment].contribute(
+                    tokens=tokens, steps=steps, now=now, samples=event.samples
+                )
             case v.Encoded():
                 self.rounds[event.fragment].encoded(event.round, event.manifest)
             case v.PartReduced(stamp=stamp):
@@ -81,6 +83,11 @@ class Participant:
             case _:
                 raise AssertionError(f"unknown event {event!r}")
         return []
+
+    def accepted(self, event: v.RunAccepted) -> None:
+        """Our shell takes part in the run."""
+        self.standing.accepted = True
+        self.standing.drawing.ahead = event.samples_ahead
 
     def payload(self, event: v.SliceReceived | v.ResultReceived) -> list[c.Command]:
         """Bytes of somebody: they are kept, or dropped and counted (I3)."""
@@ -135,6 +142,7 @@ class Participant:
             FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
             for f in range(self.members.fragments)
         ]
+        self.standing.drawing.anchor = self.rounds[0]
         if not self.standing.accepted:
             return [c.CheckRun(run)]
         for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from protocols.catchup import Catchup
 from protocols.commands import AdoptKept, AdoptState, Command, Note
+from protocols.drawing import Drawing
 from protocols.entries import Cut
 from protocols.events import KeptAdopted, StateReceived
 from protocols.hellos import Identity
@@ -37,6 +38,7 @@ class Standing:
         self.me = me
         self.members = members
         self.trainers = Trainers()
+        self.drawing = Drawing(me, members)
         self.catchup = Catchup("" if founds else "new" if me.incarnation == 1 else "restarted")
         self.accepted = False
         """Our shell looked at the agreed run and takes part in it."""
@@ -192,6 +194,7 @@ class Standing:
         if self.is_member:
             able = self.trainers.able and not self.catchup.needed
             reports.append(Able() if able else Unable(self.trainers.why_not))
+            reports += self.drawing.wants()
         if self.accepted and self.catchup.asking and not self.leaving:
             asking, against = self.catchup.asking, self._against
             reports.append(Join(me.name, me.incarnation, me.address, asking, against))

@@ -12,6 +12,7 @@ import msgpack
 from protocols import entries as e
 from protocols import image as i
 from protocols import messages as m
+from protocols.checks import WireError, short
 from protocols.limits import (
     CONTROL_BYTES_MAX,
     LIST_MAX,
@@ -19,7 +20,7 @@ from protocols.limits import (
     SNAPSHOT_BYTES_MAX,
     TEXT_MAX,
 )
-from protocols.shapes import CODES, ENTRY_CODES, MESSAGES, WireError, short, struct
+from protocols.shapes import CODES, ENTRY_CODES, MESSAGES, struct
 
 UNPACK_LIMITS: Mapping[str, Any] = {
     "use_list": True,

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols import entries as e
+from protocols.checks import WireError
 from protocols.ids import PeerId, Version
 from protocols.image import Granted, Image
 from protocols.membership import Membership
-from protocols.shapes import WireError
 from protocols.wire import decode_image, encode_image
 from tests.protocols.scenes import (
     BORDERS,

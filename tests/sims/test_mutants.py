@@ -8,8 +8,8 @@ import typer
 
 from protocols.raft import Raft
 from protocols.rounds import FragmentRounds
-from sims.mutants import Hunt, StuckError, cpu_limit, hunt_all, main, what_fails
-from sims.mutations import MUTANTS, Edit, Mutant, UnplantableError
+from sims.mutants import MUTANTS, Hunt, StuckError, cpu_limit, hunt_all, main, what_fails
+from sims.mutations import Edit, Mutant, UnplantableError
 
 EASY = ("no-rebase", "rebases-and-carries", "sums-without-the-missing")
 """One of the first seeds catches each of these."""
