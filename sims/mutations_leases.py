@@ -3,6 +3,7 @@
 Must NOT run anything (mutants.py).
 """
 
+from protocols.admission import Admission
 from protocols.ledger import Ledger
 from protocols.membership import Membership
 from protocols.rounds import FragmentRounds
@@ -54,10 +55,6 @@ LEASE_MUTANTS = (
     Mutant(
         "restores-the-newest-ledger",
         "What was committed after the cut is taken for trained, though the model has lost it.",
-        Edit(
-            Membership.remaining_at,
-            "for taken in (x for commit in ahead for x in commit.samples):",
-            "for taken in ():",
-        ),
+        Edit(Admission.restore, "kept.remaining", "self.members.ledger.remaining"),
     ),
 )

@@ -39,7 +39,9 @@ def test_a_wrong_rebase_and_a_partial_sum_are_caught() -> None:
     verdicts = hunt(*EASY, seeds=10)
     assert {name: caught for name, (caught, _) in verdicts.items()} == dict.fromkeys(EASY, True)
     assert verdicts["no-rebase"][1].endswith("are thrown away")
-    assert verdicts["rebases-and-carries"][1].endswith("are counted already")
+    assert verdicts["rebases-and-carries"][1].endswith(
+        ("are counted already", "are thrown away")  # The core may notice it first, by the samples.
+    )
     assert "its commit says" in verdicts["sums-without-the-missing"][1]
 
 
