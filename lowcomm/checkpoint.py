@@ -71,7 +71,7 @@ class PeerCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatCut:
-    """Who had which place in the split of the data: the same peers get it back."""
+    """Who had which number in the run: the same peers get it back."""
 
     peer: str
     name: str

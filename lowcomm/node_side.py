@@ -104,7 +104,7 @@ class NodeSide:
         return await self._initial
 
     def provide(self, slot: int, rank_state: Path | None) -> None:
-        """The log says which part of the data is ours: the ranks may attach."""
+        """The log lets us in: the ranks may attach."""
         if self._slot < 0:
             self._slot, self._rank_state = slot, rank_state
             self._attach()

@@ -52,7 +52,7 @@ class Restore:
     inner_step: int
     tokens: int
     seats: tuple[PeerInfo, ...]
-    """Who had which place in the split of the data: the same peers get it back."""
+    """Who had which number in the run: the same peers get it back."""
     voters: tuple[PeerId, ...]
     """Who votes from now on; none: as before. Only force may name some."""
     salt: int

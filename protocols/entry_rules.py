@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocols import entries as e
 from protocols.ids import FragmentParts, PeerId, PeerInfo
-from protocols.samples import well_formed
+from protocols.samples import is_sound, well_formed
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -68,7 +68,7 @@ def _member(members: Membership, info: PeerInfo) -> str:
 def _restore(members: Membership, restore: e.Restore) -> str:
     if [version.fragment for version in restore.versions] != list(range(members.fragments)):
         return "has a Restore that does not name every fragment"
-    return "" if well_formed(restore.remaining.samples) else "restores no set of samples"
+    return "" if is_sound(restore.remaining) else "has a Restore to no set of samples"
 
 
 def _cut(members: Membership, cut: e.Cut) -> str:

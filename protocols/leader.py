@@ -33,7 +33,7 @@ from protocols.messages import (
 from protocols.raft import Raft
 from protocols.reduction import cut_parts, replace_owners
 from protocols.reports import Reports, RoundReports
-from protocols.samples import Samples, well_formed
+from protocols.samples import Samples, is_sound
 from protocols.wire import one_line
 
 NEVER = float("inf")
@@ -83,7 +83,7 @@ class Leader:
                 self.able.discard(peer)
             case Told():
                 self.told.add(peer)
-            case Kept() if peer in self.members.seats and well_formed(message.remaining.samples):
+            case Kept() if peer in self.members.seats and is_sound(message.remaining):
                 self.admission.kept[peer] = message
             case Durable(works=works, why=why):
                 self.broken.pop(peer, None)

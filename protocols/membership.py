@@ -64,7 +64,7 @@ class Membership:
     commits: dict[int, list[e.Commit]] = field(default_factory=dict[int, list[e.Commit]])
     """Newest last, by fragment."""
     seats: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
-    """Everybody who ever had a slot of the data, gone or not."""
+    """Everybody who ever took part, gone or not."""
     returned: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """The newest view when each came (back) as a joiner: in that one it counts no more."""
     losses: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
@@ -81,7 +81,7 @@ class Membership:
         return {**self.members, **self.joiners}
 
     def slot_of(self, peer: PeerId) -> int:
-        """The peer's slot of the data: the one it had, or the next free one."""
+        """The peer's number: the one it had, or the next free one."""
         seat = self.seats.get(peer)
         if seat is not None:
             return seat.slot

@@ -56,6 +56,12 @@ def well_formed(samples: Samples) -> bool:
     return rises and all(0 <= one.start < one.stop for one in samples)
 
 
+def is_sound(remaining: Remaining) -> bool:
+    """Can a ledger be in this state?"""
+    samples = remaining.samples
+    return well_formed(samples) and (not samples or samples[-1].stop <= remaining.frontier)
+
+
 def count(samples: Samples) -> int:
     return sum(one.stop - one.start for one in samples)
 
