@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lowcomm.config import NodeConfig, run_from_json, validate
 from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
+from lowcomm.data.lease import NodeLease
 from peers.bus import Result
 from peers.lifeline import Attached, TensorPlace
 from peers.rank_client import RankClient
@@ -53,10 +54,10 @@ class Peer:
         """The run is over: the parameters are its last ones, and `batches` has ended."""
         self.evaluation_due = False
         """The daemon wants to know how good the parameters are now; answer by `evaluated`."""
-        self.data_step = 0
-        """Which batch of this node's part of the data comes next."""
+        self.lease = NodeLease()
+        """For a method: what this node may train, and what its steps saw of it."""
         self._corpus_directory = Path(configured.corpus)
-        self._slot = -1
+        self._joined = False
         # All ranks see a wrong number here, before any of them waits for the others.
         rank_rows(np.empty((self.run.data.batch, 0), np.int64), rank, world_size)
 
@@ -75,12 +76,13 @@ class Peer:
         Without a dataset: the run's text, int64 [rows, window + 1] on the CPU, where `rows` is
         this rank's share of `run.data.batch`; the first `window` tokens of a row go in, its last
         `window` are predicted. With one: `rows` of its items, joined by torch's default_collate.
-        In one pass over the data no two nodes, and no two ranks, get the same sample.
+        No two nodes, and no two ranks, get the same sample in one pass over the data, whoever
+        comes and goes. Take one batch for each `method.step()`; a loader may run some ahead.
 
         Raises LowcommError before the method is made, because with it the daemon says which part
         of the data is this node's; ConfigError if there is not enough data.
         """
-        if self._slot < 0:
+        if not self._joined:
             raise LowcommError("make the method before the batches: it asks which data is ours")
         return self._until_finished(self._text() if dataset is None else self._items(dataset))
 
@@ -88,16 +90,14 @@ class Peer:
         """For a method: report the layout, of which this rank writes `elements`. Blocks until
         the run has taken it; prints why and exits if the run refuses it."""
         attached = self.client.attach(tensors, elements=elements)
-        self._slot = attached.slot
+        self._joined = True
         return attached
 
     def follow(self, result: Result) -> None:
         """For a method: these are the parameters now."""
         self.finished = result.finish
         self.evaluation_due = result.evaluate
-        # Never back: samples of an uncounted contribution stay in the parameters. Never behind
-        # the run: whoever had our part of the data before us may have trained up to there.
-        self.data_step = max(self.data_step, result.inner_step)
+        self.lease.renew(result.samples)
 
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
         """Show these figures; never blocks. `step` and `tokens` (of all ranks) count from the
@@ -116,38 +116,28 @@ class Peer:
         """Let the last messages out; idempotent. The daemon takes it for the end of this rank."""
         self.client.close()
 
-    def _until_finished(self, make: Callable[[int], Any]) -> Iterator[Any]:
+    def _until_finished(self, make: Callable[[list[int]], Any]) -> Iterator[Any]:
         while not self.finished:
-            step = self.data_step
-            self.data_step += 1
-            yield make(step)
+            yield make(self.lease.draw(self.run.data.batch))
 
-    def _text(self) -> Callable[[int], "Tensor"]:
+    def _text(self) -> Callable[[list[int]], "Tensor"]:
         import torch
 
-        data = self.run.data
-        split = Batches(
-            self.corpus.train,
-            window=data.window,
-            batch=data.batch,
-            seed=self.run.seed,
-            slot=self._slot,
-        )
-        return lambda step: torch.from_numpy(self._share(split.node_batch(step)))
+        text = Batches(self.corpus.train, window=self.run.data.window, seed=self.run.seed)
+        return lambda samples: torch.from_numpy(self._share(text.of(samples)))
 
-    def _items(self, dataset: Dataset) -> Callable[[int], Any]:
+    def _items(self, dataset: Dataset) -> Callable[[list[int]], Any]:
         import torch.utils.data as torch_data
 
         if len(dataset) == 0:
             raise ConfigError("the dataset has no items")
-        # Its items are split as the windows of a text would be: one of one-byte windows, which
+        # Its items are found as the windows of a text would be: one of one-byte windows, which
         # are numbered like the items, and of which nothing is stored.
-        text = np.broadcast_to(np.uint8(0), len(dataset) + 1)
-        split = Batches(
-            text, window=1, batch=self.run.data.batch, seed=self.run.seed, slot=self._slot
+        items = Batches(
+            np.broadcast_to(np.uint8(0), len(dataset) + 1), window=1, seed=self.run.seed
         )
-        return lambda step: torch_data.default_collate(
-            [dataset[int(index)] for index in self._share(split.windows(step))]
+        return lambda samples: torch_data.default_collate(
+            [dataset[int(index)] for index in self._share(items.windows(samples))]
         )
 
     def _share(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

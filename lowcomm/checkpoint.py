@@ -27,6 +27,7 @@ import xxhash
 from lowcomm.config import validate
 from lowcomm.outer import F32, state_digest
 from protocols.errors import ConfigError, LowcommError
+from protocols.samples import ALL_REMAIN, Remaining
 
 SCHEMA = 1
 MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
@@ -70,7 +71,7 @@ class PeerCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatCut:
-    """Who had which place in the split of the data: the same peers get it back."""
+    """Who had which number in the run: the same peers get it back."""
 
     peer: str
     name: str
@@ -89,6 +90,8 @@ class Cut:
     own: PeerCut
     seats: tuple[SeatCut, ...]
     """Of everybody who ever took part."""
+    remaining: Remaining = ALL_REMAIN
+    """Which samples are not committed at that round."""
 
     def __post_init__(self) -> None:
         assert self.fragments, "a cut has at least fragment 0"

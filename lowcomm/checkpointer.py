@@ -26,6 +26,7 @@ from lowcomm.outer import F32
 from lowcomm.replica import Replica
 from protocols.core import PeerCore
 from protocols.membership import Membership
+from protocols.samples import Remaining
 
 CHECKPOINTS = "checkpoints"
 RANK_STATES = "rank-state"
@@ -78,8 +79,11 @@ class Checkpointer:
         round_, _ = replica.version(0)
         if busy or round_ <= self._last_round:
             return
+        remaining = core.members.remaining_at(round_)
+        if remaining is None:
+            return  # Our state is so old that it is about to be replaced.
         self._last_round = round_
-        cut = _cut(core, replica, self.rank_state(round_).name)
+        cut = _cut(core, replica, self.rank_state(round_).name, remaining)
         job = self._job(cut, replica)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
@@ -154,7 +158,7 @@ class Checkpointer:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _cut(core: PeerCore, replica: Replica, rank_state: str) -> Cut:
+def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining) -> Cut:
     members, me = core.members, core.me
     assert members.run is not None
     inner_step, tokens = _progress(members, replica.version(0)[0])
@@ -181,6 +185,7 @@ def _cut(core: PeerCore, replica: Replica, rank_state: str) -> Cut:
             SeatCut(peer=x.peer, name=x.name, incarnation=x.incarnation, slot=x.slot)
             for x in sorted(members.seats.values(), key=lambda x: x.slot)
         ),
+        remaining=remaining,
     )
 
 

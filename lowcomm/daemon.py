@@ -23,7 +23,7 @@ from lowcomm.journal import Journal
 from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
 from lowcomm.replica import Replica, check_memory, free_memory_bytes
-from lowcomm.reporting import report_metrics, status_json, tell_entry
+from lowcomm.reporting import report_metrics, status_json, tell_entry, tell_samples
 from peers.driver import Driver
 from peers.faults import Fault, FaultInjector
 from peers.link import Link
@@ -189,7 +189,7 @@ class Daemon:
         agreed = startup.run_entry(
             run, run_id=run_id, founder=self.core.me.peer, corpus_digest=digest, layout=layout
         )
-        self.driver.feed(v.RunAccepted(run.protocol))
+        self.driver.feed(startup.accepted(run))
         self.driver.feed(v.Bootstrap(agreed, digests))
 
     def _hold(self, replica: Replica) -> None:
@@ -244,13 +244,15 @@ class Daemon:
         self._check_memory(run.layout)
         self._hold(Replica(method(agreed.method), run.layout))
         self.node.configure(agreed)
-        self.driver.feed(v.RunAccepted(agreed.protocol))
+        self.driver.feed(startup.accepted(agreed))
 
-    def handle(self, command: c.Resume | c.Applied | c.Note | c.Stop) -> None:
+    def handle(self, command: c.Resume | c.Leased | c.Applied | c.Note | c.Stop) -> None:
         """What the core decided, beyond moving bytes."""
         match command:
             case c.Resume():
                 self.node.resume(command)
+            case c.Leased():
+                self.node.leased(command)
             case c.Applied():
                 self._tell(command)
             case c.Note(kind=kind, text=text):
@@ -331,6 +333,7 @@ class Daemon:
         sent, received = self.mesh.bytes_moved()
         if self._stop.outcome == "finished" and self.replica is not None:
             version, digest = self.replica.version(0)
+            tell_samples(self)
             self.journal.write(
                 "finished",
                 outer_steps=version,

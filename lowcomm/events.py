@@ -249,13 +249,22 @@ class Note(Event):
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples(Event):
+    """How many samples are committed, as this peer knows, and how many of those that somebody
+    held and lost were leased again. The first falls when the run goes back to a checkpoint."""
+
+    committed: int
+    again: int
+
+
 KINDS: Mapping[str, type[Event]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "_", record.__name__).lower(): record  # RanksLost: ranks_lost
     for record in (
         *(Start, Listening, Waiting, Member, Lost, Left, View, Attempt, Ready, Commit, Metrics),
         *(Fault, RanksReady, RanksLost, SnapshotServed, SnapshotReceived, Checkpoint, Evaluated),
         *(Finished, Stopped, Diverged, Layout, Note, Elected, Restored, Forked, Dropped, GaveUp),
-        Witness,
+        *(Witness, Samples),
     )
 }
 """By the `kind` that stands in the file."""

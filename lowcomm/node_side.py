@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowcomm.config import RunConfig, run_to_json
-from lowcomm.startup import layout_difference
+from lowcomm.startup import interval_samples, layout_difference
 from peers import rank_events as r
 from peers.rank_config import RanksConfig
 from peers.ranks import RankGroup
@@ -21,6 +21,7 @@ from peers.supervisor import CommandSpawner, Spawner, ZygoteSpawner
 from protocols import commands as c
 from protocols import events as v
 from protocols.ids import TensorSpec
+from protocols.samples import Samples, count
 
 if TYPE_CHECKING:
     from lowcomm.daemon import Daemon
@@ -46,6 +47,10 @@ class NodeSide:
         self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
         self._initial: asyncio.Future[tuple[str, ...]] | None = None
         """Digests of the initial state, when our ranks make it."""
+        self._lease: Samples = ()
+        """What the ranks may draw."""
+        self._waiting: list[c.Resume] = []
+        """Results that the ranks get once there is enough to train on."""
         self._uncounted: dict[int, tuple[int, int]] = {}
         """(steps, tokens) of work that no round has counted, by fragment."""
         self._counted_before = (0, 0)
@@ -99,7 +104,7 @@ class NodeSide:
         return await self._initial
 
     def provide(self, slot: int, rank_state: Path | None) -> None:
-        """The log says which part of the data is ours: the ranks may attach."""
+        """The log lets us in: the ranks may attach."""
         if self._slot < 0:
             self._slot, self._rank_state = slot, rank_state
             self._attach()
@@ -116,11 +121,22 @@ class NodeSide:
 
     # Results --------------------------------------------------------------------------------
 
+    def leased(self, command: c.Leased) -> None:
+        """What the ranks may draw is another set now."""
+        self._lease = command.samples
+        waiting, self._waiting = self._waiting, []
+        for resume in waiting:
+            self.resume(resume)
+
     def resume(self, command: c.Resume) -> None:
-        """Give the ranks what they go on with."""
+        """Give the ranks what they go on with, and what they train on until the next result."""
         replica, run = self._daemon.replica, self._daemon.run_config
         assert replica is not None
         assert run is not None
+        if count(self._lease) < interval_samples(run) and not command.finish:
+            # After a Restore, say. Whatever is applied meanwhile is in the result too, then.
+            self._waiting.append(command)
+            return
         full, fragment = command.kind == "full", command.fragment
         if full:
             self._uncounted.pop(fragment, None)
@@ -139,6 +155,7 @@ class NodeSide:
             finish=command.finish,
             evaluate=command.finish and self._daemon.core.leads,
             snapshot=snapshot,
+            samples=self._lease,
         )
 
     async def wait_finished(self, timeout_s: float) -> None:
@@ -176,6 +193,7 @@ class NodeSide:
                 daemon.journal.write("ranks_lost", attempt=attempt, why=why)
                 self._counted_before = (self.steps, self.tokens)
                 self._uncounted.clear()
+                self._waiting.clear()
                 daemon.driver.feed(v.TrainersLost(why))
             case r.RanksFinished():
                 self._finished.set()
@@ -204,7 +222,7 @@ class NodeSide:
         steps, tokens = steps + event.steps, tokens + event.tokens
         self._uncounted[event.fragment] = (steps, tokens)
         daemon.replica.take_local(event.fragment, local)
-        daemon.driver.feed(v.ContributionReady(event.fragment, tokens, steps))
+        daemon.driver.feed(v.ContributionReady(event.fragment, tokens, steps, event.samples))
         round_ = daemon.core.members.committed(event.fragment) + 1
         daemon.journal.write(
             "ready",

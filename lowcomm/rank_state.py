@@ -47,13 +47,11 @@ class RankFile:
         return self.directory / f"rank-{self.rank}-of-{self.world_size}.safetensors"
 
 
-def save_rank_state(
-    file: RankFile, parameters: Parameters, optimizer: Optimizer, *, data_step: int
-) -> None:
+def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:
     """Write this rank's file: whole and synced, or not at all. Makes the directory if needed.
 
-    `data_step` is handed back by `load_rank_state`. Raises OSError, and RankStateError when the
-    optimizer keeps anything but tensors and plain values.
+    Raises OSError, and RankStateError when the optimizer keeps anything but tensors and plain
+    values.
     """
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -75,15 +73,15 @@ def save_rank_state(
             else:
                 raise RankStateError(f"{entry} is a {type(value).__name__}, which has no format")
     header = _identity(file, parameters, optimizer)
-    header |= {"data_step": data_step, "values": values, "sharded": sharded}
+    header |= {"values": values, "sharded": sharded}
     file.directory.mkdir(parents=True, exist_ok=True)
     _replace(file.path, tensors, {HEADER: json.dumps(header)})
 
 
-def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> int | None:
-    """Give `optimizer` what a rank like this one has saved, and return the `data_step`.
+def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> bool:
+    """Give `optimizer` what a rank like this one has saved.
 
-    None, and an untouched optimizer, when there is no such file, or it is damaged, or comes from
+    False, and an untouched optimizer, when there is no such file, or it is damaged, or comes from
     another rank, world size, class of optimizer, or set of parameters and shapes.
     """
     try:
@@ -91,12 +89,11 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
             header: dict[str, Any] = json.loads(opened.metadata()[HEADER])
             identity = _identity(file, parameters, optimizer)
             if any(header[key] != value for key, value in identity.items()):
-                return None
+                return False
             tensors: dict[str, Tensor] = {
                 entry: opened.get_tensor(entry)
                 for entry in opened.keys()  # noqa: SIM118 - it is no mapping.
             }
-        data_step = int(header["data_step"])
         for entry in cast("list[str]", header["sharded"]):
             tensors[entry] = _like(parameters[_split(entry)[1]], tensors[entry])
         entries: dict[str, Any] = {**tensors, **header["values"]}
@@ -105,7 +102,7 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
             key, name = _split(entry)
             state.setdefault(name, {})[key] = value
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-        return None
+        return False
     names = {parameter: name for name, parameter in parameters.items()}
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     # torch's own loader puts each tensor where this optimizer wants it (a fused step: the GPU).
@@ -119,7 +116,7 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
             "param_groups": optimizer.state_dict()["param_groups"],
         }
     )
-    return data_step
+    return True
 
 
 def _identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> dict[str, Any]:

@@ -21,13 +21,14 @@ METRICS_INTERVAL_S = 1.0
 
 async def report_metrics(daemon: Daemon) -> None:
     """About each second, for ever: figures, and a wait that is new."""
-    loop, told = asyncio.get_running_loop(), ""
+    loop, told, samples = asyncio.get_running_loop(), "", (0, 0)
     while True:
         await asyncio.sleep(METRICS_INTERVAL_S)
         wait = describe(daemon.core, loop.time())
         if wait.phase in ("joining", "waiting") and wait.reason != told:
             daemon.journal.write("waiting", reason=wait.reason)
         told = wait.reason
+        samples = tell_samples(daemon, told=samples)
         node = daemon.node
         if node.steps:
             sent, received = daemon.mesh.bytes_moved()
@@ -40,6 +41,15 @@ async def report_metrics(daemon: Daemon) -> None:
                 bytes_sent=sent,
                 bytes_received=received,
             )
+
+
+def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """How far the run is in its data, if it is elsewhere than `told`; returns where."""
+    ledger = daemon.core.members.ledger
+    now = (ledger.consumed, ledger.again)
+    if now != told:
+        daemon.journal.write("samples", committed=now[0], again=now[1])
+    return now
 
 
 def status_json(daemon: Daemon) -> str:
@@ -58,6 +68,8 @@ def status_json(daemon: Daemon) -> str:
             "until_s": wait.until - now if wait.until < float("inf") else None,
             "inner_steps": node.steps,
             "tokens": node.tokens,
+            "samples": members.ledger.consumed,
+            "samples_again": members.ledger.again,
             "tokens_per_s": node.tokens_per_s,
             "loss": node.loss,
             "bytes_sent": sent,

@@ -20,12 +20,16 @@ from lowcomm.methods.base import Method
 from lowcomm.replica import LayoutError, fragment_elements
 from peers.wal import FILE as WAL_FILE
 from protocols import entries as e
+from protocols import events as v
 from protocols.errors import ConfigError, RefusedError
 from protocols.ids import PeerId, TensorSpec, Version
 from protocols.messages import Kept
 
 DROPPED = "dropped"
 """Where a node keeps what branches left that were given up."""
+INTERVALS_AHEAD = 8
+"""Samples are leased for so many rounds, so that they last while nobody leads, and so that the log
+gets one entry in four rounds; what a node holds when it goes others train later."""
 
 
 def new_run_id() -> int:
@@ -130,6 +134,16 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
     return agreed
 
 
+def interval_samples(run: RunConfig) -> int:
+    """What the ranks of a node draw between two results."""
+    return run.method.inner_steps * run.data.batch
+
+
+def accepted(run: RunConfig) -> v.RunAccepted:
+    """This node takes part."""
+    return v.RunAccepted(run.protocol, INTERVALS_AHEAD * interval_samples(run))
+
+
 def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) -> str:
     """Name the first parameter in which two models differ; "" when they are equal."""
     for theirs, ours in zip(agreed, mine, strict=False):
@@ -163,7 +177,8 @@ def kept_in(cut: Cut) -> Kept:
     """A checkpoint's cut, as other peers hear of it."""
     versions = tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments))
     anchor = cut.fragments[0]
-    return Kept(int(cut.lineage, 16), versions, anchor.inner_step, anchor.tokens)
+    counters = (anchor.inner_step, anchor.tokens)
+    return Kept(int(cut.lineage, 16), versions, *counters, cut.remaining)
 
 
 def _described(tensor: TensorSpec) -> str:

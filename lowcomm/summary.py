@@ -28,6 +28,7 @@ from lowcomm.events import (
     Listening,
     Metrics,
     Ready,
+    Samples,
     Start,
 )
 from lowcomm.lives import (
@@ -92,6 +93,8 @@ class Summary(TypedDict):
     wall_s: float | None  # First process start to last event.
     outer_steps: int  # Committed rounds of fragment 0.
     tokens: int  # Counted by them.
+    samples: int  # Committed of the data that is leased, as the newest word of any peer says.
+    samples_again: int  # Leased a second time, because who held them was lost.
     params: int | None
     eval_loss: float | None
     eval_windows: int | None
@@ -145,6 +148,7 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
     evaluated = next((e for e in reversed(events) if isinstance(e, Evaluated)), None)
     checkpoints = [event for event in events if isinstance(event, Checkpoint)]
     newest = max(checkpoints, key=lambda event: (event.round, event.t), default=None)
+    samples = [event for event in events if isinstance(event, Samples)]
     sent = sum(peer["bytes_sent"] for peer in peers)
     equivalent = sum(peer["bytes_allreduce_equivalent"] or 0 for peer in peers)
     agree = [peer["digests_agree"] for peer in peers if peer["digests_agree"] is not None]
@@ -155,6 +159,8 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
         "wall_s": None if begin is None else events[-1].t - begin,
         "outer_steps": len(anchors),
         "tokens": sum(commit.tokens for commit in anchors),
+        "samples": samples[-1].committed if samples else 0,
+        "samples_again": samples[-1].again if samples else 0,
         "params": params or None,
         "eval_loss": _finite(evaluated.loss) if evaluated else None,
         "eval_windows": evaluated.windows if evaluated else None,
@@ -219,7 +225,12 @@ def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         )
     if summary["wall_s"]:
         rate = count_text(summary["tokens"] / summary["wall_s"])
-        tiles.append(("tokens counted", count_text(summary["tokens"]), f"{rate} per second"))
+        note = f"{rate} per second"
+        if summary["samples"]:
+            note += f"; {count_text(summary['samples'])} samples"
+        if summary["samples_again"]:
+            note += f", {count_text(summary['samples_again'])} leased again"
+        tiles.append(("tokens counted", count_text(summary["tokens"]), note))
         tiles.append(("wall time", seconds_text(summary["wall_s"]), "first start to last event"))
     return tiles
 

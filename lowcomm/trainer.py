@@ -94,10 +94,7 @@ class Method:
         self._tokens = 0
         attached = peer.join(places(model), elements=sum(shard.elements for shard in self._shards))
         if attached.rank_state:
-            data_step = load_rank_state(
-                self._file(attached.rank_state), self._parameters, optimizer
-            )
-            peer.data_step = data_step or 0
+            load_rank_state(self._file(attached.rank_state), self._parameters, optimizer)
         if attached.initial:
             self._contribute()
         self._result = self._receive()
@@ -130,6 +127,7 @@ class Method:
         self._total_steps += 1
         self._steps += 1
         self._tokens += data.batch * data.window if tokens is None else tokens
+        self._peer.lease.step()
         self._peer.client.count_step(self._total_steps)
         if self._at_boundary():
             self._contribute()
@@ -147,7 +145,8 @@ class Method:
     def _contribute(self) -> None:
         client = self._peer.client
         write_shards(self._shards, client.contribution(FRAGMENT))
-        client.contribute(FRAGMENT, steps=self._steps, tokens=self._tokens)
+        samples = self._peer.lease.contribute()
+        client.contribute(FRAGMENT, steps=self._steps, tokens=self._tokens, samples=samples)
         self._steps = 0
         self._tokens = 0
 
@@ -165,12 +164,7 @@ class Method:
 
     def _snapshot(self, directory: str) -> None:
         try:
-            save_rank_state(
-                self._file(directory),
-                self._parameters,
-                self._optimizer,
-                data_step=self._peer.data_step,
-            )
+            save_rank_state(self._file(directory), self._parameters, self._optimizer)
         except (OSError, RankStateError) as error:
             # Not worth the run: a restart begins with a fresh optimizer, or an older state.
             log.warning("rank %d keeps no optimizer state: %s", self._peer.rank, error)

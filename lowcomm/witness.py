@@ -121,7 +121,7 @@ class WitnessDaemon:
         else:
             self._driver.feed(v.RunAccepted(agreed.protocol))
 
-    def handle(self, command: c.Resume | c.Applied | c.Note | c.Stop) -> None:
+    def handle(self, command: c.Resume | c.Leased | c.Applied | c.Note | c.Stop) -> None:
         match command:
             case c.Applied():
                 self._caught_up |= self.core.me.peer in self.core.members.witnesses
@@ -131,7 +131,7 @@ class WitnessDaemon:
                 self.journal.write("note", topic=kind, text=text)
             case c.Stop():
                 self._end(command)
-            case c.Resume():
+            case c.Resume() | c.Leased():
                 raise AssertionError("a witness has no ranks")
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:

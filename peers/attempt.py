@@ -186,6 +186,8 @@ class Attempt:
         counts = {(other.steps, other.tokens) for other in so_far.values()}
         if len(counts) > 1:
             raise RankFault(f"ranks disagree on (steps, tokens) of a contribution: {counts}")
+        if len({other.samples for other in so_far.values()}) > 1:
+            raise RankFault("ranks disagree on the samples of a contribution")
         self.contributed_once = True
         return True
 

@@ -13,6 +13,7 @@ from typing import Literal
 import zmq
 
 from peers.records import RECORD_BYTES_MAX, LinkError, decode, encode, kinds_of
+from protocols.samples import Samples
 
 QUEUE_MESSAGES_MAX = 1000  # In each direction and for each connection.
 RANK_LINGER_MS = 1000
@@ -38,6 +39,8 @@ class Contributed:
     generation: int
     steps: int
     tokens: int
+    samples: Samples = ()
+    """What these steps saw of what the last result gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,8 @@ class Result:
     finish: bool
     evaluate: bool
     snapshot: str
+    samples: Samples = ()
+    """What the node may draw until the next result, in this order; no others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,7 @@ class Driver:
                 self._store.release(fragment, round_)
             case c.Discard():
                 pass  # `_keep` did not keep it.
-            case c.Resume():
+            case c.Resume() | c.Leased():
                 # After the steps that it lets the ranks see.
                 self._jobs.put_nowait((lambda: self._listener.handle(command), None))
             case c.Applied() | c.Note() | c.Stop():

@@ -26,6 +26,7 @@ from peers.lifeline import (
 )
 from peers.records import kinds_of
 from peers.slots import Slots, SlotsError, SlotsShape
+from protocols.samples import Samples
 
 M = TypeVar("M")
 _CONFIGURED = kinds_of(Configured, Refused)
@@ -89,9 +90,9 @@ class RankClient:
         self._mapped.clear_done("contribution", fragment, generation, self.rank)
         return self._mapped.contribution(fragment, generation)
 
-    def contribute(self, fragment: int, *, steps: int, tokens: int) -> None:
-        """This rank's shard is written. `steps` and `tokens` are the whole node's since its last
-        contribution: every rank says the same."""
+    def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples = ()) -> None:
+        """This rank's shard is written. `steps`, `tokens` and what the steps saw are the whole
+        node's since its last contribution: every rank says the same."""
         generation = self._next[fragment]
         self._mapped.set_done("contribution", fragment, generation, self.rank)
         self._connected.send(
@@ -102,6 +103,7 @@ class RankClient:
                 generation=generation,
                 steps=steps,
                 tokens=tokens,
+                samples=samples,
             )
         )
         self._next[fragment] += 1

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from peers.lifeline import TensorPlace
+from protocols.samples import Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class RanksReady:
 
 @dataclass(frozen=True, slots=True)
 class RankContribution:
-    """All ranks have written their shards; `steps` and `tokens` since the last contribution."""
+    """All ranks have written their shards; `steps`, `tokens` and what the steps saw, since the last
+    contribution."""
 
     fragment: int
     generation: int
     steps: int
     tokens: int
+    samples: Samples = ()
 
 
 @dataclass(frozen=True, slots=True)

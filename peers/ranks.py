@@ -58,6 +58,7 @@ from peers.records import LinkError
 from peers.slots import Slots, SlotsShape
 from peers.supervisor import Spawner, free_port, rank_environments
 from protocols.errors import LowcommError
+from protocols.samples import Samples
 
 RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Before a restart, by how many attempts in a row brought no contribution."""
@@ -160,6 +161,7 @@ class RankGroup:
         finish: bool = False,
         evaluate: bool = False,
         snapshot: str = "",
+        samples: Samples = (),
     ) -> None:
         """Write the next result of `fragment` with `fill` (uint8 [fragment_bytes]) and send it.
 
@@ -185,6 +187,7 @@ class RankGroup:
             finish=finish,
             evaluate=evaluate,
             snapshot=snapshot,
+            samples=samples,
         )
         for rank, connection in running.connections.items():
             if not self._bus.send(connection, result):
@@ -386,7 +389,8 @@ class RankGroup:
         if not self.slots.all_done("contribution", fragment, generation):
             raise RankFault(f"generation {generation} of fragment {fragment} is not whole")
         self._contributions[fragment] = generation
-        self._on_event(RankContribution(fragment, generation, message.steps, message.tokens))
+        counts = (message.steps, message.tokens, message.samples)
+        self._on_event(RankContribution(fragment, generation, *counts))
 
     def _close_slots(self) -> None:
         if self.slots is not None:

@@ -27,9 +27,9 @@ from peers.wal_records import (
     pack_header,
     pack_record,
 )
+from protocols.checks import WireError
 from protocols.commands import Persist
 from protocols.errors import LowcommError
-from protocols.shapes import WireError
 from protocols.storage import Saved
 
 WAL_BYTES_MAX = 16 << 20

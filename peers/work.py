@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from protocols.commands import Applied, Note, Resume, Stop
+from protocols.commands import Applied, Leased, Note, Resume, Stop
 from protocols.entries import Run
 from protocols.ids import Contributor, PeerId, Stamp
 
@@ -84,8 +84,8 @@ class Listener(Protocol):
         """A joiner read the agreed run: answer by feeding RunAccepted, or stop the driver."""
         ...
 
-    def handle(self, command: Resume | Applied | Note | Stop) -> None:
-        """Resume, in the order of the work; the others at once."""
+    def handle(self, command: Resume | Leased | Applied | Note | Stop) -> None:
+        """Resume and Leased, in the order of the work; the others at once."""
         ...
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:

@@ -110,6 +110,7 @@ class Admission:
             fork=0,
             lonely=False,
             salt=self.members.index,
+            remaining=kept.remaining,
         )
 
     def over(self, now: float, *, patience_s: float) -> bool:

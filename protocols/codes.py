@@ -46,6 +46,7 @@ MESSAGES: Mapping[int, type] = {
     38: m.Via,
     39: m.Relayed,
     40: m.Passed,
+    41: m.Wants,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
@@ -64,6 +65,7 @@ ENTRIES: Mapping[int, type] = {
     11: e.Voter,
     12: e.Witness,
     13: e.Dropped,
+    14: e.Lease,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

@@ -7,6 +7,7 @@ from protocols.entries import Entry, LogEntry, Run
 from protocols.events import ResultReceived, SliceReceived
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Control
+from protocols.samples import Samples
 from protocols.storage import Snapshot
 
 Outcome = Literal["finished", "left", "refused", "failed", "dropped"]
@@ -189,6 +190,16 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Leased:
+    """These samples the ranks may draw from now on, and no others, the lowest first.
+
+    Before every Resume that another set goes with.
+    """
+
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """For people and files: this entry now holds here."""
 
@@ -237,4 +248,5 @@ Command = (
     | Applied
     | Note
     | Stop
+    | Leased
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Contributor, PeerId, Stamp, digest_text
 from protocols.membership import Plan
+from protocols.samples import Samples
 
 
 @dataclass(slots=True)
@@ -22,6 +23,8 @@ class Own:
     """When the ranks handed it over."""
     manifest: str = ""
     """Empty until it is encoded."""
+    samples: Samples = ()
+    """What its steps saw."""
 
     def contributor(self, me: PeerId) -> Contributor:
         return Contributor(me, self.tokens, self.steps, self.manifest)

@@ -96,7 +96,7 @@ class PeerCore:
             while not self.stopped and self._progress(now):
                 pass
         self.deadline = self._next_deadline()
-        return self._out
+        return [*self.standing.drawing.news(), *self._out]
 
     @property
     def rounds(self) -> list[FragmentRounds]:
@@ -155,7 +155,7 @@ class PeerCore:
             case v.Bootstrap():
                 self._bootstrap(event, now)
             case v.RunAccepted():
-                self.standing.accepted = True
+                self.part.accepted(event)
                 self._rules(event.rules)
             case v.PeerConnected():
                 self._out += self.company.connected(event, now)

@@ -6,6 +6,7 @@ Every peer applies entries in order, each once a majority of the voters has it o
 from dataclasses import dataclass
 
 from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
+from protocols.samples import ALL_REMAIN, Grant, Remaining, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Restore:
     """One of two went on alone: it votes alone until it has met the other."""
     salt: int
     """Two restores from one cut are two lineages."""
+    remaining: Remaining = ALL_REMAIN
+    """The ledger at the cut: what was committed after it is leased again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,9 @@ class Commit:
     result_digest: str
     previous_state_digest: str
     """Of the round before, by majority; "" when nobody had reported yet."""
+    samples: tuple[Samples, ...] = ()
+    """Of the anchor fragment: what each contributor's steps saw, in the order of `contributors`;
+    () if nobody accounts for any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +167,13 @@ class Dropped:
     """Committed on it, from the run's beginning."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """These samples are these peers', in bulk and ahead of need."""
+
+    grants: tuple[Grant, ...]
+
+
 Entry = (
     Run
     | Elected
@@ -175,6 +188,7 @@ Entry = (
     | Commit
     | Witness
     | Dropped
+    | Lease
 )
 
 

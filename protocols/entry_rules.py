@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocols import entries as e
 from protocols.ids import FragmentParts, PeerId, PeerInfo
+from protocols.samples import is_sound, well_formed
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -48,6 +49,8 @@ def objection(members: Membership, body: e.Entry) -> str:
             return f"makes {info.peer} a witness, who trains" if inside else ""
         case e.Dropped():
             return ""
+        case e.Lease():
+            return _lease(members, body)
 
 
 def _run(run: e.Run) -> str:
@@ -72,7 +75,7 @@ def _restore(members: Membership, restore: e.Restore) -> str:
         return "has a Restore that does not name every fragment"
     if bool(restore.fork) != bool(restore.voters) or (restore.lonely and not restore.fork):
         return "has a Restore that names voters without a fork, or a fork without voters"
-    return ""
+    return "" if is_sound(restore.remaining) else "has a Restore to no set of samples"
 
 
 def _cut(members: Membership, cut: e.Cut) -> str:
@@ -135,7 +138,17 @@ def _commit(members: Membership, commit: e.Commit) -> str:
         return f"commits round {commit.round} with another roster than the attempt's"
     if commit.borders != plan.parts.borders or not commit.result_digest:
         return f"commits round {commit.round} with another result than the attempt's"
+    named = len(commit.samples) in (0, len(commit.contributors) if commit.fragment == 0 else 0)
+    if not named or not all(map(well_formed, commit.samples)):
+        return f"commits round {commit.round} with samples of nobody"
     return ""
+
+
+def _lease(members: Membership, lease: e.Lease) -> str:
+    peers = [grant.peer for grant in lease.grants]
+    if not peers or len(set(peers)) < len(peers) or not set(peers) <= members.members.keys():
+        return "leases to nobody, to somebody twice or to who is no member"
+    return members.ledger.objection(lease.grants)
 
 
 def _sorted_among(roster: Sequence[PeerId], allowed: Collection[PeerId]) -> bool:

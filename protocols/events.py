@@ -6,6 +6,7 @@ from protocols.config import ProtocolConfig
 from protocols.entries import Run
 from protocols.ids import Contributor, PeerId, Stamp
 from protocols.messages import Control, Kept
+from protocols.samples import Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class RunAccepted:
     """Our shell looked at the agreed run and can take part in it."""
 
     rules: ProtocolConfig
+    samples_ahead: int = 0
+    """How many samples our ranks want to have ahead; 0: nobody accounts for what they train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,8 @@ class ContributionReady:
     fragment: int
     tokens: int
     steps: int
+    samples: Samples = ()
+    """What their steps saw since they contributed last (of the anchor fragment)."""
 
 
 @dataclass(frozen=True, slots=True)

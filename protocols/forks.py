@@ -41,6 +41,7 @@ def fork_of(members: Membership, me: PeerId, cut: Kept, *, lonely: bool) -> Rest
         fork=int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1,
         lonely=lonely,
         salt=members.index,
+        remaining=cut.remaining,
     )
 
 
@@ -135,7 +136,11 @@ class Forks:
             return
         rounds = self._part.rounds
         versions = tuple(Version(r.fragment, r.version, r.state_digest) for r in rounds)
-        cut = Kept(self._members.lineage, versions, *self._members.progress_at(rounds[0].version))
+        members, round_ = self._members, rounds[0].version
+        remaining = members.remaining_at(round_)
+        if remaining is None:
+            return  # Too far behind what is committed to say what was trained until then.
+        cut = Kept(members.lineage, versions, *members.progress_at(round_), remaining)
         self._raft.seize(now, fork_of(self._members, self._me.peer, cut, lonely=True))
         self._alone_since = NEVER
 

@@ -36,7 +36,7 @@ class PeerInfo:
     address: str
     """HOST:PORT that others dial."""
     slot: int
-    """Its place in the static split of the data; never used twice."""
+    """Its number among all that ever took part; never used twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from protocols.entries import Attempt, Commit, Cut, Restore, Run, View
 from protocols.ids import PeerId, PeerInfo
+from protocols.samples import Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,39 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What one life of a peer holds."""
+
+    peer: PeerId
+    incarnation: int
+    came: int
+    """The newest view when it came: it counts in later ones only."""
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The same, of a peer that went away."""
+
+    held: Held
+    view: int
+    """The newest one at that time: it is in no later one."""
+    until: int
+    """Round that has to be committed before anybody else gets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Field by field what Ledger holds."""
+
+    frontier: int
+    free: Samples
+    held: tuple[Held, ...]
+    gone: tuple[Gone, ...]
+    again: int
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """Field by field what Membership holds; orders matter."""
 
@@ -65,3 +99,4 @@ class Image:
     losses: tuple[Losses, ...]
     inner_step: int
     tokens: int
+    books: Books

@@ -12,6 +12,7 @@ from protocols.admission import Admission
 from protocols.config import ProtocolConfig
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RoundKey
+from protocols.leasing import Leasing
 from protocols.membership import Membership, Plan
 from protocols.messages import (
     Able,
@@ -27,11 +28,13 @@ from protocols.messages import (
     Told,
     Unable,
     Waiting,
+    Wants,
     Witnessing,
 )
 from protocols.raft import Raft
 from protocols.reduction import cut_parts, replace_owners
 from protocols.reports import Reports, RoundReports
+from protocols.samples import Samples, is_sound
 from protocols.wire import one_line
 
 NEVER = float("inf")
@@ -66,6 +69,7 @@ class Leader:
     able: set[PeerId] = field(default_factory=set[PeerId])
     gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
     """Peers to strike from the log: (left by itself, why)."""
+    leasing: Leasing = field(default_factory=Leasing)
 
     # Reports --------------------------------------------------------------------------------
 
@@ -80,7 +84,7 @@ class Leader:
                 self.able.discard(peer)
             case Told():
                 self.told.add(peer)
-            case Kept() if peer in self.members.seats:
+            case Kept() if peer in self.members.seats and is_sound(message.remaining):
                 self.admission.kept[peer] = message
             case Durable(works=works, why=why):
                 self.broken.pop(peer, None)
@@ -106,6 +110,8 @@ class Leader:
                 self.reports.hold(peer, message)
             case Waiting():
                 self.reports.waits(peer, message)
+            case Wants():
+                self.leasing.wants[peer] = message
             case _:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
         return ""
@@ -116,6 +122,7 @@ class Leader:
         self.able.discard(peer)
         self.told.discard(peer)
         self.broken.pop(peer, None)
+        self.leasing.wants.pop(peer, None)
         if peer in self.members.readers:
             self.gone[peer] = (left, one_line(why))
 
@@ -126,6 +133,7 @@ class Leader:
         self.able.discard(peer)
         self.told.discard(peer)
         self.gone.pop(peer, None)
+        self.leasing.wants.pop(peer, None)
         self.reports.forget(peer)
 
     def next_entry(self, now: float) -> e.Entry | None:
@@ -138,7 +146,8 @@ class Leader:
             struck = self.began_with - self.members.readers.keys()
             patience_s = self.rules.silence_timeout_s if struck else 0.0
             body = body or self.admission.restore(now, patience_s=patience_s)
-        return body or self.admission.next_entry(now) or self._next_voter()
+        body = body or self.admission.next_entry(now) or self._next_voter()
+        return body or self.leasing.next_entry(self.members)
 
     def hopeless(self, now: float) -> bool:
         """Nobody has the run's state, and nobody will."""
@@ -197,8 +206,14 @@ class Leader:
                 borders=plan.parts.borders,
                 result_digest=digest,
                 previous_state_digest=self.reports.sure_digest(fragment, stamp.round - 1),
+                samples=self._covered(plan, reports),
             )
         return None
+
+    def _covered(self, plan: Plan, reports: RoundReports) -> tuple[Samples, ...]:
+        """What each of the roster saw; () if nobody saw anything, or another fragment counts it."""
+        samples = tuple(reports.samples[peer] for peer in plan.roster)
+        return samples if plan.stamp.fragment == 0 and any(samples) else ()
 
     def _agreed(self, plan: Plan, reports: RoundReports, now: float) -> str:
         """The result digest that may be committed now, or "".

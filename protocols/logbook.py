@@ -7,12 +7,12 @@ core.py does.
 
 from protocols import entries as e
 from protocols import messages as m
+from protocols.checks import WireError
 from protocols.errors import LogError, RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.image import Image
 from protocols.membership import Membership
 from protocols.raft import Raft
-from protocols.shapes import WireError
 from protocols.storage import Saved, Snapshot
 from protocols.wire import decode_image, encode_image
 

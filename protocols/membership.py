@@ -13,13 +13,20 @@ from protocols.entry_rules import objection
 from protocols.errors import LogError
 from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
 from protocols.image import Branch, Granted, Image, Losses, Returned
+from protocols.ledger import Ledger
 from protocols.log import Voters, voters_after
+from protocols.samples import Grant, Remaining, union
 from protocols.wire import encode_entry
 
 FORGIVE_ROUNDS = 8
 """A peer that is counted again after so many rounds has one loss less to its name."""
 KEEP_COMMITS = 8
 """Commits per fragment that stay in memory: catching up asks for no older one."""
+STALENESS_ROUNDS_MAX = 4
+"""Work that began more rounds ago is given up: its gradient belongs to another model."""
+LOST_ROUNDS = STALENESS_ROUNDS_MAX + 2
+"""So long a lost peer's samples are kept for it: when it comes back later, its work is too old
+anyway. It may have applied one round after it was lost, whose result it held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Membership:
     commits: dict[int, list[e.Commit]] = field(default_factory=dict[int, list[e.Commit]])
     """Newest last, by fragment."""
     seats: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
-    """Everybody who ever had a slot of the data, gone or not."""
+    """Everybody who ever took part, gone or not."""
     witnesses: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     """They read the log and may vote; they train nothing and receive nothing."""
     forks: tuple[int, ...] = ()
@@ -72,6 +79,8 @@ class Membership:
     """Committed global inner steps: those of the longest contribution of each anchor round."""
     tokens: int = 0
     """Committed tokens of the anchor fragment."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Who trains which samples."""
     _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
     """By fragment: the open plan, once somebody asked. Everything that it follows from changes
     in `apply` and `become` alone, and both forget it."""
@@ -93,7 +102,7 @@ class Membership:
         return self.inner_step - steps, self.tokens - sum(c.tokens for x in later for c in x)
 
     def slot_of(self, peer: PeerId) -> int:
-        """The peer's slot of the data: the one it had, or the next free one."""
+        """The peer's number: the one it had, or the next free one."""
         seat = self.seats.get(peer)
         if seat is not None:
             return seat.slot
@@ -131,6 +140,16 @@ class Membership:
             and version.round <= min((b.rounds[fragment] for b in later), default=version.round)
             for fragment, version in enumerate(versions)
         )
+
+    def remaining_at(self, round_: int) -> Remaining | None:
+        """The ledger when this round of the anchor was the last one; None: too long ago."""
+        ahead = [commit for commit in self.commits.get(0, ()) if commit.round > round_]
+        if len(ahead) < self.committed(0) - round_:
+            return None
+        samples = self.ledger.remaining.samples
+        for taken in (x for commit in ahead for x in commit.samples):
+            samples = union(samples, taken)
+        return Remaining(self.ledger.frontier, samples)
 
     def plan(self, fragment: int, round: int, group: int = 0) -> Plan | None:  # noqa: A002
         """The latest View and Attempt for a round that is not committed; None: none is open."""
@@ -194,9 +213,13 @@ class Membership:
                 self.seats[info.peer] = info
                 self.joiners.pop(info.peer, None)
                 self.members[info.peer] = info
+                self.ledger.came(info, view=self._newest_view)
             case e.Left(peer=peer) | e.Lost(peer=peer):
+                until = 0
                 if isinstance(entry.body, e.Lost):
                     self.losses[peer] = self.losses.get(peer, 0) + 1
+                    until = self.committed(0) + LOST_ROUNDS
+                self.ledger.went(peer, view=self._newest_view, until=until)
                 for table in (self.members, self.joiners, self.cuts, self.witnesses):
                     table.pop(peer, None)
             case e.Witness(info=info):
@@ -210,7 +233,12 @@ class Membership:
                 self.attempts[key] = attempt
             case e.Commit() as commit:
                 self._commit(commit)
+            case e.Lease(grants=grants):
+                for grant in grants:
+                    self._lease(grant)
         self._open.clear()
+        if self.ledger.gone:
+            self._settle()
 
     def image(self) -> Image:
         """Everything, as plain data."""
@@ -237,6 +265,7 @@ class Membership:
             losses=tuple(Losses(peer, count) for peer, count in self.losses.items()),
             inner_step=self.inner_step,
             tokens=self.tokens,
+            books=self.ledger.books(),
         )
 
     def become(self, image: Image) -> None:
@@ -260,6 +289,7 @@ class Membership:
         self.losses = {loss.peer: loss.count for loss in image.losses}
         self.inner_step, self.tokens = image.inner_step, image.tokens
         self._open.clear()
+        self.ledger.become(image.books)
 
     def copy(self) -> "Membership":
         """One that can go ahead of this one (the leader's)."""
@@ -274,6 +304,7 @@ class Membership:
         self.inner_step, self.tokens = restore.inner_step, restore.tokens
         self.commits, self.attempts, self.views, self.cuts = {}, {}, [], {}
         self.returned = {}
+        self.ledger.restore(restore.remaining)
 
     def _fork(self, restore: e.Restore) -> None:
         """Some voters go on without the others, who may do the same."""
@@ -286,13 +317,14 @@ class Membership:
         info, known = cut.info, self.members.get(cut.info.peer)
         self.seats[info.peer] = info
         self.cuts[info.peer] = (index, cut)
+        self.ledger.came(info, view=self._newest_view)
         if known is not None and known.incarnation == info.incarnation:
             return  # A member whose state is wrong; what it contributes is its own still.
         # A restarted member holds nothing: until its state is here it only receives. Its vote is
         # on its disk and goes on.
         self.members.pop(info.peer, None)
         self.joiners[info.peer] = info
-        self.returned[info.peer] = self.views[-1].view if self.views else 0
+        self.returned[info.peer] = self._newest_view
 
     def _view(self, view: e.View) -> None:
         # An earlier view stays only while it is the latest one for some open round.
@@ -306,6 +338,21 @@ class Membership:
         ]
         self.views.append(view)
 
+    @property
+    def _newest_view(self) -> int:
+        return self.views[-1].view if self.views else 0
+
+    def _lease(self, grant: Grant) -> None:
+        info = self.members[grant.peer]
+        came = self.returned.get(grant.peer, 0)
+        self.ledger.lease(grant, incarnation=info.incarnation, came=came)
+
+    def _settle(self) -> None:
+        """What the gone held is free once no open round can count it any more."""
+        plan = self.open_plan(0)
+        view, roster = (plan.stamp.view, plan.roster) if plan is not None else (0, ())
+        self.ledger.settle(round_=self.committed(0), view=view, roster=roster)
+
     def _commit(self, commit: e.Commit) -> None:
         commits = self.commits.setdefault(commit.fragment, [])
         commits.append(commit)
@@ -314,6 +361,8 @@ class Membership:
         if commit.fragment == 0:  # The anchor fragment counts the run's progress.
             self.inner_step += max((c.steps for c in commit.contributors), default=0)
             self.tokens += sum(c.tokens for c in commit.contributors)
+            for term, samples in zip(commit.contributors, commit.samples, strict=False):
+                self.ledger.committed(term.peer, samples)
             if commit.round % FORGIVE_ROUNDS == 0:
                 counted = {c.peer for c in commit.contributors}
                 self.losses = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from protocols.entries import LogEntry
 from protocols.ids import Contributor, PeerId, Stamp, Version
+from protocols.samples import ALL_REMAIN, Remaining, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class Kept:
     versions: tuple[Version, ...]
     inner_step: int
     tokens: int
+    remaining: Remaining = ALL_REMAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,8 @@ class Ready:
 
     stamp: Stamp
     contributor: Contributor
+    samples: Samples = ()
+    """What its steps saw, if the fragment is the anchor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +326,15 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
+class Wants:
+    """To the leader: let me have so many samples ahead, beyond those of work that goes on from
+    one round to the next because none has counted it."""
+
+    ahead: int
+    carried: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContributionChunk:
     """Bulk: a piece of one slice (a contribution within one part)."""
 
@@ -421,6 +434,7 @@ Control = (
     | Via
     | Relayed
     | Passed
+    | Wants
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

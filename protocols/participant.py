@@ -81,7 +81,9 @@ class Participant:
                 for rounds in self.rounds:
                     rounds.trainers_lost()
             case v.ContributionReady(fragment=fragment, tokens=tokens, steps=steps):
-                return self.rounds[fragment].contribute(tokens=tokens, steps=steps, now=now)
+                return self.rounds[fragment].contribute(
+                    tokens=tokens, steps=steps, now=now, samples=event.samples
+                )
             case v.Encoded():
                 self.rounds[event.fragment].encoded(event.round, event.manifest)
             case v.PartReduced(stamp=stamp):
@@ -102,6 +104,11 @@ class Participant:
             case _:
                 raise AssertionError(f"unknown event {event!r}")
         return []
+
+    def accepted(self, event: v.RunAccepted) -> None:
+        """Our shell takes part in the run."""
+        self.standing.accepted = True
+        self.standing.drawing.ahead = event.samples_ahead
 
     def payload(self, event: v.SliceReceived | v.ResultReceived) -> list[c.Command]:
         """Bytes of somebody: they are kept, or dropped and counted (I3)."""
@@ -180,6 +187,7 @@ class Participant:
             FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
             for f in range(self.members.fragments)
         ]
+        self.standing.drawing.anchor = self.rounds[0]
         if not self.standing.accepted:
             return [c.CheckRun(run)]
         for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):
@@ -192,10 +200,12 @@ class Participant:
         restore = self.members.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
         if restore is not None and self.me.peer in restore.voters and held == restore.versions:
-            for rounds in self.rounds:
-                rounds.forked()
             self.standing.catchup.has_own(self.members.restored_index)
-            return []
+            commands: list[c.Command] = []
+            for rounds, version in zip(self.rounds, held, strict=True):
+                rounds.restored()  # The samples of what our ranks did since are leased again.
+                commands += rounds.state_received(version.round, version.state_digest)
+            return commands
         for rounds in self.rounds:
             rounds.restored()
         return self.standing.restored(now)

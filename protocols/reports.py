@@ -12,6 +12,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.ids import Contributor, PeerId, RoundKey, Stamp
 from protocols.membership import Membership, Plan
 from protocols.messages import Have, Hold, Ready, Waiting
+from protocols.samples import Samples, contains, well_formed
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class RoundReports:
 
     ready: dict[PeerId, Contributor] = field(default_factory=dict[PeerId, Contributor])
     ready_at: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    samples: dict[PeerId, Samples] = field(default_factory=dict[PeerId, Samples])
+    """What each contribution covers."""
     plan: Stamp | None = None
     """The attempt that the clock below belongs to."""
     plan_since: float = 0.0
@@ -72,8 +75,12 @@ class Reports:
         reports = self._of(message.stamp)
         if not self.members.counts(peer, message.stamp.view):
             return  # Of a view that knew an earlier life of it.
+        samples = message.samples
+        if not (well_formed(samples) and contains(self.members.ledger.claims(peer), samples)):
+            return  # Somebody else may have trained them: the round goes on without it.
         if reports is not None and peer not in reports.ready:  # As owners do: the first stays.
             reports.ready[peer], reports.ready_at[peer] = contributor, now
+            reports.samples[peer] = samples
 
     def hold(self, peer: PeerId, message: Hold) -> None:
         reports = self._of(message.stamp)
@@ -104,6 +111,7 @@ class Reports:
         for reports in self.rounds.values():
             for table in (reports.ready, reports.ready_at, reports.holds, reports.waiting):
                 table.pop(peer, None)
+            reports.samples.pop(peer, None)
         self.forget_states(peer)
 
     def newcomers(self, fragment: int, here: Set[PeerId]) -> list[tuple[PeerId, Stamp]]:

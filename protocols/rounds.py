@@ -25,9 +25,10 @@ from protocols.contributions import Holdings, Own, PartResult, check_contributor
 from protocols.events import ResultReceived, SliceReceived
 from protocols.fencing import Fence
 from protocols.ids import PeerId, Stamp
-from protocols.membership import KEEP_COMMITS, Membership, Plan
+from protocols.membership import KEEP_COMMITS, STALENESS_ROUNDS_MAX, Membership, Plan
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.patience import Fetching, Stall
+from protocols.samples import Samples, contains, subtract, union
 
 KEEP_ROUNDS = 2
 """Results stay this many rounds after their commit, for whoever still lacks them."""
@@ -35,8 +36,6 @@ Deed = tuple[object, ...]
 NO_RANKS = -1
 VOID = -(1 << 40)
 """Of ranks whose work belongs to a lineage that is over: older than anything."""
-STALENESS_ROUNDS_MAX = 4
-"""Work that began more rounds ago is given up: its gradient belongs to another model."""
 
 
 @dataclass(slots=True)
@@ -55,6 +54,8 @@ class FragmentRounds:
     """The contribution that our ranks wait for a result of."""
     given: Own | None = None
     """The newest contribution that was encoded; it outlives the ranks that made it."""
+    carried: Samples = ()
+    """What the ranks' parameters saw that no round has counted: it goes into the next one."""
     applying: Stamp | None = None
     """The attempt whose outer step is being made."""
     awaited: int | None = None
@@ -80,19 +81,24 @@ class FragmentRounds:
 
     # Inputs ---------------------------------------------------------------------------------
 
-    def contribute(self, *, tokens: int, steps: int, now: float) -> list[Command]:
-        """The ranks are at their boundary and wait."""
+    def contribute(
+        self, *, tokens: int, steps: int, now: float, samples: Samples = ()
+    ) -> list[Command]:
+        """The ranks are at their boundary and wait; since the last one they saw `samples`."""
         assert self.own is None, "the ranks contributed twice without a result"
         assert tokens > 0, "a contribution without tokens has no weight"
         if self.base == NO_RANKS:
             return []  # Of ranks that are gone.
         # Ranks that crashed may have contributed to this round already: never twice to one.
         round_ = max(self.fence.open_round, self.given.round + 1 if self.given else 0)
-        self.own = Own(round=round_, tokens=tokens, steps=steps, since=now)
+        seen = union(self.carried, samples)
+        self.own = Own(round=round_, tokens=tokens, steps=steps, since=now, samples=seen)
         if self.version < 0:
             self.own.round = 0  # They wait for the state that we wait for.
-        elif self.finished or self.version - self.base > STALENESS_ROUNDS_MAX:
-            return self._resume("full")
+            return []
+        stale = self.version - self.base > STALENESS_ROUNDS_MAX
+        if self.finished or stale or not contains(self.members.ledger.claims(self.me), seen):
+            return self._resume("full")  # Others may have trained these samples meanwhile.
         return []
 
     def encoded(self, round_: int, manifest: str) -> None:
@@ -148,7 +154,7 @@ class FragmentRounds:
 
     def trainers_lost(self) -> None:
         """What they had not contributed is gone; the outer state is not."""
-        self.own, self.base = None, NO_RANKS
+        self.own, self.base, self.carried = None, NO_RANKS, ()
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: what it needs is sent again."""
@@ -172,16 +178,7 @@ class FragmentRounds:
         if self.own is not None:
             self.own.round = 0  # No round will count it.
         self.given = self.awaited = self.applying = self.hurried = None
-        self.done, self.held = {}, Holdings()
-        self.fetching.start_anew()
-        self.stall.over()
-
-    def forked(self) -> None:
-        """Same state, another branch of the log: its rounds begin anew. What our ranks did since
-        stays theirs, and counts there."""
-        if self.own is not None:
-            self.own.round, self.own.manifest = self.version + 1, ""
-        self.given = self.awaited = self.hurried = None
+        self.carried = ()
         self.done, self.held = {}, Holdings()
         self.fetching.start_anew()
         self.stall.over()
@@ -222,6 +219,13 @@ class FragmentRounds:
     def deadline(self) -> float:
         """When something happens here without any event."""
         return min(self.fetching.at, self.stall.at)
+
+    def left(self, held: Samples) -> Samples:
+        """Of the samples that we hold: those that our ranks may still draw."""
+        held = subtract(held, self.own.samples if self.own is not None else self.carried)
+        undecided = self.given is not None and self.given.round >= self.fence.open_round
+        # Ranks that crashed may have handed it over: it can be counted without them.
+        return subtract(held, self.given.samples) if self.given and undecided else held
 
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the open round waits for, as seen from here."""
@@ -277,7 +281,7 @@ class FragmentRounds:
         me = given.contributor(self.me)
         commands: list[Command] = []
         if leader is not None and self._once(leader, round_, "ready", plan.stamp):
-            commands.append(Send(leader, Ready(plan.stamp, me)))
+            commands.append(Send(leader, Ready(plan.stamp, me, given.samples)))
         view, borders = plan.stamp.view, plan.parts.borders
         for part, owner in enumerate(plan.parts.owners):
             if owner == self.me:
@@ -370,6 +374,8 @@ class FragmentRounds:
         return [ReleaseRound(self.fragment, oldest)]
 
     def _resume(self, kind: Literal["full", "delta"], *, first: bool = False) -> list[Command]:
+        # A rebase keeps the work in the parameters, and with it what it was made of.
+        self.carried = self.own.samples if self.own is not None and kind == "delta" else ()
         self.own, self.base = None, self.version
         return [Resume(self.fragment, self.version, kind, first, self.finished)]
 

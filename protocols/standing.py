@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from protocols.catchup import Catchup
 from protocols.commands import AdoptKept, AdoptState, Command, Note
+from protocols.drawing import Drawing
 from protocols.entries import Cut
 from protocols.events import KeptAdopted, StateReceived
 from protocols.hellos import Identity
@@ -23,6 +24,7 @@ from protocols.messages import (
     Kept,
     Leave,
     Unable,
+    Wants,
     Witnessing,
 )
 from protocols.rounds import FragmentRounds
@@ -38,6 +40,7 @@ class Standing:
         self.me = me
         self.members = members
         self.trainers = Trainers()
+        self.drawing = Drawing(me, members)
         asks = not (founds or me.witness)
         self.catchup = Catchup(("new" if me.incarnation == 1 else "restarted") if asks else "")
         self.accepted = False
@@ -208,6 +211,7 @@ class Standing:
         if is_member:
             able = self.trainers.able and not needed
             reports[Able] = Able() if able else Unable(self.trainers.why_not)
+            reports.update((Wants, wants) for wants in self.drawing.wants())
         if self.accepted and self.catchup.asking and not self.leaving:
             asking, against = self.catchup.asking, self._against
             reports[Join] = Join(me.name, me.incarnation, me.address, asking, against)

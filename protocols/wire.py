@@ -13,6 +13,7 @@ import msgpack
 from protocols import entries as e
 from protocols import image as i
 from protocols import messages as m
+from protocols.checks import WireError, short
 from protocols.codes import CODES, ENTRY_CODES, MESSAGES, REPORT_CODES
 from protocols.limits import (
     CONTROL_BYTES_MAX,
@@ -21,7 +22,7 @@ from protocols.limits import (
     SNAPSHOT_BYTES_MAX,
     TEXT_MAX,
 )
-from protocols.shapes import WireError, short, struct
+from protocols.shapes import struct
 
 UNPACK_LIMITS: Mapping[str, Any] = {
     "use_list": True,
@@ -106,7 +107,7 @@ def _plain(value: object) -> object:
 
 
 def _plain_fields(value: Any) -> list[object]:
-    return [_plain(getattr(value, name)) for name in _names(type(value))]
+    return [_plain(getattr(value, name)) for name in _names(cast(type, value.__class__))]
 
 
 @cache

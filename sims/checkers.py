@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from protocols import entries as e
 from protocols.ids import PeerId, Stamp
+from sims.accounting import Accounting
 
 if TYPE_CHECKING:
     from sims.nodes import Node
@@ -43,6 +44,7 @@ class Checkers:
         """Some state was changed behind a peer's back: it must be named."""
         self.tainted = False
         """Somebody who held the true state died before the log named it: nobody can know it now."""
+        self.accounting = Accounting(self.violations)
         self._contributions: dict[str, Contribution] = {}
         self._states: dict[tuple[int, int], tuple[str, PeerId]] = {}
         self._counted: dict[PeerId, int] = {}
@@ -64,7 +66,9 @@ class Checkers:
                 self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
             return
         self.log[index] = entry
+        self.accounting.applied(lineage, entry)
         if isinstance(entry, e.Run):
+            self.accounting.began(lineage)
             self._lineages.append(lineage)
             self._counted_at[lineage, 0] = {}
         elif isinstance(entry, e.Restore):
@@ -85,6 +89,7 @@ class Checkers:
         self._counted = dict(self._counted_at[origin, version.round])
         self._counted_at[lineage, version.round] = dict(self._counted)
         self._lineages.append(lineage)
+        self.accounting.restored(origin, lineage, restore)
         digest, who = self._states[origin, version.round]
         self._states[lineage, version.round] = digest, who
         if digest != version.state_digest and not self.tainted:
@@ -135,6 +140,7 @@ class Checkers:
             "result names": sum(len(r.held.results) for r in core.rounds),
             "rounds done": sum(len(r.done) for r in core.rounds),
             "views": len(core.members.views),
+            "ranges of samples": len(core.members.ledger.remaining.samples),
             "waiting for the disk": len(core.raft.disk.waiting) // 16,
             "reports": len(core.office.leader.reports.rounds) if core.office else 0,
         }

@@ -21,9 +21,12 @@ from typing import Annotated
 import typer
 
 from protocols.errors import LowcommError
-from sims.mutations import MUTANTS, UnplantableError
+from sims.mutations import MUTANTS as CORE_MUTANTS
+from sims.mutations import UnplantableError
+from sims.mutations_leases import LEASE_MUTANTS
 from sims.sweep import run_seed
 
+MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS)
 SEED_CPU_S = 20.0
 """A healthy seed takes about one; a mutant may go round in circles for ever."""
 HUNT_S = 3600.0

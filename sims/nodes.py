@@ -19,12 +19,14 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from protocols.messages import Control, Kept
 from sims.checkers import PRIME, Contribution
+from sims.feed import Feed
 from sims.stores import Disk, Store, Work
 
 if TYPE_CHECKING:
     from sims.world import World
 
 STEP_TOKENS = 16
+STEP_SAMPLES = 2
 
 
 def state_digest(outer: int) -> str:
@@ -63,6 +65,7 @@ class Node:
         """The next state that we serve is wrong."""
         self.store = Store()
         self.work = Work(first=world.steps_of(me.peer), last=world.steps_of(me.peer))
+        self.feed = Feed(world.inner_steps * STEP_SAMPLES)
         self.dials: set[str] = set()
         """Addresses that it wants to be connected with."""
         self.dialling: set[str] = set()
@@ -120,6 +123,7 @@ class Node:
         """The ranks crash and are started again."""
         self._trainer_life += 1
         life, self._crashed = self._trainer_life, True
+        self.feed.stop()
         self.give(v.TrainersLost("crash"))
 
         def ready() -> None:
@@ -154,7 +158,10 @@ class Node:
             case c.Persist():
                 self._persist(command)
             case c.CheckRun():
-                self.after(world.compute_s, lambda: self.give(v.RunAccepted(world.rules)))
+                accepted = v.RunAccepted(world.rules, world.samples_ahead)
+                self.after(world.compute_s, lambda: self.give(accepted))
+            case c.Leased(samples=samples):
+                self.feed.leased(samples)
             case c.Applied(entry=entry, index=index):
                 if isinstance(entry, e.Restore):
                     self._crashed = True  # What its ranks did since belongs to no lineage.
@@ -253,13 +260,15 @@ class Node:
 
     def _checkpoint(self, round_: int, digest: str, *, now: bool = False) -> None:
         members = self.core.members
-        if self.corrupt or not (now or round_ % self.world.checkpoint_every == 0):
+        remaining = members.remaining_at(round_)
+        due = now or round_ % self.world.checkpoint_every == 0
+        if self.corrupt or remaining is None or not due:
             return
         ahead = [x for x in members.commits.get(0, ()) if x.round > round_]
         tokens = members.tokens - sum(t.tokens for x in ahead for t in x.contributors)
         steps = sum(max((t.steps for t in x.contributors), default=0) for x in ahead)
         versions = (Version(0, round_, digest),)
-        kept = Kept(members.lineage, versions, members.inner_step - steps, tokens)
+        kept = Kept(members.lineage, versions, members.inner_step - steps, tokens, remaining)
         self.disk.kept, self.disk.outer = kept, self.outer
         self.give(v.Checkpointed(kept))
 
@@ -279,6 +288,7 @@ class Node:
         self.store.encoded[round_] = (manifest, delta)
         made = Contribution(self.peer, delta, work.first, work.last, -work.moved % PRIME)
         self.world.checkers.encoded(manifest, made)
+        self.world.checkers.accounting.encoded(self, manifest, round_, work.samples)
         self.give(v.Encoded(0, round_, manifest))
 
     def _reduce(self, command: c.ReducePart) -> None:
@@ -351,7 +361,7 @@ class Node:
             work.local = (work.local + self.outer - work.base) % PRIME
         work.base, work.base_round = self.outer, command.round
         if not command.finish:
-            self._step(life, 0, first=command.first)
+            self.feed.start(lambda: self._step(life, 0, first=command.first))
 
     def _step(self, life: int, done: int, *, first: bool) -> None:
         """One inner step; at the boundary the trainer contributes and blocks."""
@@ -362,6 +372,7 @@ class Node:
             work, move = self.work, self.world.random.randrange(1 << 20)
             work.local, work.moved = (work.local + move) % PRIME, work.moved + move
             work.last += 1
+            work.samples += self.feed.draw(STEP_SAMPLES)
             self.world.count_step(self.peer, work.last)
             early = first and 2 * (done + 1) >= self.world.inner_steps
             if early:
@@ -369,7 +380,8 @@ class Node:
             asked = early and self.core.rounds[0].others_wait
             if done + 1 >= self.world.inner_steps or asked:
                 steps = work.last - work.first
-                self.give(v.ContributionReady(0, steps * STEP_TOKENS, steps))
+                tokens, saw = steps * STEP_TOKENS, self.feed.contribute()
+                self.give(v.ContributionReady(0, tokens, steps, saw))
             else:
                 self._step(life, done + 1, first=first)
 

@@ -23,7 +23,6 @@ from typing import cast
 import numpy as np
 
 from lowcomm.attachment import Peer, attach
-from lowcomm.data.batches import SLOTS
 from lowcomm.outer import F32
 from peers.bus import Result
 from peers.lifeline import TensorPlace
@@ -31,7 +30,7 @@ from protocols.errors import ConfigError, LowcommError
 
 FRAGMENT = 0  # The whole model, as in DiLoCo.
 TENSORS = 4
-INITIAL_SLOT = SLOTS
+INITIAL_SLOT = 1 << 20
 """The initial parameters are a movement of a slot that no node has, so nobody undoes them."""
 REPORT_INTERVAL_S = 1.0
 SIGNALLED = 128
@@ -77,11 +76,13 @@ class PacedTrainer:
         self._total_steps = 0
         self._steps = 0
         """Since the last contribution."""
+        self._data_step = 0
+        """Which movement comes next; never behind the run, never back."""
         self._reported = (0, time.monotonic())
         attached = peer.join(tensors(pace.elements), elements=self._share.stop - self._share.start)
         self._slot = attached.slot
         if attached.rank_state:
-            peer.data_step = load_data_step(self._file(attached.rank_state))
+            self._data_step = load_data_step(self._file(attached.rank_state))
         if attached.initial:
             self._contribute()
         self._result = self._receive()
@@ -96,9 +97,9 @@ class PacedTrainer:
 
     def _step(self) -> None:
         peer, until = self._peer, time.monotonic() + self._pace.step_s
-        self.theta_P += movement(self.theta_P.size, slot=self._slot, step=peer.data_step)
+        self.theta_P += movement(self.theta_P.size, slot=self._slot, step=self._data_step)
         time.sleep(max(until - time.monotonic(), 0.0))
-        peer.data_step += 1
+        self._data_step += 1
         self._total_steps += 1
         self._steps += 1
         peer.client.count_step(self._total_steps)
@@ -130,6 +131,7 @@ class PacedTrainer:
             self.theta_P += published_P
         peer.client.release(result)
         peer.follow(result)
+        self._data_step = max(self._data_step, result.inner_step)
         if result.snapshot:
             self._snapshot(result.snapshot)
         if peer.evaluation_due:
@@ -139,7 +141,7 @@ class PacedTrainer:
 
     def _snapshot(self, directory: str) -> None:
         try:
-            save_data_step(self._file(directory), self._peer.data_step)
+            save_data_step(self._file(directory), self._data_step)
         except OSError as error:
             # Not worth the run: a restart goes on from what the run has committed.
             log.warning("rank %d keeps no step: %s", self._peer.rank, error)

@@ -74,3 +74,5 @@ class Work:
     last: int = 0
     moved: int = 0
     """Sum of the moves of these steps."""
+    samples: list[int] = field(default_factory=list[int])
+    """What these steps saw."""

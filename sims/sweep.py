@@ -66,6 +66,7 @@ def run_seed(
         world.run(until_s=SAFETY_S + LIVENESS_S)
     except (AssertionError, LookupError, ValueError, LowcommError):
         violations = traceback.format_exc().splitlines()[-8:]
+    world.checkers.accounting.at_the_end(world.nodes.values())
     violations += [*world.checkers.violations, *_unfinished(world)]
     return SeedResult(
         seed=seed,

@@ -19,7 +19,7 @@ from protocols.messages import Hello, Kept
 from protocols.roles import Role
 from sims.checkers import PRIME, Checkers
 from sims.network import Network
-from sims.nodes import Node, state_digest
+from sims.nodes import STEP_SAMPLES, Node, state_digest
 from sims.stores import Disk
 
 FRAGMENT_ELEMENTS = 3 << 18
@@ -53,6 +53,7 @@ class World:
         """Until then somebody may come, though nobody lives."""
         self._coming_back: set[PeerId] = set()
         self.checkpoint_every = self.random.choice([1, 3, 8])
+        self.samples_ahead = [2, 4, 8][seed % 3] * inner_steps * STEP_SAMPLES
         self.initial_digest = ""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
@@ -207,7 +208,7 @@ class World:
         digest = state_digest(node.outer)
         sizes = (FRAGMENT_ELEMENTS,)
         run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), sizes, node.peer)
-        node.give(v.RunAccepted(RULES))
+        node.give(v.RunAccepted(RULES, self.samples_ahead))
         node.give(v.Bootstrap(run, (digest,)))
         self.initial_digest = digest
 

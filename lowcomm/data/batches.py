@@ -1,36 +1,33 @@
-"""The static split: which window of the corpus each sample of each node is.
+"""Which window of the corpus each sample of the run is.
 
-The samples of a run are one endless sequence g = 0, 1, 2, ... It runs over the windows of the
-corpus in passes: sample g belongs to data_pass g // num_windows and is the window that this pass'
-own permutation has at g % num_windows. The node that holds split slot s takes g = s, s + SLOTS,
-s + 2 * SLOTS, ... So no two slots ever share a sample, each pass visits every window once over all
-SLOTS slots, and a node's position in its data is a step number and nothing else. What the slots
-that nobody holds would take is not trained in that pass.
+The samples of a run are one endless sequence 0, 1, 2, ... It runs over the windows of the corpus in
+passes: sample n belongs to data_pass n // num_windows and is the window that this pass' own
+permutation has at n % num_windows. Who trains which sample is leased (protocols/ledger.py); so each
+pass visits every window once, whoever comes and goes.
 
 Must NOT import torch, nor hold state that would have to be saved.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ConfigError
 
-SLOTS = 16
-"""Slots of the split, held or not; so a member that joins or leaves moves nobody else's samples."""
+FEISTEL_ROUNDS = 6
+"""Four make a permutation that looks random, with perfect rounds; these are only good ones."""
 
 
 class Batches:
-    """The batches of one split slot, by step number."""
+    """Samples by number. Any of them is as near as the first."""
 
-    def __init__(
-        self, text: NDArray[np.uint8], *, window: int, batch: int, seed: int, slot: int
-    ) -> None:
+    def __init__(self, text: NDArray[np.uint8], *, window: int, seed: int) -> None:
         """`text`: uint8 [bytes], for example a memory map. `window`: tokens a sample predicts.
 
         Windows lie end to end; each reaches one byte into the next for its last target, and the
         bytes after the last whole one are not used. Raises ConfigError if there is no whole one.
         """
-        assert 0 <= slot < SLOTS
         self.num_windows = (len(text) - 1) // window
         """Windows in one pass over the corpus."""
         if self.num_windows < 1:
@@ -40,31 +37,30 @@ class Batches:
             )
         self._text = text
         self._window = window
-        self._batch = batch
         self._seed = seed
-        self._slot = slot
         self._pass = -1
-        self._order = np.empty(0, dtype=np.int64)
+        self._keys = np.empty(0, dtype=np.uint64)
 
-    def node_batch(self, step: int) -> NDArray[np.int64]:
-        """All samples of the node's inner step `step` (from 0): int64 [batch, window + 1]."""
-        starts = self.windows(step) * self._window
+    def of(self, samples: Sequence[int]) -> NDArray[np.int64]:
+        """What these samples are: int64 [samples, window + 1]."""
+        starts = self.windows(samples) * self._window
         return self._text[starts[:, None] + np.arange(self._window + 1)].astype(np.int64)
 
-    def windows(self, step: int) -> NDArray[np.int64]:
-        """Which windows of the corpus they are: int64 [batch], each in [0, num_windows)."""
-        # Python's integers: g has no bound, and g // num_windows must not wrap.
-        first = step * self._batch
-        samples = ((first + row) * SLOTS + self._slot for row in range(self._batch))
-        return np.array([self._window_of(sample) for sample in samples], dtype=np.int64)
+    def windows(self, samples: Sequence[int]) -> NDArray[np.int64]:
+        """Which windows of the corpus they are: int64 [samples], each in [0, num_windows)."""
+        passes = [divmod(sample, self.num_windows) for sample in samples]
+        found = np.empty(len(passes), dtype=np.int64)
+        for data_pass in sorted({number for number, _ in passes}):
+            rows = [row for row, (number, _) in enumerate(passes) if number == data_pass]
+            places = np.array([passes[row][1] for row in rows], dtype=np.int64)
+            found[rows] = permuted(places, self.num_windows, keys=self._keys_of(data_pass))
+        return found
 
-    def _window_of(self, sample: int) -> np.int64:
-        data_pass, index = divmod(sample, self.num_windows)
+    def _keys_of(self, data_pass: int) -> NDArray[np.uint64]:
         if data_pass != self._pass:
             # One pass is kept; a batch looks at the next one only where a pass ends inside it.
-            self._order = permutation(self._seed, data_pass, self.num_windows)
-            self._pass = data_pass
-        return self._order[index]
+            self._keys, self._pass = permutation_keys(self._seed, data_pass), data_pass
+        return self._keys
 
 
 def rank_rows(batch_BT1: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64]:
@@ -83,15 +79,46 @@ def rank_rows(batch_BT1: NDArray[np.int64], rank: int, world: int) -> NDArray[np
     return batch_BT1[rank * share : (rank + 1) * share]
 
 
-def permutation(seed: int, data_pass: int, count: int) -> NDArray[np.int64]:
-    """The order of the windows in one pass: int64 [count], the same on every machine.
+def permuted(
+    places_N: NDArray[np.int64], count: int, *, keys: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """Where the permutation of [0, count) that the keys name takes these places: int64 [N].
 
-    Made from Philox' raw words, which numpy promises never to change; its `permutation` may.
+    A Feistel network permutes the next larger square power of two; who lands outside walks on
+    until he is inside again, which keeps it a permutation. Nothing is stored, so that the millionth
+    place of a large corpus costs what the first one does.
     """
-    return np.argsort(raw_words(seed, data_pass, count), kind="stable")
+    half = max((max(count - 1, 1).bit_length() + 1) // 2, 1)
+    found_N = _feistel(places_N.astype(np.uint64), half, keys)
+    while (outside_N := found_N >= count).any():  # At most 3 of 4 each time.
+        found_N[outside_N] = _feistel(found_N[outside_N], half, keys)
+    return found_N.astype(np.int64)
+
+
+def permutation_keys(seed: int, data_pass: int) -> NDArray[np.uint64]:
+    """Of one pass: uint64 [FEISTEL_ROUNDS], the same on every machine.
+
+    They are Philox' raw words, which numpy promises never to change; its `permutation` may.
+    """
+    return raw_words(seed, data_pass, FEISTEL_ROUNDS)
 
 
 def raw_words(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
     """`count` pseudo-random 64-bit words, uint64 [count]; each (seed, stream) is independent."""
     key = np.array([seed % 2**64, stream], dtype=np.uint64)
     return np.random.Philox(key=key).random_raw(count)
+
+
+def _feistel(
+    numbers_N: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """A permutation of [0, 4 ** half), whatever the rounds do with their right halves."""
+    shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
+    left_N, right_N = numbers_N >> shift, numbers_N & mask
+    for key in keys:
+        mixed_N = (right_N ^ key) * np.uint64(0xBF58476D1CE4E5B9)  # As splitmix64 does; it wraps.
+        mixed_N ^= mixed_N >> np.uint64(29)
+        mixed_N *= np.uint64(0x94D049BB133111EB)
+        mixed_N ^= mixed_N >> np.uint64(32)
+        left_N, right_N = right_N, left_N ^ (mixed_N & mask)
+    return (left_N << shift) | right_N

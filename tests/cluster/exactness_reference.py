@@ -23,7 +23,7 @@ from lowcomm.data.corpus import Corpus
 from lowcomm.models.llama import build_model, next_token_loss
 from lowcomm.trainer import CosineSchedule
 
-PEERS = 2  # Whoever started the run has slot 0 of the data, the joiner slot 1.
+PEERS = 2
 
 
 def reference(run: RunConfig, corpus: Corpus) -> dict[str, list[np.ndarray]]:
@@ -40,10 +40,7 @@ def reference(run: RunConfig, corpus: Corpus) -> dict[str, list[np.ndarray]]:
         )
         for model in models
     ]
-    batches = [
-        Batches(corpus.train, window=data.window, batch=data.batch, seed=run.seed, slot=slot)
-        for slot in range(PEERS)
-    ]
+    batches = Batches(corpus.train, window=data.window, seed=run.seed)
     schedule = CosineSchedule.of(run)
     outer = parameters_to_vector(models[0].parameters()).detach()
     momentum = torch.zeros_like(outer)
@@ -56,11 +53,12 @@ def reference(run: RunConfig, corpus: Corpus) -> dict[str, list[np.ndarray]]:
     }
     for round_ in range(run.outer_steps):
         total = torch.zeros_like(outer)
-        for model, adam, batch in zip(models, adams, batches, strict=True):
+        for peer, (model, adam) in enumerate(zip(models, adams, strict=True)):
             vector_to_parameters(outer.clone(), model.parameters())
             for step in range(round_ * method.inner_steps, (round_ + 1) * method.inner_steps):
                 adam.param_groups[0]["lr"] = inner.lr * schedule(step)
-                next_token_loss(model, torch.from_numpy(batch.node_batch(step))).backward()
+                samples = batches.of(samples_of(run, peer, step))
+                next_token_loss(model, torch.from_numpy(samples)).backward()
                 clip_grad_norm_(model.parameters(), inner.grad_clip)
                 adam.step()
                 adam.zero_grad()
@@ -79,6 +77,14 @@ def reference(run: RunConfig, corpus: Corpus) -> dict[str, list[np.ndarray]]:
         for name, value in zip(found, (outer, momentum, by_torch, velocity, moments), strict=True):
             found[name].append(value.detach().numpy().copy())
     return found
+
+
+def samples_of(run: RunConfig, peer: int, step: int) -> range:
+    """Each gets eight rounds' samples at first, whoever started the run before the joiner."""
+    lease = 8 * run.method.inner_steps * run.data.batch
+    first = peer * lease + step * run.data.batch
+    assert first + run.data.batch <= (peer + 1) * lease, "the reference is for the first leases"
+    return range(first, first + run.data.batch)
 
 
 def moments_of(model: torch.nn.Module, adam: torch.optim.Optimizer) -> torch.Tensor:

@@ -189,7 +189,7 @@ def keep_state(model: nn.Module, directory: Path, rank: int) -> dict[str, object
         backward(step)
         trained.step()
     file = RankFile(directory, rank, world)
-    save_rank_state(file, parameters, trained, data_step=17)
+    save_rank_state(file, parameters, trained)
     found = load_rank_state(file, parameters, fresh)
     other_world = load_rank_state(RankFile(directory, rank, world + 1), parameters, fresh)
     tensors = safetensors.torch.load_file(file.path)

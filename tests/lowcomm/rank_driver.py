@@ -28,8 +28,10 @@ from peers.rank_events import (
 )
 from peers.ranks import RankGroup
 from peers.supervisor import Spawner
+from protocols.samples import SampleRange, Samples
 
 TIMEOUT_S = 80.0
+LEASE: Samples = (SampleRange(0, 10_000),)
 
 E = TypeVar("E")
 
@@ -108,6 +110,7 @@ class Driver:
         finish: bool = False,
         evaluate: bool = False,
         snapshot: str = "",
+        samples: Samples = LEASE,
     ) -> None:
         def fill(view: memoryview) -> None:
             view[:] = values_P.tobytes()
@@ -122,6 +125,7 @@ class Driver:
             finish=finish,
             evaluate=evaluate,
             snapshot=snapshot,
+            samples=samples,
         )
 
 

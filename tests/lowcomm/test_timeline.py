@@ -71,6 +71,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "diverged": {"member": "beta.2", "round": 12},
     "layout": {"params": 1000},
     "note": {"topic": "straggler", "text": "round 7 goes on without beta.2"},
+    "samples": {"committed": 4096, "again": 64},
 }
 STORIES = {
     "start": None,
@@ -102,6 +103,7 @@ STORIES = {
     "diverged": "beta differs from the others in round 12",
     "layout": None,
     "note": "straggler: round 7 goes on without beta",
+    "samples": None,
 }
 
 

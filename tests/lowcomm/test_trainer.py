@@ -12,16 +12,19 @@ import torch
 from torch import nn
 
 from lowcomm.config import DataConfig, MethodConfig, NodeConfig, OptimizerConfig, RunConfig
-from lowcomm.data.batches import permutation
+from lowcomm.data.batches import permutation_keys, permuted
 from lowcomm.trainer import CosineSchedule, _stepped
 from peers.lifeline import TensorPlace
 from peers.rank_events import RanksFinished
 from peers.supervisor import CommandSpawner
 from protocols.errors import ConfigError
+from protocols.samples import SampleRange
 
 HERE = Path(__file__).parent
 H = 3
 RUN = RunConfig(seed=9, method=MethodConfig(inner_steps=H), data=DataConfig(batch=4, window=16))
+FIRST = (SampleRange(5, 10), SampleRange(38, 60))
+SECOND = (SampleRange(100, 120),)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
@@ -56,13 +59,15 @@ def test_a_users_own_loop_under_torchrun(tmp_path: Path, monkeypatch: pytest.Mon
             TensorPlace(0, "weight", (1, 1), 0),
             TensorPlace(0, "bias", (1,), 1),
         )
-        driver.post(start, "full", inner_step=0)
+        driver.post(start, "full", inner_step=0, samples=FIRST)
         event, values = await driver.contribution()
         assert (event.steps, event.tokens) == (H, 7 * H)
+        assert event.samples == (SampleRange(5, 10), SampleRange(38, 45))
         assert values[0] > start[0]
         # A snapshot that the disk does not take is not worth the run, and is not reported.
         (tmp_path / "file").touch()
-        driver.post(start, "full", inner_step=H, snapshot=str(tmp_path / "file" / "state"))
+        snapshot = str(tmp_path / "file" / "state")
+        driver.post(start, "full", inner_step=H, snapshot=snapshot, samples=SECOND)
         event, _ = await driver.contribution()
         assert (event.steps, event.tokens) == (H, 7 * H)
         driver.post(last, "full", inner_step=2 * H, finish=True)
@@ -70,9 +75,10 @@ def test_a_users_own_loop_under_torchrun(tmp_path: Path, monkeypatch: pytest.Mon
 
     rank_driver.drive(driver, play)
     seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in range(2)]
-    # A sample belongs to (slot, step, row) and to nothing else; ranks share the rows.
-    order = [permutation(RUN.seed, data_pass, 40) for data_pass in range(10)]
-    samples = [slot + 16 * number for number in range(2 * H * 4)]
+    # A sample is its number and nothing else; ranks share the rows of each step.
+    keys = [permutation_keys(RUN.seed, data_pass) for data_pass in range(3)]
+    order = [permuted(np.arange(40), 40, keys=each) for each in keys]
+    samples = [*range(5, 10), *range(38, 45), *range(100, 112)]
     expected = [int(order[sample // 40][sample % 40]) for sample in samples]
     for step in range(2 * H):
         rows = expected[4 * step : 4 * step + 4]

@@ -32,9 +32,11 @@ from lowcomm.outer import F32
 from lowcomm.trainer import CosineSchedule
 from peers.rank_events import RanksEvaluated, RanksFinished, RanksSnapshotted
 from peers.supervisor import ZygoteSpawner
+from protocols.samples import SampleRange, Samples
 
 H = 4
 SLOT = 3
+BATCH = 4
 RUN = RunConfig(
     seed=5,
     outer_steps=4,
@@ -96,9 +98,7 @@ class Reference:
             self.model.parameters(), betas=(0.9, 0.95), weight_decay=0.1, fused=True
         )
         data = RUN.data
-        self.batches = Batches(
-            corpus.train, window=data.window, batch=data.batch, seed=RUN.seed, slot=SLOT
-        )
+        self.batches = Batches(corpus.train, window=data.window, seed=RUN.seed)
 
     @property
     def flat(self) -> F32:
@@ -108,16 +108,22 @@ class Reference:
         vector_to_parameters(torch.from_numpy(values_P.copy()), self.model.parameters())
 
     def train(self, *, data_step: int, inner_step: int, steps: int = H) -> F32:
-        """Steps of this node's data from `data_step` on, at the rates from `inner_step` on."""
+        """Steps on the samples from that of `data_step` on, at the rates from `inner_step` on."""
         schedule = CosineSchedule(warmup_steps=5, total_steps=4 * H, final=0.1)
         for step in range(steps):
             self.optimizer.param_groups[0]["lr"] = 1e-2 * schedule(inner_step + step)
             self.optimizer.zero_grad()
-            tokens_BT1 = torch.from_numpy(self.batches.node_batch(data_step + step))
+            first = BATCH * (data_step + step)
+            tokens_BT1 = torch.from_numpy(self.batches.of(range(first, first + BATCH)))
             next_token_loss(self.model, tokens_BT1).backward()
             clip_grad_norm_(self.model.parameters(), 0.05)
             self.optimizer.step()
         return self.flat
+
+
+def lease(first: int, last: int) -> Samples:
+    """The samples of these steps."""
+    return (SampleRange(BATCH * first, BATCH * last),)
 
 
 def node(ranks: int) -> NodeConfig:
@@ -156,7 +162,8 @@ def test_a_rank_trains_as_a_plain_loop_bit_by_bit_also_after_a_crash(
         assert values.tobytes() == reference.train(data_step=0, inner_step=0).tobytes()
 
         # Not counted: what was trained stays. The run has not moved, but the data has.
-        driver.post(delta, "delta", inner_step=0, snapshot=snapshot)
+        assert event.samples == lease(0, H)
+        driver.post(delta, "delta", inner_step=0, snapshot=snapshot, samples=lease(H, 9 * H))
         reference.set(reference.flat + delta)
         kept = deepcopy(reference.optimizer.state_dict())
         assert (await driver.expect(RanksSnapshotted)).directory == snapshot
@@ -165,14 +172,14 @@ def test_a_rank_trains_as_a_plain_loop_bit_by_bit_also_after_a_crash(
 
         lost = await driver.reattach(slot=SLOT, rank_state=snapshot)
         assert "signal 9" in lost.why
-        driver.post(restart, "full", inner_step=0)
+        driver.post(restart, "full", inner_step=0, samples=lease(H, 9 * H))
         reference.set(restart)
         reference.optimizer.load_state_dict(kept)
         _, values = await driver.contribution()
         assert values.tobytes() == reference.train(data_step=H, inner_step=0).tobytes()
 
-        # The run has gone on without this node: its data and its rates catch up.
-        driver.post(restart, "full", inner_step=3 * H)
+        # The run has gone on without this node: its rates catch up.
+        driver.post(restart, "full", inner_step=3 * H, samples=lease(3 * H, 9 * H))
         reference.set(restart)
         _, values = await driver.contribution()
         assert values.tobytes() == reference.train(data_step=3 * H, inner_step=3 * H).tobytes()
@@ -205,7 +212,9 @@ def contributions_of_two_ranks(corpus: Path, start: F32) -> list[F32]:
         event, values = await driver.contribution()
         found.append(values)
         assert (event.steps, event.tokens) == (3, 3 * 4 * 16)
-        driver.post(start, "full", inner_step=H, boundary_steps=H, evaluate=True)
+        driver.post(
+            start, "full", inner_step=H, boundary_steps=H, evaluate=True, samples=lease(H, 9 * H)
+        )
         await driver.expect(RanksEvaluated)
         event, values = await driver.contribution()
         found.append(values)

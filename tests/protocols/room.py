@@ -17,6 +17,7 @@ from protocols.config import ProtocolConfig
 from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import PeerId, digest_text
+from protocols.samples import Samples
 from tests.protocols.disk import Disk
 
 Entry = TypeVar("Entry", bound=e.Entry)
@@ -30,8 +31,11 @@ PART = 1 << 18
 class Room:
     """The first one founds the run and leads; the others join. `now` is set by the test."""
 
-    def __init__(self, names: str, *, outer_steps: int = 10, parts: int = 3) -> None:
+    def __init__(
+        self, names: str, *, outer_steps: int = 10, parts: int = 3, samples_ahead: int = 0
+    ) -> None:
         self.now = 0.0
+        self.accepted = v.RunAccepted(RULES, samples_ahead)
         self.ids = {name: PeerId(f"{name}.00000001") for name in names}
         self.peers: dict[str, PeerCore] = {}
         self.disks: dict[str, Disk] = {}
@@ -48,7 +52,7 @@ class Room:
         first = names[0]
         founder, elements = self.ids[first], (parts * PART,)
         run = e.Run(1, "{}", "", len(names), outer_steps, 1, (), elements, founder)
-        self.feed(first, v.RunAccepted(RULES))
+        self.feed(first, self.accepted)
         self.feed(first, v.Bootstrap(run, (digest_text("0"),)))
         for name in names[1:]:
             self.meet(first, name)
@@ -156,8 +160,8 @@ class Room:
             for name in self.peers:
                 self.feed(name, v.DeadlineReached())
 
-    def contribute(self, name: str, *, tokens: int = 100) -> None:
-        self.feed(name, v.ContributionReady(0, tokens, 10))
+    def contribute(self, name: str, *, tokens: int = 100, samples: Samples = ()) -> None:
+        self.feed(name, v.ContributionReady(0, tokens, 10, samples))
 
     def all_contribute(self) -> None:
         for name in self.peers:
@@ -215,7 +219,7 @@ class Room:
                 self.disks[name].write(command)
                 answer = v.Persisted(ticket)
             case c.CheckRun():
-                answer = v.RunAccepted(RULES)
+                answer = self.accepted
             case c.Encode(fragment=fragment, round=round_):
                 answer = v.Encoded(fragment, round_, digest_text(f"{name} {round_} {self.now}"))
             case c.ReducePart(stamp=stamp, part=part, contributors=terms):

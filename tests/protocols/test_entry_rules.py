@@ -7,9 +7,10 @@ import pytest
 
 from protocols import entries as e
 from protocols.errors import LogError
-from protocols.ids import Contributor, FragmentParts, Version
+from protocols.ids import Contributor, FragmentParts, PeerId, Version
 from protocols.log import Log
 from protocols.membership import Membership
+from protocols.samples import Grant, Remaining, SampleRange
 from tests.protocols.scenes import (
     ELEMENTS,
     START,
@@ -47,6 +48,13 @@ PARTS = VIEW.parts[0]
 
 def parts(*owners: str, borders: tuple[int, ...] = PARTS.borders) -> tuple[FragmentParts, ...]:
     return (FragmentParts(owners or PARTS.owners, borders),)  # pyright: ignore
+
+
+RESTORE = e.Restore(1, (VERSION,), 0, 0, (), 0, False, 1)
+
+
+def lease(*grants: tuple[PeerId, int, int]) -> e.Lease:
+    return e.Lease(tuple(Grant(p, (SampleRange(start, stop),)) for p, start, stop in grants))
 
 
 @pytest.mark.parametrize(
@@ -121,6 +129,17 @@ def parts(*owners: str, borders: tuple[int, ...] = PARTS.borders) -> tuple[Fragm
         ),
         ((*BEGUN, VIEW), replace(COMMIT, borders=(0, ELEMENTS)), "another result"),
         ((*BEGUN, VIEW), replace(COMMIT, result_digest=""), "another result"),
+        ((*BEGUN, VIEW), replace(COMMIT, samples=((),)), "samples of nobody"),
+        ((*BEGUN, VIEW), replace(COMMIT, samples=((SampleRange(3, 3),), ())), "samples of nobody"),
+        (BEGUN, replace(RESTORE, remaining=Remaining(9, (SampleRange(5, 4),))), "no set"),
+        (BEGUN, replace(RESTORE, remaining=Remaining(9, (SampleRange(5, 10),))), "no set"),
+        (BEGUN, lease(), "to nobody"),
+        (BEGUN, lease((A, 0, 5), (A, 5, 9)), "twice"),
+        (BEGUN, lease((C, 0, 5)), "no member"),
+        (BEGUN, lease((A, 5, 5)), "no set of samples"),
+        (BEGUN, lease((A, 5, 9)), "leaves some out"),
+        (BEGUN, lease((A, 0, 5), (B, 4, 9)), "new samples twice"),
+        ((*BEGUN, lease((A, 0, 5))), lease((B, 4, 9)), "not free"),
     ],
 )
 def test_an_entry_without_sense_changes_nothing(

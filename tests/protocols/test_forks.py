@@ -20,6 +20,7 @@ def parted(*, rounds: int = 1) -> Room:
         room.all_contribute()
     room.cut("a", "b")
     room.wait(ALONE_S)
+    room.contribute("b")  # Begun before the fork: its samples are leased again.
     return room
 
 
@@ -52,18 +53,21 @@ def test_the_one_that_is_left_of_two_goes_on_in_a_branch_of_its_own() -> None:
     assert (fork.lonely, fork.voters, core.members.forks) == (True, (room.ids["b"],), (fork.fork,))
     assert [version.round for version in fork.versions] == [1]
     room.contribute("b")
+    room.contribute("b")
     assert core.rounds[0].version == 2
     assert core.members.tokens == 300
 
 
-def test_what_it_had_contributed_counts_in_its_branch() -> None:
+def test_what_its_ranks_did_before_is_trained_again() -> None:
+    """The other one may count it; here its samples are leased anew."""
     room = Room("ab")
     room.kill("a")
     room.contribute("b")
     room.wait(ALONE_S)
-    assert room.peers["b"].rounds[0].version == 1
-    assert room.peers["b"].members.tokens == 100
+    assert room.peers["b"].members.tokens == 0
     assert [x.kind for x in room.given["b"] if isinstance(x, c.Resume)] == ["full", "full"]
+    room.contribute("b")
+    assert room.peers["b"].members.tokens == 100
 
 
 def test_it_admits_no_second_voter() -> None:

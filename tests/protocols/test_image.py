@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols import entries as e
+from protocols.checks import WireError
 from protocols.ids import PeerId, Version
 from protocols.image import Granted, Image
 from protocols.membership import Membership
-from protocols.shapes import WireError
+from protocols.samples import Grant, SampleRange
 from protocols.wire import decode_image, encode_image
 from tests.protocols.scenes import (
     BORDERS,
@@ -58,6 +59,10 @@ STORY: tuple[e.Entry, ...] = (
     e.Elected(A),
     view(2, A, first_round=3),
     e.Attempt(2, 0, 0, 3, 1, (A,), (A, A, A), "slow"),
+    e.Lease((Grant(A, (SampleRange(0, 40),)),)),
+    e.Member(info(C, 8)),
+    e.Lease((Grant(A, (SampleRange(40, 50),)), Grant(C, (SampleRange(50, 60),)))),
+    e.Lost(C, "silent"),
 )
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from protocols import entries as e
 from protocols.ids import PeerInfo, Stamp, Version
-from protocols.membership import FORGIVE_ROUNDS, KEEP_COMMITS, Membership
+from protocols.membership import FORGIVE_ROUNDS, KEEP_COMMITS, LOST_ROUNDS, Membership
+from protocols.samples import Grant, Remaining, SampleRange, Samples
 from tests.protocols.scenes import (
     BORDERS,
     START,
@@ -249,3 +250,78 @@ def test_a_copy_goes_its_own_way() -> None:
 def test_equal_logs_lead_to_equal_memberships() -> None:
     bodies = (*JOINED, view(1, A, B), commit(1), e.Lost(B, "x"), view(2, A, first_round=2))
     assert read(*bodies) == read(*bodies)
+
+
+# Samples --------------------------------------------------------------------------------------
+
+
+def ranges(*pairs: tuple[int, int]) -> Samples:
+    return tuple(SampleRange(start, stop) for start, stop in pairs)
+
+
+LEASE = e.Lease((Grant(A, ranges((0, 100))), Grant(B, ranges((100, 200)))))
+LEASED = (*JOINED, LEASE, view(1, A, B))
+
+
+def covering(round_: int, **changes: int) -> e.Commit:
+    """Both of them saw five more samples."""
+    start, stop = 5 * round_ - 5, 5 * round_
+    samples = (ranges((start, stop)), ranges((100 + start, 100 + stop)))
+    return replace(commit(round_, **changes), samples=samples)
+
+
+def test_a_commit_of_the_anchor_takes_what_it_covers() -> None:
+    ledger = read(*LEASED, covering(1)).ledger
+    assert (ledger.of(A, 1), ledger.of(B, 1)) == (ranges((5, 100)), ranges((105, 200)))
+    assert ledger.consumed == 10
+
+
+def test_while_a_lost_peer_may_be_counted_and_may_come_back_its_samples_wait() -> None:
+    lost = (*LEASED, e.Lost(B, "silent"))
+    assert read(*lost).ledger.free == ()
+    # The dead still counts, since its bytes were there.
+    counted = (*lost, covering(1), view(2, A, first_round=2))
+    assert read(*counted).ledger.of(B, 1) == ranges((105, 200))
+    rounds = [
+        replace(commit(number), contributors=(contributor(A, number),), view=2)
+        for number in range(2, LOST_ROUNDS + 1)
+    ]
+    assert read(*counted, *rounds[:-1]).ledger.free == ()
+    assert read(*counted, *rounds).ledger.free == ranges((105, 200))
+
+
+def test_who_left_gives_its_samples_back_once_the_open_round_goes_on_without_it() -> None:
+    left = (*LEASED, e.Left(B, "asked to"))
+    assert read(*left).ledger.free == ()
+    attempt = e.Attempt(1, 0, 0, 1, 1, (A,), (A, A, A), "without b")
+    assert read(*left, attempt).ledger.free == ranges((100, 200))
+    assert read(*left, view(2, A)).ledger.free == ranges((100, 200))
+    assert read(*left, view(2, A, first_round=2)).ledger.free == ()
+
+
+def test_a_new_life_of_a_member_does_not_hold_what_the_old_one_did() -> None:
+    back = e.Cut(info(B, 1, incarnation=2), A, (Version(0, 0, START),))
+    members = read(*LEASED, back, e.Member(back.info))
+    assert (members.ledger.of(B, 2), members.ledger.free) == ((), ())
+    again = view(2, A, B, first_round=1)  # It means the new life.
+    assert read(*LEASED, back, e.Member(back.info), again).ledger.free == ranges((100, 200))
+
+
+def test_the_ledger_of_a_past_round() -> None:
+    members = read(*LEASED, *(covering(number) for number in range(1, KEEP_COMMITS + 2)))
+    newest = KEEP_COMMITS + 1
+    assert members.remaining_at(newest) == members.ledger.remaining
+    assert members.remaining_at(newest - 2) == Remaining(
+        200, ranges((5 * newest - 10, 100), (100 + 5 * newest - 10, 200))
+    )
+    assert members.remaining_at(1) is not None
+    assert members.remaining_at(0) is None, "nobody remembers"
+
+
+def test_a_restore_goes_back_to_the_ledger_of_the_cut() -> None:
+    cut = read(*LEASED, covering(1)).remaining_at(1)
+    assert cut is not None
+    restore = e.Restore(1, (Version(0, 1, START),), 10, 200, (), 0, False, 1, cut)
+    ledger = read(*LEASED, covering(1), covering(2), restore).ledger
+    assert (ledger.free, ledger.consumed) == (ranges((5, 100), (105, 200)), 10)
+    assert ledger.of(A, 1) == ()

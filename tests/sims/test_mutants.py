@@ -8,8 +8,9 @@ import typer
 
 from protocols.raft import Raft
 from protocols.rounds import FragmentRounds
-from sims.mutants import Hunt, StuckError, cpu_limit, hunt_all, main, what_fails
-from sims.mutations import MUTANTS, Edit, Mutant, UnplantableError
+from sims.mutants import MUTANTS, Hunt, StuckError, cpu_limit, hunt_all, main, what_fails
+from sims.mutations import Edit, Mutant, UnplantableError
+from sims.mutations_leases import LEASE_MUTANTS
 
 EASY = ("no-rebase", "rebases-and-carries", "sums-without-the-missing")
 """One of the first seeds catches each of these."""
@@ -21,6 +22,7 @@ CAUGHT = (
     "a-new-leader-is-told-nothing",
     "believes-a-lying-donor",
     "a-late-sum-joins-the-new-attempt",
+    *(mutant.name for mutant in LEASE_MUTANTS),
 )
 DO_NOTHING = "def plant():\n    pass\n"
 
@@ -39,8 +41,16 @@ def test_a_wrong_rebase_and_a_partial_sum_are_caught() -> None:
     verdicts = hunt(*EASY, seeds=10)
     assert {name: caught for name, (caught, _) in verdicts.items()} == dict.fromkeys(EASY, True)
     assert verdicts["no-rebase"][1].endswith("are thrown away")
-    assert verdicts["rebases-and-carries"][1].endswith("are counted already")
+    assert verdicts["rebases-and-carries"][1].endswith(
+        ("are counted already", "are thrown away")  # The core may notice it first, by the samples.
+    )
     assert "its commit says" in verdicts["sums-without-the-missing"][1]
+
+
+def test_committed_samples_leased_again_and_a_forgetful_rebase_are_caught() -> None:
+    verdicts = hunt("leases-committed-samples", "a-rebase-forgets-its-samples", seeds=5)
+    assert [caught for caught, _ in verdicts.values()] == [True, True]
+    assert "is leased what is committed" in verdicts["leases-committed-samples"][1]
 
 
 @pytest.mark.long

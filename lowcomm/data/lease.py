@@ -1,0 +1,48 @@
+"""What a node may draw, as one of its ranks sees it: drawn in order, seen when a step has used it.
+
+Equal on all ranks of a node, because all draw the same numbers in the same order. Must NOT know
+what a sample is (batches.py), nor ask anybody for more: the daemon does, ahead of need.
+"""
+
+from collections import deque
+
+from protocols.errors import LowcommError
+from protocols.samples import Samples, count, first, subtract, union
+
+
+class NodeLease:
+    """Between two results; a loader may draw ahead of the steps."""
+
+    def __init__(self) -> None:
+        self._left: Samples = ()
+        self._drawn: deque[Samples] = deque()
+        """Of each batch that no step has used yet."""
+        self._seen: Samples = ()
+
+    def renew(self, samples: Samples) -> None:
+        """These, and no others, are ours now. What was drawn ahead is not drawn again."""
+        for batch in self._drawn:
+            samples = subtract(samples, batch)
+        self._left = samples
+
+    def draw(self, wanted: int) -> list[int]:
+        """The next batch. Raises LowcommError when there is no whole one left."""
+        taken = first(self._left, wanted, ranges_max=len(self._left))
+        if count(taken) < wanted:
+            raise LowcommError(
+                f"this node's lease has no {wanted} samples left, with {len(self._drawn)} batches "
+                "drawn that no method.step() has used: take one batch for each step"
+            )
+        self._left = subtract(self._left, taken)
+        self._drawn.append(taken)
+        return [sample for one in taken for sample in range(one.start, one.stop)]
+
+    def step(self) -> None:
+        """An inner step used the oldest batch; without one it trained on something else."""
+        if self._drawn:
+            self._seen = union(self._seen, self._drawn.popleft())
+
+    def contribute(self) -> Samples:
+        """What the steps used since the last time."""
+        seen, self._seen = self._seen, ()
+        return seen

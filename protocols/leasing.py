@@ -1,0 +1,54 @@
+"""What the leader leases to whom: in bulk and ahead of need, several peers in one entry.
+
+Must NOT remember who holds what: the ledger on top of the whole log says so, also for what is not
+committed yet.
+"""
+
+from dataclasses import dataclass, field
+
+from protocols.entries import Lease
+from protocols.ids import PeerId
+from protocols.membership import Membership
+from protocols.messages import Wants
+from protocols.samples import Grant, SampleRange, Samples, count, first, subtract, union
+
+FREE_RANGES_MAX = 32
+"""Beyond that, what others left behind in pieces goes to somebody else, or later."""
+
+
+@dataclass(slots=True)
+class Leasing:
+    """Who wants how many samples ahead."""
+
+    wants: dict[PeerId, Wants] = field(default_factory=dict[PeerId, Wants])
+
+    def next_entry(self, members: Membership) -> Lease | None:
+        """Once somebody has only half of what it wants ahead, all who lack a quarter get more."""
+        low = {p: lack for p in self.wants if (lack := self._lack(members, p))}
+        if not any(2 * lack >= self.wants[peer].ahead for peer, lack in low.items()):
+            return None
+        free, frontier, grants = members.ledger.free, members.ledger.frontier, list[Grant]()
+        for peer, lack in sorted(low.items()):
+            if 4 * lack < self.wants[peer].ahead:
+                continue
+            samples = self._from_free(members, peer, free, lack)
+            free = subtract(free, samples)
+            rest = lack - count(samples)
+            if rest:
+                samples = union(samples, (SampleRange(frontier, frontier + rest),))
+                frontier += rest
+            grants.append(Grant(peer, samples))
+        return Lease(tuple(grants))
+
+    def _lack(self, members: Membership, peer: PeerId) -> int:
+        """How many samples it has less than it wants; 0 for who is no member."""
+        info, wants = members.members.get(peer), self.wants[peer]
+        if info is None:
+            return 0
+        left = count(members.ledger.of(peer, info.incarnation)) - wants.carried
+        return max(wants.ahead - left, 0)
+
+    def _from_free(self, members: Membership, peer: PeerId, free: Samples, lack: int) -> Samples:
+        info = members.members[peer]
+        ranges = len(members.ledger.of(peer, info.incarnation))
+        return first(free, lack, ranges_max=max(FREE_RANGES_MAX - ranges, 0))

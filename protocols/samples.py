@@ -1,0 +1,127 @@
+"""Sets of samples: which numbers of the run's endless sequence, as sorted ranges that do not touch.
+
+The samples of a run are numbered 0, 1, 2, ... without an end: sample n is the window that the
+permutation of pass `n // windows` has at `n % windows` (lowcomm/data/batches.py), so that a set of
+numbers needs to know nothing of passes, nor of how large the data is. Exact integer arithmetic.
+Must NOT know who holds a set (ledger.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from protocols.ids import PeerId
+
+RANGES_MAX = 64
+"""In one grant, and in what one contribution covers: they travel in messages."""
+REMAINING_MAX = 8192
+"""Ranges of a whole ledger in one message: a fifth of what fits."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SampleRange:
+    """The samples `start` to `stop - 1`."""
+
+    start: int
+    stop: int
+
+
+Samples = tuple[SampleRange, ...]
+"""Sorted; between two ranges there is a gap, so that equal sets are equal tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one peer gets."""
+
+    peer: PeerId
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Where a run is in its data: all below `frontier` is committed, but for these."""
+
+    frontier: int = 0
+    samples: Samples = ()
+
+
+ALL_REMAIN = Remaining()
+"""At the beginning."""
+
+
+def well_formed(samples: Samples) -> bool:
+    """Is this what every function here expects and returns? What comes from others may not be."""
+    rises = all(one.stop < other.start for one, other in pairwise(samples))
+    return rises and all(0 <= one.start < one.stop for one in samples)
+
+
+def is_sound(remaining: Remaining) -> bool:
+    """Can a ledger be in this state?"""
+    samples = remaining.samples
+    return well_formed(samples) and (not samples or samples[-1].stop <= remaining.frontier)
+
+
+def count(samples: Samples) -> int:
+    return sum(one.stop - one.start for one in samples)
+
+
+def union(one: Samples, other: Samples) -> Samples:
+    """What is in either."""
+    if not (one and other):
+        return one or other
+    return merged(sorted((*one, *other)))
+
+
+def merged(ranges: Sequence[SampleRange]) -> Samples:
+    """Sorted ranges that may overlap or touch, as a set."""
+    made: list[SampleRange] = []
+    for item in ranges:
+        if made and item.start <= made[-1].stop:
+            made[-1] = SampleRange(made[-1].start, max(made[-1].stop, item.stop))
+        else:
+            made.append(item)
+    return tuple(made)
+
+
+def subtract(one: Samples, other: Samples) -> Samples:
+    """What is in the first, and not in the second."""
+    if not (one and other):
+        return one
+    made: list[SampleRange] = []
+    place = 0
+    for item in one:
+        start = item.start
+        while place < len(other) and other[place].stop <= start:
+            place += 1
+        at = place  # The next of ours may begin inside the last of theirs.
+        while at < len(other) and other[at].start < item.stop:
+            if start < other[at].start:
+                made.append(SampleRange(start, other[at].start))
+            start = other[at].stop
+            at += 1
+        if start < item.stop:
+            made.append(SampleRange(start, item.stop))
+    return tuple(made)
+
+
+def intersection(one: Samples, other: Samples) -> Samples:
+    """What is in both."""
+    return subtract(one, subtract(one, other))
+
+
+def contains(one: Samples, other: Samples) -> bool:
+    """Is all of the second in the first?"""
+    return not subtract(other, one)
+
+
+def first(samples: Samples, wanted: int, *, ranges_max: int) -> Samples:
+    """The lowest `wanted` samples, or as many as there are in that many ranges."""
+    made: list[SampleRange] = []
+    for item in samples[:ranges_max]:
+        if wanted <= 0:
+            break
+        stop = min(item.stop, item.start + wanted)
+        made.append(SampleRange(item.start, stop))
+        wanted -= stop - item.start
+    return tuple(made)

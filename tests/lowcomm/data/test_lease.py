@@ -1,0 +1,65 @@
+"""What a node draws: in order, nothing twice, and seen only when a step has used it."""
+
+import pytest
+
+from lowcomm.data.lease import NodeLease
+from protocols.errors import LowcommError
+from protocols.samples import SampleRange, Samples
+
+
+def ranges(*pairs: tuple[int, int]) -> Samples:
+    return tuple(SampleRange(start, stop) for start, stop in pairs)
+
+
+def test_batches_are_drawn_in_order_over_gaps() -> None:
+    lease = NodeLease()
+    lease.renew(ranges((3, 5), (8, 20)))
+    assert [lease.draw(3), lease.draw(3)] == [[3, 4, 8], [9, 10, 11]]
+
+
+def test_what_a_step_used_is_seen_and_said_once() -> None:
+    lease = NodeLease()
+    lease.renew(ranges((0, 40)))
+    for _ in range(2):
+        lease.draw(4)
+        lease.step()
+    assert lease.contribute() == ranges((0, 8))
+    assert lease.contribute() == ()
+
+
+def test_what_a_loader_drew_ahead_counts_with_the_step_that_uses_it() -> None:
+    lease = NodeLease()
+    lease.renew(ranges((0, 40)))
+    lease.draw(4)
+    lease.draw(4)
+    lease.step()
+    assert lease.contribute() == ranges((0, 4))
+    lease.renew(ranges((4, 40)))  # The daemon knows nothing of what was drawn ahead.
+    assert lease.draw(4) == [8, 9, 10, 11]
+    lease.step()
+    lease.step()
+    assert lease.contribute() == ranges((4, 12))
+
+
+def test_what_is_not_ours_any_more_is_not_drawn() -> None:
+    lease = NodeLease()
+    lease.renew(ranges((0, 40)))
+    lease.draw(4)
+    lease.step()
+    lease.renew(ranges((100, 140)))
+    assert lease.draw(4) == [100, 101, 102, 103]
+
+
+def test_steps_on_other_data_see_nothing() -> None:
+    lease = NodeLease()
+    lease.renew(ranges((0, 40)))
+    lease.step()
+    assert lease.contribute() == ()
+
+
+def test_who_draws_too_far_ahead_is_told() -> None:
+    lease = NodeLease()
+    lease.renew(ranges((0, 10)))
+    lease.draw(8)
+    with pytest.raises(LowcommError, match="no 8 samples left, with 1 batches drawn"):
+        lease.draw(8)
