@@ -169,7 +169,7 @@ class PeerCore:
                 if self.raft.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
                 self.raft.persist_failed(event.ticket, event.why, now)
-            case v.SliceReceived() | v.ResultReceived():
+            case v.SliceReceived() | v.ResultReceived() | v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.payload(event)
             case v.StateReceived():
@@ -202,7 +202,7 @@ class PeerCore:
             if peer != self.leader_id or self.leads:
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
-        elif isinstance(message, m.Fetch):
+        elif isinstance(message, m.Fetch | m.FetchSteps):
             self._out += self.part.fetched(peer, message)
         elif isinstance(message, m.FetchState):
             self.standing.catchup.wanted(peer, message.index)

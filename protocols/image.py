@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from protocols.course import Course
 from protocols.entries import Attempt, Commit, Cut, Restore, Run, View
 from protocols.ids import PeerId, PeerInfo
 
@@ -62,3 +63,5 @@ class Image:
     losses: tuple[Losses, ...]
     inner_step: int
     tokens: int
+    course: Course
+    """Of a stepwise run."""

@@ -5,6 +5,7 @@ once it is committed.
 """
 
 from protocols.admission import Admission
+from protocols.closing import Closing
 from protocols.entries import Entry, Left, Lost, Restore
 from protocols.ids import PeerId
 from protocols.leader import Leader
@@ -32,6 +33,7 @@ class Office:
             reports,
             admission,
             raft,
+            Closing(raft.me, head),
             since=now,
             began_with=frozenset(head.receivers),
         )
@@ -50,6 +52,7 @@ class Office:
             self.askers.add(body.peer)  # It shall read that it is out.
         if isinstance(body, Restore):
             self.leader.reports.clear()
+            self.leader.closing.clear()
         self._raft.append(body)
         self.head.apply(self._raft.log.entries[-1])
 

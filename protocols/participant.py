@@ -13,9 +13,10 @@ from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
 from protocols.membership import Membership
-from protocols.messages import Fetch, Kept, Ready
+from protocols.messages import Fetch, FetchSteps, Kept, Ready
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
+from protocols.steps import Steps
 from protocols.wire import one_line
 
 
@@ -28,6 +29,8 @@ class Participant:
         self.me = me
         self.members = members
         self.rounds: list[FragmentRounds] = []
+        self.steps: Steps | None = None
+        """Instead of rounds, in a stepwise run."""
         self.standing = Standing(me, members, founds=founds, kept=kept)
         self.since = 0.0
         """When we first read of the run (for people)."""
@@ -39,11 +42,14 @@ class Participant:
     @property
     def finished(self) -> bool:
         """Every fragment's last round is applied here."""
+        if self.steps is not None:
+            return self.steps.finished
         return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
 
     @property
     def deadline(self) -> float:
-        return min([self.standing.catchup.deadline, *(rounds.deadline for rounds in self.rounds)])
+        parts = [*self.rounds, *self._steps]
+        return min([self.standing.catchup.deadline, *(part.deadline for part in parts)])
 
     # What happens to us ---------------------------------------------------------------------
 
@@ -57,8 +63,8 @@ class Participant:
                 standing.trainers.able = True
             case v.TrainersLost():
                 standing.trainers.lost(one_line(event.why))
-                for rounds in self.rounds:
-                    rounds.trainers_lost()
+                for part in (*self.rounds, *self._steps):
+                    part.trainers_lost()
             case v.ContributionReady(fragment=fragment, tokens=tokens, steps=steps):
                 return self.rounds[fragment].contribute(tokens=tokens, steps=steps, now=now)
             case v.Encoded():
@@ -77,45 +83,68 @@ class Participant:
             case v.Checkpointed(kept=kept):
                 standing.kept = kept
             case v.KeptAdopted():
-                return standing.kept_adopted(event, self.rounds[event.fragment], now)
+                of = self.steps or self.rounds[event.fragment]
+                return standing.kept_adopted(event, of, now)
+            case v.StepMade() | v.StepApplied() | v.BaseLoaded():
+                self._stepped(event, now)
             case _:
                 raise AssertionError(f"unknown event {event!r}")
         return []
 
-    def payload(self, event: v.SliceReceived | v.ResultReceived) -> list[c.Command]:
+    def _stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
+        """Our ranks, in a stepwise run."""
+        assert self.steps is not None, "a step was made in a run of rounds"
+        match event:
+            case v.StepMade():
+                self.steps.made(event)
+            case v.StepApplied():
+                self.steps.applied(event)
+            case v.BaseLoaded():
+                if not self.steps.loaded(event):
+                    self.standing.ask_cut("our copy of the state is damaged", now)
+
+    def payload(
+        self, event: v.SliceReceived | v.ResultReceived | v.StepReceived
+    ) -> list[c.Command]:
         """Bytes of somebody: they are kept, or dropped and counted (I3)."""
         known = event.sender in self.members.receivers
+        if isinstance(event, v.StepReceived):
+            kept = known and any(steps.received(event) for steps in self._steps)
+            return [] if kept else [c.Discard(event)]
         if known and any(rounds.received(event) for rounds in self.of(event.stamp)):
             return []
         return [c.Discard(event)]
 
     def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
         """A fragment's state for a cut is here."""
-        if event.fragment >= len(self.rounds):
+        if event.fragment >= self.members.fragments:
             return []
-        return self.standing.state_received(event, self.rounds[event.fragment], now)
+        return self.standing.state_received(event, self.steps or self.rounds[event.fragment], now)
 
     def peer_ready(self, peer: PeerId, message: Ready) -> None:
         """Somebody contributed to a round."""
         for rounds in self.of(message.stamp) if peer in self.members.receivers else []:
             rounds.peer_ready(message.stamp, peer)
 
-    def fetched(self, peer: PeerId, message: Fetch) -> list[c.Command]:
-        """Somebody lacks a result."""
+    def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
+        """Somebody lacks a result, or payloads of steps."""
+        if isinstance(message, FetchSteps):
+            steps = self._steps if peer in self.members.receivers else []
+            return [command for one in steps for command in one.fetched(peer, message)]
         known = self.of(message.stamp) if peer in self.members.receivers else []
         return [x for rounds in known for x in rounds.fetched(peer, message.stamp, message.part)]
 
     def reconnected(self, peer: PeerId) -> None:
         """What was under way between us is lost, both ways."""
-        for rounds in self.rounds:
-            rounds.forget(peer)
+        for part in (*self.rounds, *self._steps):
+            part.forget(peer)
         self.standing.catchup.disconnected(peer)
 
     def new_leader(self) -> None:
         """Somebody leads who knows nothing of us yet."""
         self.standing.leader_connected()
-        for rounds in self.rounds:
-            rounds.forget_reports()
+        for part in (*self.rounds, *self._steps):
+            part.forget_reports()
 
     def of(self, stamp: Stamp) -> list[FragmentRounds]:
         return self.rounds[stamp.fragment : stamp.fragment + 1]
@@ -123,14 +152,26 @@ class Participant:
     def rules(self, rules: ProtocolConfig) -> None:
         for rounds in self.rounds:
             rounds.stall.after_s = rules.reduction_timeout_s / 2
+        for steps in self._steps:  # Their leader acts at once.
+            steps.stall.after_s = rules.reduction_timeout_s
+
+    @property
+    def _steps(self) -> list[Steps]:
+        """As `rounds`: one, if the run is stepwise."""
+        return [] if self.steps is None else [self.steps]
 
     # What the log says ----------------------------------------------------------------------
 
     def began(self, run: e.Run, now: float) -> list[c.Command]:
         """We know the run now."""
-        if self.rounds:
+        if self.rounds or self.steps is not None:
             return []
         self.since = now
+        if self.members.stepwise:
+            self.steps = Steps(self.me, self.members)
+            if not self.standing.accepted:
+                return [c.CheckRun(run)]
+            return self.steps.state_received(0, self.initial_digests[0])  # We founded it.
         self.rounds = [
             FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
             for f in range(self.members.fragments)
@@ -143,15 +184,15 @@ class Participant:
 
     def restored(self, now: float) -> list[c.Command]:
         """The run is at another state now: ours, if our checkpoint is what it went back to."""
-        for rounds in self.rounds:
-            rounds.restored()
+        for part in (*self.rounds, *self._steps):
+            part.restored()
         return self.standing.restored(now)
 
     def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
         """Somebody gets a state; [] unless it is us."""
         ours = self.standing.cut(index, cut, deadline=deadline, now=now)
         for version in cut.versions if ours else ():
-            self.rounds[version.fragment].awaited = version.round
+            (self.steps or self.rounds[version.fragment]).awaited = version.round
         return ours
 
     def lost(self, now: float) -> None:
@@ -191,6 +232,8 @@ class Participant:
         if catchup.is_late(now):
             self.standing.ask_cut("the transfer took too long", now)
         commands = self.standing.adopt_kept()
+        if self.steps is not None:
+            return commands + self._advance_steps(self.steps, now, connected, leader)
         commands += self.standing.start_training(self.rounds)
         commands += catchup.request(connected)
         versions = [rounds.version for rounds in self.rounds]
@@ -199,4 +242,17 @@ class Participant:
             commands += rounds.advance(now, connected, leader, stay=catchup.holding)
             if rounds.behind and not catchup.needed:
                 self.standing.ask_cut("results of missed rounds are gone", now)
+        return commands
+
+    def _advance_steps(
+        self, steps: Steps, now: float, connected: frozenset[PeerId], leader: PeerId | None
+    ) -> list[c.Command]:
+        catchup, trainers = self.standing.catchup, self.standing.trainers
+        commands = catchup.request(connected)
+        commands += catchup.serve([steps.base], self.members.index, now)
+        ready = trainers.ready and self.standing.accepted
+        commands += steps.advance(now, connected, leader, ready=ready, stay=catchup.holding)
+        trainers.able = ready and steps.able and not catchup.needed
+        if steps.behind and not catchup.needed:
+            self.standing.ask_cut("payloads of missed steps are gone", now)
         return commands

@@ -4,67 +4,37 @@ Exact types: no coercion, no unknown or missing fields, no unbounded collection.
 decode bytes (wire.py).
 """
 
-import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from protocols import entries as e
 from protocols import ids
 from protocols import image as i
 from protocols import messages as m
+from protocols.checks import Check, WireError, short
+from protocols.checks import flag as _flag
+from protocols.checks import hexadecimal as _hex
+from protocols.checks import integer as _integer
+from protocols.checks import many as _many
+from protocols.checks import optional as _optional
+from protocols.checks import peer_id as _peer_id
+from protocols.checks import piece as _piece
+from protocols.checks import words_of as _text
+from protocols.course import Course
 from protocols.limits import (
     DIMENSIONS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
+    HELD_STEPS_MAX,
     JSON_MAX,
     LIST_MAX,
     NAME_MAX,
     PEERS_MAX,
+    PROVIDERS_MAX,
     SEATS_MAX,
     TENSORS_MAX,
     TEXT_MAX,
 )
-
-_SHORT = reprlib.Repr()  # A whole repr of nested lists would exceed Python's stack.
-_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring = 2, 3, 60
-
-Check = Callable[[object], Any]
-
-
-class WireError(ValueError):
-    """The sender's bytes are no message of ours; the text says which field."""
-
-
-def _integer(limit: int) -> Check:
-    def check(raw: object) -> int:
-        if type(raw) is not int or not 0 <= raw < limit:
-            raise WireError(f"expected an integer in [0, {limit}), got {short(raw)}")
-        return raw
-
-    return check
-
-
-def _text(limit: int, *, printable: bool = True) -> Check:
-    """Most texts are shown to people: no line breaks, no escape sequences."""
-
-    def check(raw: object) -> str:
-        if type(raw) is not str or len(raw) > limit or (printable and not raw.isprintable()):
-            raise WireError(f"expected a text of at most {limit} characters, got {short(raw)}")
-        return raw
-
-    return check
-
-
-def _many(item: Check, limit: int) -> Check:
-    def check(raw: object) -> tuple[Any, ...]:
-        if not isinstance(raw, list):
-            raise WireError(f"expected a list, got {short(raw)}")
-        items = cast(list[object], raw)
-        if len(items) > limit:
-            raise WireError(f"{len(items)} items, at most {limit} are allowed")
-        return tuple(item(one) for one in items)
-
-    return check
 
 
 def struct(cls: type) -> Check:
@@ -109,45 +79,6 @@ def _only(cls: type) -> Check:
     return check
 
 
-def _peer_id(raw: object) -> ids.PeerId:
-    if type(raw) is not str or not 1 <= len(raw) <= NAME_MAX or not raw.isprintable():
-        raise WireError(f"expected a peer id, got {short(raw)}")
-    return ids.PeerId(raw)
-
-
-def _hex(digits: int) -> Check:
-    def check(raw: object) -> str:
-        if type(raw) is not str or len(raw) not in (0, digits) or raw.strip("0123456789abcdef"):
-            raise WireError(f"expected a digest of {digits} hex digits or none, got {short(raw)}")
-        return raw
-
-    return check
-
-
-def _flag(raw: object) -> bool:
-    if type(raw) is not bool:
-        raise WireError(f"expected true or false, got {short(raw)}")
-    return raw
-
-
-def _piece(raw: object) -> bytes:
-    if type(raw) is not bytes or not raw:
-        raise WireError(f"expected bytes, got {short(raw)}")
-    return raw
-
-
-def _optional(item: Check) -> Check:
-    def check(raw: object) -> Any:
-        return None if raw is None else item(raw)
-
-    return check
-
-
-def short(raw: object) -> str:
-    """For an error's text."""
-    return _SHORT.repr(raw)
-
-
 _u16, _u32, _u63, _u64 = (_integer(1 << bits) for bits in (16, 32, 63, 64))
 _name, _words = _text(NAME_MAX), _text(TEXT_MAX)
 _json = _text(JSON_MAX, printable=False)
@@ -177,6 +108,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "shape": _many(_u63, DIMENSIONS_MAX),
         "offset": _u63,
     },
+    ids.StepPayloads: {"step": _u32, "peers": _peers},
+    ids.Provider: {"step": _u32, "peer": _peer_id, "holder": _peer_id},
     e.LogEntry: {"index": _u63, "term": _u32, "body": _entry},
     e.Run: {
         "run": _u64,
@@ -188,6 +121,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "layout": _many(struct(ids.TensorSpec), TENSORS_MAX),
         "fragment_elements": _many(_u63, FRAGMENTS_MAX),
         "founder": _peer_id,
+        "commit_every_steps": _u32,
+        "snapshot_every_steps": _u32,
     },
     e.Elected: {"peer": _peer_id},
     e.Voter: {"peer": _peer_id, "votes": _flag, "why": _words},
@@ -218,6 +153,13 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "borders": _many(_u63, PEERS_MAX + 1),
         "result_digest": _digest,
         "previous_state_digest": _digest,
+    },
+    e.StepCommit: {"view": _u32, "upto_step": _u32, "state_digest": _digest},
+    e.Halt: {"view": _u32, "without": _peers, "why": _words},
+    e.Close: {
+        "view": _u32,
+        "last_step": _u32,
+        "providers": _many(struct(ids.Provider), PROVIDERS_MAX),
     },
     m.Hello: {
         "protocol": _u32,
@@ -281,6 +223,13 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.FetchState: {"index": _u63},
     m.NoState: {"index": _u63},
     m.Leave: {"why": _words},
+    m.Stepped: {"stamp": _stamp, "state_digest": _digest},
+    m.Stopped: {
+        "stamp": _stamp,
+        "halted": _u63,
+        "held": _many(struct(ids.StepPayloads), HELD_STEPS_MAX),
+    },
+    m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,
@@ -317,7 +266,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "members": _many(_info, PEERS_MAX),
         "joiners": _many(_info, PEERS_MAX),
         "granted": _many(struct(i.Granted), PEERS_MAX),
-        "views": _many(_only(e.View), ENTRIES_MAX),
+        "views": _many(_only(e.View), LIST_MAX),
         "attempts": _many(_only(e.Attempt), LIST_MAX),
         "commits": _many(_only(e.Commit), LIST_MAX),
         "seats": _many(_info, SEATS_MAX),
@@ -325,6 +274,16 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "losses": _many(struct(i.Losses), SEATS_MAX),
         "inner_step": _u63,
         "tokens": _u63,
+        "course": struct(Course),
+    },
+    Course: {
+        "step": _u32,
+        "digest": _digest,
+        "view": _u32,
+        "base": _u32,
+        "base_digest": _digest,
+        "halted": _u63,
+        "close": _optional(_only(e.Close)),
     },
 }
 """Every type that may stand on the wire: its fields in order, each with its check."""
@@ -361,6 +320,9 @@ MESSAGES: Mapping[int, type] = {
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
+    40: m.Stepped,
+    41: m.Stopped,
+    42: m.FetchSteps,
 }
 ENTRIES: Mapping[int, type] = {
     1: e.Run,
@@ -374,6 +336,9 @@ ENTRIES: Mapping[int, type] = {
     9: e.Commit,
     10: e.Elected,
     11: e.Voter,
+    20: e.StepCommit,
+    21: e.Halt,
+    22: e.Close,
 }
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}
 ENTRY_CODES: Mapping[type, int] = {cls: code for code, cls in ENTRIES.items()}
