@@ -48,7 +48,10 @@ class Admission:
             # Its round may still be open: what its earlier life sent must not be listed as
             # contributed when this life contributes other bytes.
             self.reports.forget(peer)
-        self.joins[peer] = self.known[peer] = join
+        self.known[peer] = join
+        if self.caught_up.get(peer, 0) == self.members.restored_index > 0:
+            return  # It has what the run went back to, and only says who it is.
+        self.joins[peer] = join
         self.asked_at.setdefault(peer, now)
         if join.against:
             self._accuse(PeerId(join.against), peer)
@@ -140,11 +143,13 @@ class Admission:
 
     def _next_member(self) -> e.Entry | None:
         for peer, index in list(self.caught_up.items()):
-            del self.caught_up[peer]
             cut = self.members.cuts.get(peer)
+            join, member = self.known.get(peer), self.members.members.get(peer)
+            if join is None and cut is None:
+                continue  # It says who it is in the next message.
+            del self.caught_up[peer]
             if cut is not None and cut[0] == index and peer in self.members.joiners:
                 return e.Member(cut[1].info)
-            join, member = self.known.get(peer), self.members.members.get(peer)
             if join is None or peer not in self.members.seats:
                 continue
             newer = member is None or member.incarnation < join.incarnation

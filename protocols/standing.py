@@ -75,7 +75,13 @@ class Standing:
         if cut.donor == self.me.peer:
             self.catchup.owe(index, cut, now)
         if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
-            return []  # A cut for an earlier life of ours is over too.
+            # A cut for an earlier life of ours is over too; but what the run went back to before
+            # it, and our checkpoint may still hold, is not what a new life begins with.
+            if cut.info.peer == self.me.peer and not self.catchup.needed:
+                self._adopting.clear()
+                self._to_adopt = ()
+                self.ask_cut("restarted", now)
+            return []
         return self.catchup.granted(index, cut, deadline)
 
     def no_state(self, donor: PeerId, index: int, now: float) -> None:
@@ -205,6 +211,9 @@ class Standing:
         complete = index == self.catchup.complete and here
         if index and complete and not self.is_member:
             reports.append(CaughtUp(index))
+            if me.peer not in self.members.cuts and not self.leaving:
+                # A life that began after the Restore never asked: the leader must know who it is.
+                reports.append(Join(me.name, me.incarnation, me.address, "restarted", ""))
         if self.leaving and me.peer in self.members.receivers:
             reports.append(Leave(self.leaving))
         return reports

@@ -230,6 +230,7 @@ class Steps:
                     commands.append(Note("diverged", text))
                 self._void()
                 self.digests.pop(step, None)
+        stay = stay or self.awaited is not None  # Another base is coming: keep what follows it.
         if agreed.base > self.base >= 0 and agreed.base in self.digests and not stay:
             self.base, (_, self.base_digest) = agreed.base, self.digests[agreed.base]
             commands.append(ReleaseSteps(self.base))

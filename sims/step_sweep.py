@@ -20,9 +20,9 @@ from sims.faults import Fault, draw_plan, inject
 from sims.stepwise import StepWorld
 from sims.sweep import LIVENESS_S, SAFETY_S, SeedResult, _unfinished, summary
 
-PEERS = (2, 7)
+PEERS = (2, 6)
 """At the start of a seed, at least and at most: each step is a message for every pair."""
-STEPS = (120, 200, 320)
+STEPS = (200, 240)
 
 
 def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:

@@ -21,6 +21,10 @@ from sims.stores import Disk
 from sims.world import World
 
 
+SLOWNESS = 3
+"""A step of the whole model takes longer than an inner step: runs outlive their faults."""
+
+
 class StepNode(Node):
     """One life of one peer. Its ranks own the state; the shell keeps copies and payloads."""
 
@@ -172,7 +176,7 @@ class StepWorld(World):
         return self.step_checkers
 
     def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
-        return StepNode(self, me, disk, contact=contact, speed=speed)
+        return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)
 
     def make_run(self, founder: PeerId) -> e.Run:
         rhythm = (self.commit_every_steps, self.snapshot_every_steps)
