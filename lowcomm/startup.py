@@ -114,6 +114,10 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
 
     Raises RefusedError naming the first key that differs from what this node's file says.
     """
+    if entry.commit_every_steps:
+        raise RefusedError(
+            "the run agrees on every step, and this lowcomm moves only rounds between nodes"
+        )
     try:
         agreed = run_from_json(entry.run_json)
         sizes = fragment_elements(entry.layout)

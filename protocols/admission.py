@@ -193,9 +193,11 @@ class Admission:
         )
 
     def _versions(self) -> tuple[Version, ...]:
-        rounds = [self.members.committed(f) for f in range(self.members.fragments)]
+        rounds = [self.members.cut_round(f) for f in range(self.members.fragments)]
+        agreed = self.members.agreed_digest
         return tuple(
-            Version(f, r, self.reports.majority_digest(f, r)) for f, r in enumerate(rounds)
+            Version(f, r, agreed or self.reports.majority_digest(f, r))
+            for f, r in enumerate(rounds)
         )
 
     def _donor(self, joiner: PeerId, versions: tuple[Version, ...]) -> PeerId | None:
@@ -208,7 +210,7 @@ class Admission:
         for version in versions:
             states = self.reports.states(version.fragment, version.round)
             equal = {peer for peer, digest in states.items() if digest == version.state_digest}
-            if len(equal) < 2 and silent - states.keys():
+            if not self.members.agreed_digest and len(equal) < 2 and silent - states.keys():
                 return None  # One report may be wrong; a second one, or all, are under way.
             donors = donors & equal
         order = sorted(donors, key=lambda peer: (peer == self.me, peer))

@@ -47,6 +47,9 @@ MESSAGES: Mapping[int, type] = {
     39: m.Relayed,
     40: m.Passed,
     41: m.Wants,
+    42: m.Stepped,
+    43: m.Stopped,
+    44: m.FetchSteps,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
@@ -66,6 +69,9 @@ ENTRIES: Mapping[int, type] = {
     12: e.Witness,
     13: e.Dropped,
     14: e.Lease,
+    15: e.StepCommit,
+    16: e.Halt,
+    17: e.Close,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocols.entries import Entry, LogEntry, Run
-from protocols.events import ResultReceived, SliceReceived
+from protocols.events import ResultReceived, SliceReceived, StepReceived
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Control
 from protocols.samples import Samples
@@ -138,7 +138,7 @@ class DropSlices:
 class Discard:
     """These bytes belong to no open round (I3): drop and count them."""
 
-    payload: SliceReceived | ResultReceived
+    payload: SliceReceived | ResultReceived | StepReceived
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,54 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeStep:
+    """Have the ranks make their payload of this step, from the state before it; answer StepMade.
+
+    It is made once: the same bytes are sent again if the step is tried again in another view.
+    """
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendStep:
+    """Send a payload of the stamp's step, ours or another's, byte for byte."""
+
+    peer: PeerId
+    stamp: Stamp
+    whose: PeerId
+    digest: str
+    """Of its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyStep:
+    """Complete the step with these payloads, in this order; answer StepApplied."""
+
+    stamp: Stamp
+    terms: tuple[tuple[PeerId, str], ...]
+    """Of whom, and the digest of which bytes."""
+    keep: bool
+    """Copy the state then: it may become the base for who comes later."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBase:
+    """Give the ranks the base of this step; answer BaseLoaded. What they had is void: no answer
+    to an earlier MakeStep or ApplyStep follows."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSteps:
+    """The copy of the state after this step is the base now: drop older copies, and payloads up
+    to this step."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """For people and files: this entry now holds here."""
 
@@ -245,6 +293,11 @@ Command = (
     | AdoptState
     | AdoptKept
     | Resume
+    | MakeStep
+    | SendStep
+    | ApplyStep
+    | LoadBase
+    | ReleaseSteps
     | Applied
     | Note
     | Stop

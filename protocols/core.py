@@ -25,7 +25,7 @@ from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
 RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
-BETWEEN_PEERS = (m.Fetch, m.FetchState, m.NoState)
+BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.NoState)
 COMPANY = (m.Heartbeat, m.Here, m.OnBranch, m.Seek, m.Leads)
 RELAY = (m.Relay, m.Via, m.Relayed)
 NEVER = float("inf")
@@ -168,7 +168,7 @@ class PeerCore:
                 if self.raft.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
                 self.raft.persist_failed(event.ticket, event.why, now)
-            case v.SliceReceived() | v.ResultReceived():
+            case v.SliceReceived() | v.ResultReceived() | v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.payload(event)
             case v.StateReceived():

@@ -5,7 +5,15 @@ Every peer applies entries in order, each once a majority of the voters has it o
 
 from dataclasses import dataclass
 
-from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
+from protocols.ids import (
+    Contributor,
+    FragmentParts,
+    PeerId,
+    PeerInfo,
+    Provider,
+    TensorSpec,
+    Version,
+)
 from protocols.samples import ALL_REMAIN, Grant, Remaining, Samples
 
 
@@ -25,6 +33,11 @@ class Run:
     fragment_elements: tuple[int, ...]
     founder: PeerId
     """Who began: the only voter at first."""
+    commit_every_steps: int = 0
+    """0: peers agree on rounds. Else on each step, in a fixed roster, and `outer_steps` counts
+    these: the run is stepwise (protocol.md section 5)."""
+    snapshot_every_steps: int = 0
+    """Of a stepwise run: how often everybody keeps a copy of its state, for who comes later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +121,9 @@ class View:
     view: int
     roster: tuple[PeerId, ...]
     parts: tuple[FragmentParts, ...]
-    """One per fragment."""
+    """One per fragment; none in a stepwise run."""
     first_round: tuple[int, ...]
-    """One per fragment."""
+    """One per fragment; in a stepwise run the first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +187,40 @@ class Lease:
     grants: tuple[Grant, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StepCommit:
+    """Steps up to this one are part of the model, for good: all of the roster made them."""
+
+    view: int
+    """The newest one, whose roster reported this state."""
+    upto_step: int
+    state_digest: str
+    """After that step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Everybody stops at its step and says where it stands: the roster has to change.
+
+    The loss of a roster member says the same by itself.
+    """
+
+    view: int
+    without: tuple[PeerId, ...]
+    """They count in this view no more, and what they made since the last commit is void."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The view ends with this step: everybody who takes part completes it, and no other."""
+
+    view: int
+    last_step: int
+    providers: tuple[Provider, ...]
+    """Of every payload that some survivor lacks."""
+
+
 Entry = (
     Run
     | Elected
@@ -189,6 +236,9 @@ Entry = (
     | Witness
     | Dropped
     | Lease
+    | StepCommit
+    | Halt
+    | Close
 )
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
+from protocols import step_rules
 from protocols.ids import FragmentParts, PeerId, PeerInfo
 from protocols.samples import is_sound, well_formed
 
@@ -51,13 +52,15 @@ def objection(members: Membership, body: e.Entry) -> str:
             return ""
         case e.Lease():
             return _lease(members, body)
+        case e.StepCommit() | e.Halt() | e.Close():
+            return step_rules.objection(members, body)
 
 
 def _run(run: e.Run) -> str:
     sizes = run.fragment_elements
     if not sizes or min(*sizes, run.grain, run.outer_steps, run.peers_min) < 1:
         return "begins with a Run of nothing"
-    return ""
+    return step_rules.of_run(run)
 
 
 def _member(members: Membership, info: PeerInfo) -> str:
@@ -82,7 +85,7 @@ def _cut(members: Membership, cut: e.Cut) -> str:
     if cut.donor == cut.info.peer or cut.donor not in members.members:
         return f"names {cut.donor} as a donor, who is no other member"
     named = [(version.fragment, version.round) for version in cut.versions]
-    committed = [(f, members.committed(f)) for f in range(members.fragments)]
+    committed = [(f, members.cut_round(f)) for f in range(members.fragments)]
     return "" if named == committed else f"cuts at {named}, but {committed} are committed"
 
 
@@ -92,6 +95,8 @@ def _view(members: Membership, view: e.View) -> str:
         return f"has View {view.view} after {newest}"
     if not _sorted_among(view.roster, members.members.keys()):
         return f"has View {view.view} with a roster that is empty, unsorted or of non-members"
+    if members.stepwise:
+        return step_rules.of_view(members, view)
     if len(view.parts) != members.fragments or len(view.first_round) != members.fragments:
         return f"has View {view.view} that does not name every fragment"
     for fragment, (parts, first) in enumerate(zip(view.parts, view.first_round, strict=True)):

@@ -172,6 +172,40 @@ class RoundApplied:
 
 
 @dataclass(frozen=True, slots=True)
+class StepReceived:
+    """The payload of `peer` for a step is here, from itself or from who kept it."""
+
+    sender: PeerId
+    stamp: Stamp
+    peer: PeerId
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepMade:
+    """Answer to MakeStep."""
+
+    step: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepApplied:
+    """Answer to ApplyStep."""
+
+    stamp: Stamp
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseLoaded:
+    """Answer to LoadBase: the digest of what the ranks have now."""
+
+    step: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """Somebody asked this peer to go."""
 
@@ -203,6 +237,10 @@ Event = (
     | Encoded
     | PartReduced
     | RoundApplied
+    | StepReceived
+    | StepMade
+    | StepApplied
+    | BaseLoaded
     | LeaveRequested
     | DeadlineReached
 )

@@ -154,7 +154,8 @@ class Forks:
             return False
         here = standing.accepted and standing.is_member and not standing.catchup.needed
         settled = all(r.version >= 0 and not r.applying for r in self._part.rounds)
-        return here and settled and not self._part.finished
+        stepwise = not self._part.rounds  # Whose state the ranks own.
+        return here and settled and not (stepwise or self._part.finished)
 
     # Two branches ---------------------------------------------------------------------------
 

@@ -88,6 +88,23 @@ class RoundKey:
     round: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepPayloads:
+    """Whose payloads of one step somebody holds."""
+
+    step: int
+    peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`holder` has what `peer` sent for this step: who lacks it asks there."""
+
+    step: int
+    peer: PeerId
+    holder: PeerId
+
+
 def digest_text(text: str) -> str:
     """32 hex digits for agreement on small things (bulk digests come from the shell)."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from protocols.course import Course
 from protocols.entries import Attempt, Commit, Cut, Restore, Run, View
 from protocols.ids import PeerId, PeerInfo
 from protocols.samples import Samples
@@ -100,3 +101,5 @@ class Image:
     inner_step: int
     tokens: int
     books: Books
+    course: Course
+    """Of a stepwise run."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from protocols import entries as e
 from protocols.admission import Admission
+from protocols.closing import Closing
 from protocols.config import ProtocolConfig
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RoundKey
@@ -25,6 +26,8 @@ from protocols.messages import (
     Kept,
     Leave,
     Ready,
+    Stepped,
+    Stopped,
     Told,
     Unable,
     Waiting,
@@ -56,6 +59,7 @@ class Leader:
     reports: Reports
     admission: Admission
     raft: Raft
+    closing: Closing
     since: float = 0.0
     """When it was elected."""
     began_with: frozenset[PeerId] = frozenset()
@@ -108,10 +112,16 @@ class Leader:
                 self.reports.ready(peer, message, now)
             case Hold():
                 self.reports.hold(peer, message)
+            case Waiting() if self.members.stepwise:
+                self.closing.waits(peer, message)
             case Waiting():
                 self.reports.waits(peer, message)
             case Wants():
                 self.leasing.wants[peer] = message
+            case Stepped():
+                return self.closing.stepped(peer, message)
+            case Stopped():
+                self.closing.stands(peer, message)
             case _:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
         return ""
@@ -119,6 +129,7 @@ class Leader:
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
         """The peer is gone, or about to go; whatever it asked for is void."""
         self.admission.gone(peer)
+        self.closing.forget(peer)
         self.able.discard(peer)
         self.told.discard(peer)
         self.broken.pop(peer, None)
@@ -135,13 +146,16 @@ class Leader:
         self.gone.pop(peer, None)
         self.leasing.wants.pop(peer, None)
         self.reports.forget(peer)
+        self.closing.forget(peer)
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
         self._looked_at = now
-        body = self._strike() or self._next_commit(now)
+        body = self._strike() or self._next_commit(now) or self.closing.next_commit()
         if body is None and self.informed(now):
+            timeout_s = self.rules.reduction_timeout_s
             body = self._next_attempt(now) or self._next_view()
+            body = body or self.closing.next_change(now, self.able, timeout_s=timeout_s)
             # Who was struck may be coming back just now, with the state; nobody else could.
             struck = self.began_with - self.members.readers.keys()
             patience_s = self.rules.silence_timeout_s if struck else 0.0
@@ -166,6 +180,7 @@ class Leader:
             self.admission.deadline(),
             self.admission.hopeless_since + self.rules.silence_timeout_s,
             self.since + self.rules.election_timeout_s,
+            self.closing.deadline(self.rules.reduction_timeout_s),
         ]
         for fragment in range(self.members.fragments):
             plan, reports = self.reports.open(fragment)
@@ -295,7 +310,7 @@ class Leader:
 
     def _next_view(self) -> e.Entry | None:
         """The roster is everybody who said it can contribute."""
-        run = self.members.run
+        run = None if self.members.stepwise else self.members.run
         roster = tuple(sorted(self.able & self.members.members.keys()))
         newest = self.members.views[-1] if self.members.views else None
         begun = newest is not None or self.members.restored is not None

@@ -24,4 +24,8 @@ PIECE_BYTES_MAX = 512 << 10
 """Of a snapshot, in one message."""
 SNAPSHOT_BYTES_MAX = 64 << 20
 
+HELD_STEPS_MAX = 3
+"""Steps beyond its own of which a peer that stops may hold payloads: two, unless a roster dies."""
+PROVIDERS_MAX = HELD_STEPS_MAX * PEERS_MAX
+
 LIST_MAX = max(PEERS_MAX + 1, ENTRIES_MAX, SEATS_MAX, FRAGMENTS_MAX, TENSORS_MAX)

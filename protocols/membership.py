@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocols import entries as e
+from protocols.course import Course
 from protocols.entry_rules import objection
 from protocols.errors import LogError
 from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
@@ -81,6 +82,8 @@ class Membership:
     """Committed tokens of the anchor fragment."""
     ledger: Ledger = field(default_factory=Ledger)
     """Who trains which samples."""
+    course: Course = field(default_factory=Course)
+    """Of a stepwise run: its steps are committed here, not in `commits`."""
     _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
     """By fragment: the open plan, once somebody asked. Everything that it follows from changes
     in `apply` and `become` alone, and both forget it."""
@@ -112,8 +115,32 @@ class Membership:
     def fragments(self) -> int:
         return len(self.run.fragment_elements) if self.run else 0
 
+    @property
+    def stepwise(self) -> bool:
+        """Peers agree on each step, in a fixed roster, and not on rounds."""
+        return self.run is not None and self.run.commit_every_steps > 0
+
+    def step_view(self, step: int) -> e.View | None:
+        """In whose roster a step is made, as far as the log says; None: nobody's (yet, or any
+        more: what came before the base is forgotten)."""
+        view = next((v for v in reversed(self.views) if v.first_round[0] <= step), None)
+        close = self.course.close
+        ended = view is not None and view is self.views[-1] and close is not None
+        return None if ended and close is not None and step > close.last_step else view
+
+    def cut_round(self, fragment: int) -> int:
+        """Of the state that a joiner gets: in a stepwise run a copy, so that no donor stops."""
+        return self.course.base if self.stepwise else self.committed(fragment)
+
+    @property
+    def agreed_digest(self) -> str:
+        """Of the state that a joiner gets, if the log itself says it; "": peers must."""
+        return self.course.base_digest if self.stepwise else ""
+
     def committed(self, fragment: int) -> int:
-        """The last committed round of a fragment; 0 is the initial state."""
+        """The last committed round (or step) of a fragment; 0 is the initial state."""
+        if self.stepwise:
+            return self.course.step
         commits = self.commits.get(fragment)
         if commits:
             return commits[-1].round
@@ -153,7 +180,7 @@ class Membership:
 
     def plan(self, fragment: int, round: int, group: int = 0) -> Plan | None:  # noqa: A002
         """The latest View and Attempt for a round that is not committed; None: none is open."""
-        if round <= self.committed(fragment):
+        if self.stepwise or round <= self.committed(fragment):
             return None
         view = next((v for v in reversed(self.views) if v.first_round[fragment] <= round), None)
         if view is None or self.run is None:
@@ -210,6 +237,10 @@ class Membership:
             case e.Cut() as cut:
                 self._cut(entry.index, cut)
             case e.Member(info=info):
+                known = self.members.get(info.peer)
+                if known is not None and known.incarnation < info.incarnation:
+                    # Back without a cut: its own checkpoint is what the run went back to.
+                    self.returned[info.peer] = self.views[-1].view if self.views else 0
                 self.seats[info.peer] = info
                 self.joiners.pop(info.peer, None)
                 self.members[info.peer] = info
@@ -236,9 +267,13 @@ class Membership:
             case e.Lease(grants=grants):
                 for grant in grants:
                     self._lease(grant)
+            case e.StepCommit() | e.Halt() | e.Close() as body:
+                self._step_entry(entry.index, body)
         self._open.clear()
         if self.ledger.gone:
             self._settle()
+        if self.stepwise and self.views:
+            self._stand_still(entry.index, self.views[-1])
 
     def image(self) -> Image:
         """Everything, as plain data."""
@@ -266,6 +301,7 @@ class Membership:
             inner_step=self.inner_step,
             tokens=self.tokens,
             books=self.ledger.books(),
+            course=self.course,
         )
 
     def become(self, image: Image) -> None:
@@ -290,6 +326,7 @@ class Membership:
         self.inner_step, self.tokens = image.inner_step, image.tokens
         self._open.clear()
         self.ledger.become(image.books)
+        self.course = image.course
 
     def copy(self) -> "Membership":
         """One that can go ahead of this one (the leader's)."""
@@ -305,6 +342,8 @@ class Membership:
         self.commits, self.attempts, self.views, self.cuts = {}, {}, [], {}
         self.returned = {}
         self.ledger.restore(restore.remaining)
+        if self.stepwise:
+            self.course = self.course.restored(restore.versions[0])
 
     def _fork(self, restore: e.Restore) -> None:
         """Some voters go on without the others, who may do the same."""
@@ -326,7 +365,45 @@ class Membership:
         self.joiners[info.peer] = info
         self.returned[info.peer] = self._newest_view
 
+    def _step_entry(self, index: int, body: e.StepCommit | e.Halt | e.Close) -> None:
+        assert self.run is not None
+        match body:
+            case e.StepCommit(upto_step=step):
+                self.course, self.inner_step = self.course.committed(self.run, body), step
+                self._forget_views()
+            case e.Halt(view=view, without=without):
+                self.returned.update(dict.fromkeys(without, view))
+                if not self.course.halted:
+                    self.course = self.course.stopped(index)
+            case e.Close():
+                self.course = self.course.closed(body)
+
+    def _stand_still(self, index: int, view: e.View) -> None:
+        """Who makes steps with somebody who is gone stops; so does who needs its payloads."""
+        course = self.course
+        lost = not course.halted and not all(self.counts(p, view.view) for p in view.roster)
+        providers = course.close.providers if course.close is not None else ()
+        if lost or any(provider.holder not in self.members for provider in providers):
+            self.course = course.stopped(index)
+
+    def _forget_views(self) -> None:
+        """A view of a stepwise run stays while somebody may replay steps of it."""
+        later = [view.first_round[0] for view in self.views[1:]]
+        self.views = [
+            *(
+                view
+                for view, end in zip(self.views, later, strict=False)
+                if view.first_round[0] < end > self.course.base + 1
+            ),
+            *self.views[-1:],
+        ]
+
     def _view(self, view: e.View) -> None:
+        if self.stepwise:
+            self.views.append(view)
+            self.course = self.course.began()
+            self._forget_views()
+            return
         # An earlier view stays only while it is the latest one for some open round.
         fragments = range(self.fragments)
         self.views = [

@@ -6,7 +6,7 @@ Frozen, and checked field by field in wire.py before anybody sees one.
 from dataclasses import dataclass
 
 from protocols.entries import LogEntry
-from protocols.ids import Contributor, PeerId, Stamp, Version
+from protocols.ids import Contributor, PeerId, Stamp, StepPayloads, Version
 from protocols.samples import ALL_REMAIN, Remaining, Samples
 
 
@@ -335,6 +335,38 @@ class Wants:
 
 
 @dataclass(frozen=True, slots=True)
+class Stepped:
+    """To the leader: I completed this step (its view is in the stamp) and arrived at this state."""
+
+    stamp: Stamp
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """To the leader: I stand at this step, and hold these payloads beyond it.
+
+    A promise: I take no payload of this view and complete no step until the log lets me go on.
+    """
+
+    stamp: Stamp
+    halted: int
+    """Log index of what made me stop: an earlier report is void."""
+    held: tuple[StepPayloads, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSteps:
+    """Send me what you hold of these steps' payloads, byte for byte."""
+
+    lineage: int
+    first: int
+    last: int
+    peers: tuple[PeerId, ...]
+    """Whose; none named: everybody's."""
+
+
+@dataclass(frozen=True, slots=True)
 class ContributionChunk:
     """Bulk: a piece of one slice (a contribution within one part)."""
 
@@ -435,6 +467,9 @@ Control = (
     | Relayed
     | Passed
     | Wants
+    | Stepped
+    | Stopped
+    | FetchSteps
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

@@ -5,6 +5,7 @@ once it is committed.
 """
 
 from protocols.admission import Admission
+from protocols.closing import Closing
 from protocols.commands import Command, Send
 from protocols.entries import Entry, Left, Lost, Restore
 from protocols.errors import RemoteProtocolError
@@ -36,6 +37,7 @@ class Office:
             reports,
             admission,
             raft,
+            Closing(raft.me, head),
             since=now,
             began_with=frozenset(head.readers),
         )
@@ -57,6 +59,7 @@ class Office:
             self.askers.add(body.peer)  # It shall read that it is out.
         if isinstance(body, Restore):
             self.leader.reports.clear()
+            self.leader.closing.clear()
         self._raft.append(body)
         self.head.apply(self._raft.log.entries[-1])
 

@@ -15,9 +15,10 @@ from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version
 from protocols.membership import Membership
-from protocols.messages import Fetch, FetchState, Kept, NoState
+from protocols.messages import Fetch, FetchState, FetchSteps, Kept, NoState
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
+from protocols.steps import Steps
 from protocols.wire import one_line
 
 
@@ -30,6 +31,8 @@ class Participant:
         self.me = me
         self.members = members
         self.rounds: list[FragmentRounds] = []
+        self.steps: Steps | None = None
+        """Instead of rounds, in a stepwise run."""
         self.standing = Standing(me, members, founds=founds, kept=kept)
         self.since = 0.0
         """When we first read of the run (for people)."""
@@ -41,6 +44,8 @@ class Participant:
     @property
     def finished(self) -> bool:
         """Every fragment's last round is applied here; a witness only knows of it."""
+        if self.steps is not None:
+            return self.steps.finished
         members, run = self.members, self.members.run
         if self.me.witness:
             last = run.outer_steps if run is not None else 1
@@ -53,18 +58,20 @@ class Participant:
     @property
     def deadline(self) -> float:
         deadline = self.standing.catchup.deadline
-        for rounds in self.rounds:
-            deadline = min(deadline, rounds.deadline)
+        for part in (*self.rounds, *self._steps):
+            deadline = min(deadline, part.deadline)
         return deadline
 
     def waits_for(self) -> set[PeerId]:
-        """Who sums what we contributed, or gives us a state."""
+        """Who sums what we contributed, or gives us a state; in a stepwise run, the roster."""
         transfer = self.standing.catchup.transfer
         needed = {transfer.cut.donor} if transfer is not None else set[PeerId]()
         for rounds in self.rounds:
             plan = self.members.open_plan(rounds.fragment) if rounds.own is not None else None
             needed.update(plan.parts.owners if plan is not None else ())
-        return needed
+        if self.steps is not None and self.members.views:
+            needed.update(self.members.views[-1].roster)
+        return needed - {self.me.peer}
 
     # What happens to us ---------------------------------------------------------------------
 
@@ -78,8 +85,8 @@ class Participant:
                 standing.trainers.able = True
             case v.TrainersLost():
                 standing.trainers.lost(one_line(event.why))
-                for rounds in self.rounds:
-                    rounds.trainers_lost()
+                for part in (*self.rounds, *self._steps):
+                    part.trainers_lost()
             case v.ContributionReady(fragment=fragment, tokens=tokens, steps=steps):
                 return self.rounds[fragment].contribute(
                     tokens=tokens, steps=steps, now=now, samples=event.samples
@@ -100,7 +107,10 @@ class Participant:
             case v.Checkpointed(kept=kept):
                 standing.kept = kept
             case v.KeptAdopted():
-                return standing.kept_adopted(event, self.rounds[event.fragment], now)
+                of = self.steps or self.rounds[event.fragment]
+                return standing.kept_adopted(event, of, now)
+            case v.StepMade() | v.StepApplied() | v.BaseLoaded():
+                self._stepped(event, now)
             case _:
                 raise AssertionError(f"unknown event {event!r}")
         return []
@@ -110,9 +120,26 @@ class Participant:
         self.standing.accepted = True
         self.standing.drawing.ahead = event.samples_ahead
 
-    def payload(self, event: v.SliceReceived | v.ResultReceived) -> list[c.Command]:
+    def _stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
+        """Our ranks, in a stepwise run."""
+        assert self.steps is not None, "a step was made in a run of rounds"
+        match event:
+            case v.StepMade():
+                self.steps.made(event)
+            case v.StepApplied():
+                self.steps.applied(event)
+            case v.BaseLoaded():
+                if not self.steps.loaded(event):
+                    self.standing.ask_cut("our copy of the state is damaged", now)
+
+    def payload(
+        self, event: v.SliceReceived | v.ResultReceived | v.StepReceived
+    ) -> list[c.Command]:
         """Bytes of somebody: they are kept, or dropped and counted (I3)."""
         known = event.sender in self.members.receivers
+        if isinstance(event, v.StepReceived):
+            kept = known and any(steps.received(event) for steps in self._steps)
+            return [] if kept else [c.Discard(event)]
         if known and any(rounds.received(event) for rounds in self.of(event.stamp)):
             return []
         return [c.Discard(event)]
@@ -130,9 +157,9 @@ class Participant:
 
     def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
         """A fragment's state for a cut is here."""
-        if event.fragment >= len(self.rounds):
+        if event.fragment >= self.members.fragments:
             return []
-        return self.standing.state_received(event, self.rounds[event.fragment], now)
+        return self.standing.state_received(event, self.steps or self.rounds[event.fragment], now)
 
     def hurried(self, stamp: Stamp) -> None:
         """The leader says that others wait for us."""
@@ -140,11 +167,11 @@ class Participant:
             rounds.hurried = stamp
 
     def asked(
-        self, peer: PeerId, message: Fetch | FetchState | NoState, now: float
+        self, peer: PeerId, message: Fetch | FetchSteps | FetchState | NoState, now: float
     ) -> list[c.Command]:
         """Somebody needs something of us, or cannot give what we need."""
         match message:
-            case Fetch():
+            case Fetch() | FetchSteps():
                 return self.fetched(peer, message)
             case FetchState(index=index):
                 self.standing.catchup.wanted(peer, index)
@@ -152,22 +179,25 @@ class Participant:
                 self.standing.no_state(peer, index, now)
         return []
 
-    def fetched(self, peer: PeerId, message: Fetch) -> list[c.Command]:
-        """Somebody lacks a result."""
+    def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
+        """Somebody lacks a result, or payloads of steps."""
+        if isinstance(message, FetchSteps):
+            steps = self._steps if peer in self.members.receivers else []
+            return [command for one in steps for command in one.fetched(peer, message)]
         known = self.of(message.stamp) if peer in self.members.receivers else []
         return [x for rounds in known for x in rounds.fetched(peer, message.stamp, message.part)]
 
     def reconnected(self, peer: PeerId) -> None:
         """What was under way between us is lost, both ways."""
-        for rounds in self.rounds:
-            rounds.forget(peer)
+        for part in (*self.rounds, *self._steps):
+            part.forget(peer)
         self.standing.catchup.disconnected(peer)
 
     def new_leader(self) -> None:
         """Somebody leads who knows nothing of us yet."""
         self.standing.leader_connected()
-        for rounds in self.rounds:
-            rounds.forget_reports()
+        for part in (*self.rounds, *self._steps):
+            part.forget_reports()
 
     def of(self, stamp: Stamp) -> list[FragmentRounds]:
         return self.rounds[stamp.fragment : stamp.fragment + 1]
@@ -175,14 +205,26 @@ class Participant:
     def rules(self, rules: ProtocolConfig) -> None:
         for rounds in self.rounds:
             rounds.stall.after_s = rules.reduction_timeout_s / 2
+        for steps in self._steps:  # Their leader acts at once.
+            steps.stall.after_s = rules.reduction_timeout_s
+
+    @property
+    def _steps(self) -> list[Steps]:
+        """As `rounds`: one, if the run is stepwise."""
+        return [] if self.steps is None else [self.steps]
 
     # What the log says ----------------------------------------------------------------------
 
     def began(self, run: e.Run, now: float) -> list[c.Command]:
         """We know the run now."""
-        if self.rounds:
+        if self.rounds or self.steps is not None:
             return []
         self.since = now
+        if self.members.stepwise:
+            self.steps = Steps(self.me, self.members)
+            if not self.standing.accepted:
+                return [c.CheckRun(run)]
+            return self.steps.state_received(0, self.initial_digests[0])  # We founded it.
         self.rounds = [
             FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
             for f in range(self.members.fragments)
@@ -206,15 +248,15 @@ class Participant:
                 rounds.restored()  # The samples of what our ranks did since are leased again.
                 commands += rounds.state_received(version.round, version.state_digest)
             return commands
-        for rounds in self.rounds:
-            rounds.restored()
+        for part in (*self.rounds, *self._steps):
+            part.restored()
         return self.standing.restored(now)
 
     def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
         """Somebody gets a state; [] unless it is us."""
         ours = self.standing.cut(index, cut, deadline=deadline, now=now)
         for version in cut.versions if ours else ():
-            self.rounds[version.fragment].awaited = version.round
+            (self.steps or self.rounds[version.fragment]).awaited = version.round
         return ours
 
     def lost(self, now: float) -> None:
@@ -252,6 +294,8 @@ class Participant:
         if catchup.is_late(now):
             self.standing.ask_cut("the transfer took too long", now)
         commands = self.standing.adopt_kept()
+        if self.steps is not None:
+            return commands + self._advance_steps(self.steps, now, connected, leader)
         commands += self.standing.start_training(self.rounds)
         commands += catchup.request(connected)
         versions = [rounds.version for rounds in self.rounds]
@@ -260,4 +304,17 @@ class Participant:
             commands += rounds.advance(now, connected, leader, stay=catchup.holding)
             if rounds.behind and not catchup.needed:
                 self.standing.ask_cut("results of missed rounds are gone", now)
+        return commands
+
+    def _advance_steps(
+        self, steps: Steps, now: float, connected: Set[PeerId], leader: PeerId | None
+    ) -> list[c.Command]:
+        catchup, trainers = self.standing.catchup, self.standing.trainers
+        commands = catchup.request(connected)
+        commands += catchup.serve([steps.base], self.members.index, now)
+        ready = trainers.ready and self.standing.accepted
+        commands += steps.advance(now, connected, leader, ready=ready, stay=catchup.holding)
+        trainers.able = ready and steps.able and not catchup.needed
+        if steps.behind and not catchup.needed:
+            self.standing.ask_cut("payloads of missed steps are gone", now)
         return commands

@@ -100,8 +100,11 @@ class Reports:
         if fragment >= self.members.fragments or round_ > self.members.committed(fragment):
             raise RemoteProtocolError(peer, "reports a state that was never committed")
         self.have.setdefault((fragment, round_), {})[peer] = message.state_digest
-        committed = self.members.committed(fragment)
-        for key in [k for k in self.have if k[0] == fragment and k[1] < committed - 1]:
+        if not message.state_digest:
+            del self.have[fragment, round_][peer]  # A stepwise run: it lacks what comes after.
+            return ""
+        needed = self.members.cut_round(fragment)
+        for key in [k for k in self.have if k[0] == fragment and k[1] < needed - 1]:
             del self.have[key]
         majority = self.sure_digest(fragment, round_)
         return "" if majority in ("", message.state_digest) else f"differs at round {round_}"
@@ -159,7 +162,7 @@ class Reports:
 
     def is_split(self, fragment: int) -> bool:
         """All members are at the last committed round, and no state is that of a majority."""
-        round_, members = self.members.committed(fragment), self.members.members
+        round_, members = self.members.cut_round(fragment), self.members.members
         assert self.members.run is not None
         if round_ >= self.members.run.outer_steps:
             return False  # The ranks are done, and others may have gone with the right state.

@@ -26,14 +26,17 @@ from protocols.checks import (
     text,
 )
 from protocols.codes import ENTRIES, REPORTS
+from protocols.course import Course
 from protocols.limits import (
     DIMENSIONS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
+    HELD_STEPS_MAX,
     JSON_MAX,
     LIST_MAX,
     NAME_MAX,
     PEERS_MAX,
+    PROVIDERS_MAX,
     SEATS_MAX,
     TENSORS_MAX,
     TEXT_MAX,
@@ -124,6 +127,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "shape": many(_u63, DIMENSIONS_MAX),
         "offset": _u63,
     },
+    ids.StepPayloads: {"step": _u32, "peers": _peers},
+    ids.Provider: {"step": _u32, "peer": peer_id, "holder": peer_id},
     e.LogEntry: {"index": _u63, "term": _u32, "body": _entry},
     e.Run: {
         "run": _u64,
@@ -135,6 +140,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "layout": many(struct(ids.TensorSpec), TENSORS_MAX),
         "fragment_elements": many(_u63, FRAGMENTS_MAX),
         "founder": peer_id,
+        "commit_every_steps": _u32,
+        "snapshot_every_steps": _u32,
     },
     e.Elected: {"peer": peer_id},
     e.Voter: {"peer": peer_id, "votes": flag, "why": _words},
@@ -172,6 +179,13 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     e.Witness: {"info": _info},
     e.Dropped: {"peer": peer_id, "forks": _forks, "tokens": _u63},
     e.Lease: {"grants": many(struct(s.Grant), PEERS_MAX)},
+    e.StepCommit: {"view": _u32, "upto_step": _u32, "state_digest": _digest},
+    e.Halt: {"view": _u32, "without": _peers, "why": _words},
+    e.Close: {
+        "view": _u32,
+        "last_step": _u32,
+        "providers": many(struct(ids.Provider), PROVIDERS_MAX),
+    },
     m.Hello: {
         "protocol": _u32,
         "run": _u64,
@@ -256,6 +270,13 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.Passed: {"term": _u32, "reports": many(struct(m.Report), LIST_MAX)},
     m.Hurry: {"stamp": _stamp},
     m.Wants: {"ahead": _u32, "carried": _u32},
+    m.Stepped: {"stamp": _stamp, "state_digest": _digest},
+    m.Stopped: {
+        "stamp": _stamp,
+        "halted": _u63,
+        "held": many(struct(ids.StepPayloads), HELD_STEPS_MAX),
+    },
+    m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,
@@ -292,7 +313,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "members": many(_info, PEERS_MAX),
         "joiners": many(_info, PEERS_MAX),
         "granted": many(struct(i.Granted), PEERS_MAX),
-        "views": many(_only(e.View), ENTRIES_MAX),
+        "views": many(_only(e.View), LIST_MAX),
         "attempts": many(_only(e.Attempt), LIST_MAX),
         "commits": many(_only(e.Commit), LIST_MAX),
         "seats": many(_info, SEATS_MAX),
@@ -304,6 +325,16 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "inner_step": _u63,
         "tokens": _u63,
         "books": struct(i.Books),
+        "course": struct(Course),
+    },
+    Course: {
+        "step": _u32,
+        "digest": _digest,
+        "view": _u32,
+        "base": _u32,
+        "base_digest": _digest,
+        "halted": _u63,
+        "close": optional(_only(e.Close)),
     },
     i.Books: {
         "frontier": _u63,

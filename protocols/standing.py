@@ -28,6 +28,7 @@ from protocols.messages import (
     Witnessing,
 )
 from protocols.rounds import FragmentRounds
+from protocols.steps import Steps
 from protocols.trainers import Trainers
 
 
@@ -82,7 +83,13 @@ class Standing:
         if cut.donor == self.me.peer:
             self.catchup.owe(index, cut, now)
         if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
-            return []  # A cut for an earlier life of ours is over too.
+            # A cut for an earlier life of ours is over too; but what the run went back to before
+            # it, and our checkpoint may still hold, is not what a new life begins with.
+            if cut.info.peer == self.me.peer and not self.catchup.needed:
+                self._adopting.clear()
+                self._to_adopt = ()
+                self.ask_cut("restarted", now)
+            return []
         return self.catchup.granted(index, cut, deadline)
 
     def no_state(self, donor: PeerId, index: int, now: float) -> None:
@@ -92,7 +99,7 @@ class Standing:
             self.ask_cut("the donor had gone on", now)
 
     def state_received(
-        self, event: StateReceived, rounds: FragmentRounds, now: float
+        self, event: StateReceived, rounds: FragmentRounds | Steps, now: float
     ) -> list[Command]:
         """A fragment's state came; take it over if it is the cut's."""
         version = self.catchup.expected(event.sender, event.cut_index, event.fragment)
@@ -101,7 +108,7 @@ class Standing:
         if (version.round, version.state_digest) != (event.round, event.state_digest):
             self.ask_cut("the donor's state did not match its digest", now, against=event.sender)
             return [Note("transfer", f"{event.sender} sent a state that is not the cut's")]
-        if rounds.applying:
+        if isinstance(rounds, FragmentRounds) and rounds.applying:
             self._early[event.fragment] = event  # Two writers of one state: the step goes first.
             return []
         self.catchup.arrived(event.fragment)
@@ -164,7 +171,9 @@ class Standing:
         versions, self._to_adopt = self._to_adopt, ()
         return [AdoptKept(version.fragment, version.round) for version in versions]
 
-    def kept_adopted(self, event: KeptAdopted, rounds: FragmentRounds, now: float) -> list[Command]:
+    def kept_adopted(
+        self, event: KeptAdopted, rounds: FragmentRounds | Steps, now: float
+    ) -> list[Command]:
         """A fragment is what our checkpoint says."""
         restore = self.members.restored
         if restore is None or event.fragment not in self._adopting:

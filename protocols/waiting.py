@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from protocols.core import PeerCore
+    from protocols.steps import Steps
 
 Phase = Literal["joining", "waiting", "training", "reducing", "finished", "stopping"]
 
@@ -39,11 +40,25 @@ def describe(core: PeerCore, now: float) -> Wait:
         return Wait("waiting", _start(core), core.part.since, until)
     if core.finished:
         return Wait("finished", "", now, until)
+    if core.part.steps is not None:
+        return _stepping(core, core.part.steps, now)
     for rounds in core.rounds:
         if rounds.own is not None:
             whom = ", ".join(core.name_of(p) for p in rounds.missing()) or "the commit"
             return Wait("reducing", f"round {rounds.own.round}: {whom}", rounds.own.since, until)
     return Wait("training", "" if core.standing.trainers.started else "its ranks", now, until)
+
+
+def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
+    """In a stepwise run."""
+    if steps.version < 0:
+        return Wait("training", "its ranks", now, core.deadline)
+    if core.members.course.halted:
+        return Wait("waiting", "the next roster", now, core.deadline)
+    whom = ", ".join(core.name_of(peer) for peer in steps.missing())
+    if whom:
+        return Wait("reducing", f"step {steps.version + 1}: {whom}", now, core.deadline)
+    return Wait("training", "", now, core.deadline)
 
 
 def _election(core: PeerCore) -> str:

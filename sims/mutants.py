@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -21,10 +22,11 @@ from typing import Annotated
 import typer
 
 from protocols.errors import LowcommError
+from sims import step_sweep, sweep
 from sims.mutations import MUTANTS as CORE_MUTANTS
 from sims.mutations import UnplantableError
 from sims.mutations_leases import LEASE_MUTANTS
-from sims.sweep import run_seed
+from sims.mutations_steps import STEP_MUTANTS
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS)
 SEED_CPU_S = 20.0
@@ -36,6 +38,9 @@ HUNT_S = 3600.0
 class StuckError(RuntimeError):
     """A seed used up its time."""
 
+
+KNOWN = (*MUTANTS, *STEP_MUTANTS)
+STEPWISE = frozenset(known.name for known in STEP_MUTANTS)
 
 RAISED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError),
@@ -54,6 +59,8 @@ class Hunt:
     first: int
     seeds: int
     """At most."""
+    stepwise: bool = False
+    """Seeds of sims.step_sweep instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ def hunt(task: Hunt) -> Verdict:
     except UnplantableError as error:
         return verdict(0, f"cannot be planted: {error}", caught=False)
     for count in range(1, task.seeds + 1):
-        by = what_fails(task.first + count - 1)
+        by = what_fails(task.first + count - 1, stepwise=task.stepwise)
         if by:
             return verdict(count, by, caught=True)
     return verdict(task.seeds, "", caught=False)
@@ -90,7 +97,7 @@ def hunt(task: Hunt) -> Verdict:
 def planter(task: Hunt) -> Callable[[], object]:
     """The function that plants the bug. Raises UnplantableError if there is none."""
     if not task.file:
-        return next(mutant.plant for mutant in MUTANTS if mutant.name == task.name)
+        return next(known.plant for known in KNOWN if known.name == task.name)
     spec = importlib.util.spec_from_file_location("planted", task.file)
     if spec is None or spec.loader is None:
         raise UnplantableError(f"{task.file} is no Python file")
@@ -102,10 +109,11 @@ def planter(task: Hunt) -> Callable[[], object]:
     return plant
 
 
-def what_fails(seed: int) -> str:
+def what_fails(seed: int, *, stepwise: bool = False) -> str:
     """The first thing that did not hold with this seed, in one line; "" if everything did."""
     try:
         with cpu_limit(SEED_CPU_S):
+            run_seed = step_sweep.run_seed if stepwise else sweep.run_seed
             violations = run_seed(seed).violations
     except RAISED as error:
         return f"{type(error).__name__}: {error}"
@@ -139,12 +147,13 @@ def hunt_all(tasks: list[Hunt], *, jobs: int) -> Iterator[Verdict]:
             yield verdicts.next(timeout=HUNT_S)
 
 
-def unhealthy(seeds: set[int], *, jobs: int) -> list[int]:
+def unhealthy(seeds: set[int], *, jobs: int, stepwise: bool = False) -> list[int]:
     """Those of the seeds that fail without any bug of ours: they have caught nothing."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs) as pool:
         order = sorted(seeds)
-        found = pool.map_async(what_fails, order).get(timeout=HUNT_S)
+        look = partial(what_fails, stepwise=stepwise)
+        found = pool.map_async(look, order).get(timeout=HUNT_S)
     return [seed for seed, by in zip(order, found, strict=True) if by]
 
 
@@ -160,20 +169,29 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Plant known bugs, one at a time; exit with 1 if the simulator overlooks any."""
-    wanted = only or [known.name for known in MUTANTS]
-    unknown = set(wanted) - {known.name for known in MUTANTS}
+    wanted = only or [known.name for known in KNOWN]
+    unknown = set(wanted) - {known.name for known in KNOWN}
     if unknown:
         raise typer.BadParameter(f"no mutant is called {', '.join(sorted(unknown))}")
     if mutant is not None:
         tasks = [Hunt(mutant.stem, str(mutant.resolve()), first, seeds)]
     else:
-        tasks = [Hunt(name, "", first, seeds) for name in wanted]
+        tasks = [Hunt(name, "", first, seeds, name in STEPWISE) for name in wanted]
     verdicts: list[Verdict] = []
     for verdict in hunt_all(tasks, jobs=jobs):
         verdicts.append(verdict)
         print(describe(verdict), file=sys.stderr, flush=True)  # noqa: T201
-    failed = unhealthy({first + v.seeds - 1 for v in verdicts if v.caught}, jobs=jobs)
-    overlooked = [v.name for v in verdicts if not v.caught or first + v.seeds - 1 in failed]
+    failed: list[int] = []
+    overlooked = [v.name for v in verdicts if not v.caught]
+    for stepwise in (False, True):
+        caught = {
+            v.name: first + v.seeds - 1
+            for v in verdicts
+            if v.caught and (v.name in STEPWISE) == stepwise
+        }
+        sick = unhealthy(set(caught.values()), jobs=jobs, stepwise=stepwise) if caught else []
+        overlooked += [name for name, seed in caught.items() if seed in sick]
+        failed += sick
     summary = {
         "mutants": [asdict(verdict) for verdict in verdicts],
         "caught": len(verdicts) - len(overlooked),

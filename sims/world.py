@@ -59,7 +59,7 @@ class World:
         self.network = Network(self.random, self.at)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """What a job of the shell takes."""
-        self.checkers = Checkers()
+        self.checkers = self.make_checkers()
         self.happened: Counter[str] = Counter()
         self.story: list[str] = []
         self.traps: dict[str, int] = {}
@@ -77,6 +77,19 @@ class World:
         self._order = itertools.count()
         for _ in range(peers):
             self.add_peer()
+
+    # What a world is made of: one of another kind makes other things -------------------------
+
+    def make_checkers(self) -> Checkers:
+        return Checkers()
+
+    def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
+        return Node(self, me, disk, contact=contact, speed=speed)
+
+    def make_run(self, founder: PeerId) -> e.Run:
+        """What its peers agree on."""
+        sizes = (FRAGMENT_ELEMENTS,)
+        return e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), sizes, founder)
 
     # Membership and faults ------------------------------------------------------------------
 
@@ -192,7 +205,7 @@ class World:
         if me.peer in self.nodes:
             self._moves.update(self.nodes[me.peer].core.raft.moves)
         contact = "" if founds else self._way_in(me.peer)
-        node = Node(self, me, disk, contact=contact, speed=speed)
+        node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
         self._by_address[me.address] = me.peer
         if founds:
@@ -206,8 +219,7 @@ class World:
         """The first peer begins the run, from a checkpoint of its initial state."""
         node.outer = node.disk.outer = self.random.randrange(PRIME)
         digest = state_digest(node.outer)
-        sizes = (FRAGMENT_ELEMENTS,)
-        run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), sizes, node.peer)
+        run = self.make_run(node.peer)
         node.give(v.RunAccepted(RULES, self.samples_ahead))
         node.give(v.Bootstrap(run, (digest,)))
         self.initial_digest = digest

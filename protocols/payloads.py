@@ -1,0 +1,47 @@
+"""Payloads of steps that a peer holds.
+
+Only names and digests of bytes; the shell has the bytes. Must NOT decide which may be taken
+(steps.py) nor which steps are part of the model (closing.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from protocols.entries import View
+from protocols.ids import PeerId, StepPayloads
+
+
+@dataclass(slots=True)
+class Payloads:
+    """By view too: a step that is tried again in another view has other payloads."""
+
+    held: dict[tuple[int, int], dict[PeerId, str]] = field(
+        default_factory=dict[tuple[int, int], dict[PeerId, str]]
+    )
+    """By (view, step) and peer."""
+
+    def add(self, view: int, step: int, peer: PeerId, digest: str) -> bool:
+        """False if another payload of the same peer is here: the first one stays."""
+        return self.held.setdefault((view, step), {}).setdefault(peer, digest) == digest
+
+    def of(self, view: int, step: int) -> dict[PeerId, str]:
+        return self.held.get((view, step), {})
+
+    def missing(self, view: View, step: int) -> tuple[PeerId, ...]:
+        """Whose we lack, in the order of the roster."""
+        held = self.of(view.view, step)
+        return tuple(peer for peer in view.roster if peer not in held)
+
+    def listed(self, view: int, first: int, count: int) -> tuple[StepPayloads, ...]:
+        """What we hold of some steps."""
+        found = ((step, self.of(view, step)) for step in range(first, first + count))
+        return tuple(StepPayloads(step, tuple(sorted(held))) for step, held in found if held)
+
+    def newest(self, view: int) -> int:
+        """The last step of which anybody's payload is here; 0: none."""
+        return max((step for number, step in self.held if number == view), default=0)
+
+    def prune(self, fits: Callable[[int, int], bool]) -> None:
+        """Forget those whose (view, step) does not fit any more."""
+        for key in [key for key in self.held if not fits(*key)]:
+            del self.held[key]

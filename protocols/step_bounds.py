@@ -1,0 +1,96 @@
+"""How far a peer may go in a stepwise run, by what it has read of the log.
+
+Must NOT remember anything: what a peer holds and did is steps.py.
+"""
+
+from dataclasses import dataclass
+
+from protocols.course import TENTATIVE_COMMITS
+from protocols.entries import Run, View
+from protocols.hellos import Identity
+from protocols.ids import Stamp
+from protocols.membership import Membership
+from protocols.payloads import Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class StepBounds:
+    """Of one peer."""
+
+    me: Identity
+    members: Membership
+
+    @property
+    def is_member(self) -> bool:
+        """We are in, and not only an earlier life of ours."""
+        info = self.members.members.get(self.me.peer)
+        return info is not None and info.incarnation == self.me.incarnation
+
+    @property
+    def run(self) -> Run:
+        assert self.members.run is not None, "there are no steps before the Run"
+        return self.members.run
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest view; 0: there is none."""
+        return self.members.views[-1].view if self.members.views else 0
+
+    @property
+    def runs(self) -> bool:
+        """The newest view makes steps."""
+        return bool(self.members.views) and not self.members.course.halted
+
+    @property
+    def own_view(self) -> View | None:
+        """The view that we make steps in, while it runs."""
+        view = self.members.views[-1] if self.runs and self.is_member else None
+        peer = self.me.peer
+        counts = view is not None and self.members.counts(peer, view.view)
+        return view if view is not None and counts and peer in view.roster else None
+
+    @property
+    def begun(self) -> int:
+        """The last step before the newest view: the view before ended with it, for all."""
+        return self.members.views[-1].first_round[0] - 1 if self.members.views else 0
+
+    def stamp(self, view: int, step: int) -> Stamp:
+        return Stamp(self.run.run, self.members.lineage, view, 0, 0, step, 0)
+
+    def frontier(self, completed: int) -> int:
+        """The last step that we may complete now. `completed`: the furthest so far."""
+        agreed = self.members.course
+        if agreed.close is not None:
+            return agreed.close.last_step
+        if agreed.halted:
+            return max(agreed.step, completed, self.begun)  # The others count on our report.
+        tentative = TENTATIVE_COMMITS * self.run.commit_every_steps
+        return min(self.run.outer_steps, max(self.begun, agreed.step) + tentative)
+
+    def target(self, payloads: Payloads) -> int:
+        """The last step that others have certainly completed, or will from what they hold."""
+        agreed = self.members.course
+        if agreed.close is not None:
+            return agreed.close.last_step
+        # Who sent a payload had completed the step before.
+        seen = payloads.newest(self.newest) - 1 if self.runs else 0
+        return max(agreed.step, self.begun, seen)
+
+    @property
+    def limit(self) -> int:
+        """Beyond that nobody can be: together with the floor it bounds what we keep."""
+        commits = TENTATIVE_COMMITS + 2
+        return max(self.begun, self.members.course.step) + commits * self.run.commit_every_steps
+
+    def floor(self, ours: int) -> int:
+        """Payloads up to here are of no use: we have what they led to, or will get it. `ours`: the
+        step of our copy of the state; negative: we have none."""
+        agreed = self.members.course.base
+        # Ranks that stay away would make us keep the payloads of the whole run.
+        return max(ours, agreed - 2 * self.run.snapshot_every_steps) if ours >= 0 else agreed
+
+    def reaches(self, step: int, payloads: Payloads) -> bool:
+        """From the state after this step we can get to what is committed."""
+        steps = range(step + 1, self.members.course.step + 1)
+        views = ((self.members.step_view(step), step) for step in steps)
+        return all(v is not None and not payloads.missing(v, step) for v, step in views)

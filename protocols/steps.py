@@ -1,0 +1,365 @@
+"""One peer's part in a stepwise run: payloads of a fixed roster in, one state for all out.
+
+A step is applied when all payloads of its roster are held; nothing is voted on. Steps are
+tentative until a StepCommit: everybody keeps the last committed copy of the state (the base) and
+the payloads since, and can make its state from them again. Level-triggered like rounds.py: what
+the log and others say is remembered, then `advance` does whatever can be done now. Must NOT decide
+what is committed or how a view ends (closing.py), nor touch bytes.
+"""
+
+from collections.abc import Set
+from dataclasses import replace
+
+from protocols import course
+from protocols.commands import (
+    ApplyStep,
+    Command,
+    LoadBase,
+    MakeStep,
+    Note,
+    ReleaseSteps,
+    Send,
+    SendStep,
+)
+from protocols.events import BaseLoaded, StepApplied, StepMade, StepReceived
+from protocols.hellos import Identity
+from protocols.ids import PeerId, Stamp
+from protocols.limits import HELD_STEPS_MAX
+from protocols.membership import Membership
+from protocols.messages import Control, FetchSteps, Have, Stepped, Stopped, Waiting
+from protocols.patience import Stall
+from protocols.payloads import Payloads
+from protocols.refill import FETCH_STEPS, Refill
+from protocols.step_bounds import StepBounds
+
+NONE = -1
+PARKED_VIEWS = 4
+"""Payloads are kept for so many views beyond our log: their sender has read more of it."""
+
+
+class Steps:
+    """What this peer holds, what it made of it, and what it said of that."""
+
+    def __init__(self, me: Identity, members: Membership) -> None:
+        self.me = me.peer
+        self.members = members
+        self.bounds = StepBounds(me, members)
+        self.version = NONE
+        """The step of our ranks' state; NONE: they have none."""
+        self.state_digest = ""
+        self.base = NONE
+        """The step of the copy that we keep."""
+        self.base_digest = ""
+        self.awaited: int | None = None
+        """The step of the state that a transfer brings us."""
+        self.applying: Stamp | None = None
+        self.own: tuple[int, str] | None = None
+        """(step, digest) of the newest payload of our ranks."""
+        self.payloads = Payloads()
+        self.digests: dict[int, tuple[int, str]] = {}
+        """By step since the base: (view, state digest) at steps that everybody reports."""
+        self.stall = Stall()
+        self.refill = Refill(self.bounds)
+        self._at = 0
+        """The view in which our version was made; 0: it is the base."""
+        self._reached = (0, NONE)
+        """(view, step): the furthest that we completed, even if the ranks must get there again."""
+        self._loading = False
+        self._making = NONE
+        self._life = 0
+        """The last view in which the log said that we count no more."""
+        self._sent: set[tuple[int, int, PeerId]] = set()
+        """(view, step, receiver) of our own payloads, on the present connection."""
+        self._said: dict[object, Control] = {}
+        """By kind: what the leader heard last."""
+
+    # Inputs ---------------------------------------------------------------------------------
+
+    def received(self, event: StepReceived) -> bool:
+        """True if the bytes are worth keeping (I3)."""
+        stamp, members = event.stamp, self.members
+        if (stamp.run, stamp.lineage) != (self.bounds.run.run, members.lineage):
+            return False
+        if not self._floor < stamp.round <= self.bounds.limit:
+            return False
+        newest = self.bounds.newest
+        if stamp.view > newest:
+            # Its sender has read more of the log. Nobody passes on what nobody can ask for yet.
+            near = stamp.view <= newest + PARKED_VIEWS and event.sender == event.peer
+            return near and self.payloads.add(stamp.view, stamp.round, event.peer, event.digest)
+        view = members.step_view(stamp.round)
+        if view is None or view.view != stamp.view or event.peer not in view.roster:
+            return False
+        return self.payloads.add(stamp.view, stamp.round, event.peer, event.digest)
+
+    def made(self, event: StepMade) -> None:
+        """Our ranks' payload is bytes now, the same ones for every view."""
+        if event.step == self._making:
+            self._making, self.own = NONE, (event.step, event.digest)
+
+    def applied(self, event: StepApplied) -> None:
+        """Our ranks have the state after the step."""
+        if event.stamp != self.applying:
+            return  # They had to go back meanwhile.
+        step, view = event.stamp.round, event.stamp.view
+        self.applying = None
+        self.version, self.state_digest, self._at = step, event.state_digest, view
+        if step > self._reached[1] or self._reached[0] != view:
+            self._reached = (view, step)
+        if course.commits(self.bounds.run, step):
+            self.digests[step] = (view, event.state_digest)
+
+    def loaded(self, event: BaseLoaded) -> bool:
+        """Our ranks have the base; False if that is not what it was."""
+        if not self._loading or event.step != self.base:
+            return True  # Of ranks that are gone.
+        self._loading = False
+        if event.state_digest != self.base_digest:
+            self.base = NONE
+            return False
+        self.version, self.state_digest, self._at = self.base, self.base_digest, 0
+        return True
+
+    def state_received(self, step: int, digest: str) -> list[Command]:
+        """A copy of the run's state is here: ours, or what a donor sent."""
+        self._void()
+        self.refill.over()
+        self.base, self.base_digest, self.awaited = step, digest, None
+        self._reached, self.digests = (0, step), {}
+        return [ReleaseSteps(step)]
+
+    def trainers_lost(self) -> None:
+        """The state is gone with them. What they sent is not: they get it back step by step."""
+        self.version, self.applying = NONE, None
+        self._loading, self._making = False, NONE
+
+    def restored(self) -> None:
+        """The run went back to a cut: nothing of what we hold belongs to it."""
+        self._void()
+        self.base, self.base_digest, self.awaited = NONE, "", None
+        self._reached, self._life = (0, NONE), 0
+        self.payloads, self.digests = Payloads(), {}
+        self._said.clear()
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection with this peer is new: what it may lack is sent again."""
+        self._sent = {key for key in self._sent if key[-1] != peer}
+
+    def forget_reports(self) -> None:
+        """There is a new leader, or a new term: it hears everything once more."""
+        self._said.clear()
+        self.stall.over()
+
+    def fetched(self, peer: PeerId, message: FetchSteps) -> list[Command]:
+        """Somebody lacks payloads; we give what we hold of them."""
+        return self.refill.give(peer, message, self.payloads)
+
+    # Questions ------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """The last step is committed, and we have the state after it."""
+        return self.base >= self.bounds.run.outer_steps
+
+    @property
+    def able(self) -> bool:
+        """Our ranks could make steps with the others: they are there, or will be in no time."""
+        return self.version >= 0 and self.version + FETCH_STEPS >= self.bounds.target(self.payloads)
+
+    @property
+    def behind(self) -> bool:
+        """The payloads that we lack cannot be had any more: only a transfer helps."""
+        if self.awaited is not None:
+            return False
+        return self.refill.is_hopeless(max(self.version, self.base))
+
+    @property
+    def deadline(self) -> float:
+        """When something happens here without any event."""
+        return min(self.refill.at, self.stall.at)
+
+    def missing(self) -> tuple[PeerId, ...]:
+        """Whom the next step waits for, as seen from here."""
+        view = self.members.step_view(self.version + 1)
+        lacking = self.payloads.missing(view, self.version + 1) if view is not None else ()
+        return tuple(peer for peer in lacking if peer != self.me)
+
+    # What can be done now -------------------------------------------------------------------
+
+    def advance(
+        self,
+        now: float,
+        connected: Set[PeerId],
+        leader: PeerId | None,
+        *,
+        ready: bool,
+        stay: bool,
+    ) -> list[Command]:
+        """Everything that is possible and not done yet. `ready`: our ranks can be given a state;
+        `stay`: keep the base that we have, somebody will ask for just that."""
+        commands = self._follow(stay=stay)
+        if ready and self.version < 0 <= self.base and not self._loading:
+            self._loading = True
+            commands.append(LoadBase(self.base))
+        commands += self._make()
+        commands += self._send(connected)
+        commands += self._apply()
+        first = max(self.version, self.base) + 1 if self.awaited is None else self.awaited + 1
+        commands += self.refill.ask(first, self.payloads, now, connected)
+        if leader is not None and self.bounds.is_member:
+            commands += self._report(leader)
+        else:
+            self._said.clear()  # Of an earlier time as a member, or to somebody else.
+        return commands + self._complain(now, leader)
+
+    def _follow(self, *, stay: bool) -> list[Command]:
+        """Give up what the log says is void; take what it says is agreed as the new base."""
+        members, agreed, commands = self.members, self.members.course, list[Command]()
+        life = members.returned.get(self.me, 0)
+        if life != self._life:
+            self._life = life
+            self._void()  # Whoever said so had a reason: our state may be wrong.
+        view = members.step_view(self.version) if self.version > self.base else None
+        if (view is not None and view.view != self._at) or self._beyond_end:
+            self._void()  # The others ended that view before this step.
+        for step, digest in ((agreed.base, agreed.base_digest), (agreed.step, agreed.digest)):
+            made_in, ours = self.digests.get(step, (0, digest))
+            if ours != digest:
+                owner = members.step_view(step)
+                if owner is not None and owner.view == made_in:
+                    text = f"our state at step {step} is not the one that is committed"
+                    commands.append(Note("diverged", text))
+                self._void()
+                self.digests.pop(step, None)
+        stay = stay or self.awaited is not None  # Another base is coming: keep what follows it.
+        if agreed.base > self.base >= 0 and agreed.base in self.digests and not stay:
+            self.base, (_, self.base_digest) = agreed.base, self.digests[agreed.base]
+            commands.append(ReleaseSteps(self.base))
+        self._prune()
+        return commands
+
+    @property
+    def _beyond_end(self) -> bool:
+        close = self.members.course.close
+        return close is not None and self.version > max(close.last_step, self.base)
+
+    def _prune(self) -> None:
+        newest, floor = self.bounds.newest, self._floor
+
+        def fits(view: int, step: int) -> bool:
+            owner = self.members.step_view(step)
+            return step > floor and (view > newest or (owner is not None and owner.view == view))
+
+        self.payloads.prune(fits)
+        self._sent = {key for key in self._sent if key[0] == newest and key[1] >= self.version}
+        for step in [step for step in self.digests if step < self.base]:
+            del self.digests[step]
+
+    def _make(self) -> list[Command]:
+        """Our ranks make their payload as soon as they have the state for it."""
+        step, view = self.version + 1, self.bounds.own_view
+        if view is None or not self.bounds.begun <= self.version < self._frontier:
+            return []
+        if self.own is not None and self.own[0] == step:
+            self.payloads.add(view.view, step, self.me, self.own[1])
+            return []
+        if self._making == step or self.applying is not None:
+            return []
+        self._making = step
+        return [MakeStep(step)]
+
+    def _send(self, connected: Set[PeerId]) -> list[Command]:
+        """Our payload goes to everybody, for nobody can go on without it.
+
+        The last one once more over a new connection: a roster is never more than a step apart.
+        """
+        view, commands = self.bounds.own_view, list[Command]()
+        if view is None or self.version < 0:
+            return commands
+        receivers = sorted(connected & self.members.receivers.keys())
+        for step in (self.version, self.version + 1):
+            digest = self.payloads.of(view.view, step).get(self.me)
+            lacking = [peer for peer in receivers if (view.view, step, peer) not in self._sent]
+            if digest is None:
+                continue
+            self._sent.update((view.view, step, peer) for peer in lacking)
+            stamp = self.bounds.stamp(view.view, step)
+            commands += [SendStep(peer, stamp, self.me, digest) for peer in lacking]
+        return commands
+
+    def _apply(self) -> list[Command]:
+        step = self.version + 1
+        if not 0 < step <= self._frontier or self.applying is not None:
+            return []
+        view = self.members.step_view(step)
+        if view is None or self.payloads.missing(view, step):
+            return []
+        self.applying, held = self.bounds.stamp(view.view, step), self.payloads.of(view.view, step)
+        terms = tuple((peer, held[peer]) for peer in view.roster)
+        return [ApplyStep(self.applying, terms, course.keeps(self.bounds.run, step))]
+
+    def _report(self, leader: PeerId) -> list[Command]:
+        """Where we stand, said once each."""
+        members, agreed = self.members, self.members.course
+        reports: dict[object, Control] = {}
+        if self.base >= 0:
+            reaches = self.bounds.reaches(max(self.version, self.base), self.payloads)
+            digest = self.base_digest if reaches else ""
+            reports["have"] = Have(members.lineage, 0, self.base, digest)
+        for step, (view, digest) in self.digests.items():
+            if step > agreed.step:
+                reports[step] = Stepped(self.bounds.stamp(view, step), digest)
+        if agreed.halted and self.base >= 0 and self.applying is None:
+            view = members.views[-1].view
+            if agreed.close is None:
+                held = self.payloads.listed(view, self._completed + 1, HELD_STEPS_MAX)
+                stamp = self.bounds.stamp(view, self._completed)
+                said, report = self._said.get("stopped"), Stopped(stamp, agreed.halted, held)
+                # What comes late is kept, and counts if the Close says so; it is no news.
+                same = isinstance(said, Stopped) and replace(said, held=held) == report
+                reports["stopped"] = said if same and said is not None else report
+            elif self.version == agreed.close.last_step:
+                stamp = self.bounds.stamp(view, self.version)
+                reports["completed"] = Stepped(stamp, self.state_digest)
+        new = [report for kind, report in reports.items() if self._said.get(kind) != report]
+        self._said = reports
+        return [Send(leader, report) for report in new]
+
+    def _complain(self, now: float, leader: PeerId | None) -> list[Command]:
+        """Say for whom we wait too long: the leader goes on without the right one."""
+        view, step = self.bounds.own_view, self.version + 1
+        waits = view is not None and self.me in self.payloads.of(view.view, step)
+        if leader is None or view is None or not waits or not self.missing():
+            self.stall.over()
+            return []
+        if not self.stall.is_slow(self.bounds.stamp(view.view, step), now):
+            return []
+        return [Send(leader, Waiting(self.bounds.stamp(view.view, step), self.missing()))]
+
+    # Helpers --------------------------------------------------------------------------------
+
+    @property
+    def _frontier(self) -> int:
+        return self.bounds.frontier(self._completed)
+
+    @property
+    def _floor(self) -> int:
+        return self.bounds.floor(self.base if self.awaited is None else self.awaited)
+
+    @property
+    def _completed(self) -> int:
+        """The furthest step that we completed and nobody took back."""
+        view, step = self._reached
+        owner = self.members.step_view(step)
+        stands = step <= self.base or (owner is not None and owner.view == view)
+        return max(step, self.base) if stands else self.base
+
+    def _void(self) -> None:
+        """What we made since the last commit is not the run's: back to the base, and on from
+        there with the payloads that are."""
+        self.version, self.applying, self.own = NONE, None, None
+        self._loading, self._making = False, NONE
+        agreed = self.members.course.step
+        self.digests = {step: made for step, made in self.digests.items() if step <= agreed}
+        if self._reached[1] > max(agreed, self.base):
+            self._reached = (0, self.base)

@@ -1,0 +1,84 @@
+"""Bugs to plant into the part of the core that makes steps: seeds of sims.step_sweep catch them.
+
+As mutations.py for rounds. Must NOT run anything (mutants.py).
+"""
+
+from protocols.closing import Closing
+from protocols.membership import Membership
+from protocols.step_bounds import StepBounds
+from protocols.steps import Steps
+from sims.mutations import Edit, Mutant
+
+ALL_REPORTED = """\
+if owner is None or owner.view != view or not roster <= states.keys():
+            continue  # Of a view that ended before; or somebody is not there yet.
+        digests = {states[peer] for peer in roster}"""
+MOST_REPORTED = """\
+if owner is None or owner.view != view or 2 * len(roster & states.keys()) <= len(roster):
+            continue
+        digests = {states[peer] for peer in roster & states.keys()}"""
+
+STEP_MUTANTS = (
+    Mutant(
+        "goes-on-after-its-report",
+        "A survivor completes a step of which it said that it had not: the Close may be below.",
+        Edit(
+            StepBounds.frontier,
+            "return max(agreed.step, completed, self.begun)",
+            "return self.run.outer_steps",
+        ),
+    ),
+    Mutant(
+        "closes-below-a-completed-step",
+        "Who made the step keeps it, and the others make another one of that number.",
+        Edit(Closing._last_step, "max(completed, course.step,", "max(course.step,"),
+    ),
+    Mutant(
+        "takes-a-late-payload-of-a-closed-view",
+        "A step that the Close left out is completed by those whom the payload still reached.",
+        Edit(
+            Membership.step_view,
+            "None if ended and close is not None and step > close.last_step else view",
+            "view",
+        ),
+        Edit(StepBounds.frontier, "return agreed.close.last_step", "return self.run.outer_steps"),
+    ),
+    Mutant(
+        "commits-on-a-majority-of-digests",
+        "A step is agreed that a member of the roster may never complete.",
+        Edit(Closing.next_commit, ALL_REPORTED, MOST_REPORTED),
+    ),
+    Mutant(
+        "keeps-what-a-close-took-back",
+        "Steps beyond the end of a view stay in the state, and others come on top.",
+        Edit(
+            Steps._follow,
+            "(view is not None and view.view != self._at) or self._beyond_end",
+            "False",
+        ),
+    ),
+    Mutant(
+        "an-earlier-life-still-counts",
+        "A peer that came back makes a second payload for a step that the first one may be in.",
+        Edit(StepBounds.own_view, "self.runs and self.is_member", "self.runs"),
+    ),
+    Mutant(
+        "a-differing-state-goes-on",
+        "Nobody is left out, and no step is ever agreed on again.",
+        Edit(Closing._differing, "if wrong:", "if False:"),
+    ),
+    Mutant(
+        "reports-once-in-a-life",
+        "A new leader never hears where anybody stands.",
+        Edit(Steps.forget_reports, "self._said.clear()", "pass"),
+    ),
+    Mutant(
+        "a-lost-provider-is-waited-for",
+        "Survivors lack a payload that nobody gives them any more.",
+        Edit(
+            Membership._stand_still,
+            "lost or any(provider.holder not in self.members for provider in providers)",
+            "lost or (providers and False)",
+        ),
+    ),
+)

@@ -1,0 +1,196 @@
+"""What must hold in every stepwise run, whatever fails (protocol.md section 5).
+
+As checkers.py does for rounds: a violation is a line of text. Must NOT change what happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import entries as e
+from protocols.ids import PeerId, Stamp
+from protocols.membership import Membership
+from protocols.messages import Stopped
+from sims.checkers import PRIME, Checkers
+from sims.nodes import state_digest
+
+if TYPE_CHECKING:
+    from sims.stepwise import StepNode, StepWorld
+
+FACTOR = 3
+"""A state is multiplied by this before payloads are added: their order over steps matters."""
+
+Terms = tuple[tuple[PeerId, str], ...]
+
+
+class StepCheckers(Checkers):
+    """Fed by a stepwise world; `commits` has its step commits."""
+
+    def __init__(self, world: StepWorld) -> None:
+        super().__init__()
+        self._world = world
+        self.step_commits: dict[tuple[int, int], str] = {}
+        """State digests by (lineage, step), the beginning of a lineage included."""
+        self._members = Membership()
+        """What the log says, as far as anybody has read it."""
+        self._begins: dict[int, int] = {}
+        """The step that each lineage begins after."""
+        self._views: dict[int, list[e.View]] = {}
+        self._ends: dict[tuple[int, int], int] = {}
+        """By (lineage, view): the last step."""
+        self._made: dict[str, int] = {}
+        """Payloads by digest."""
+        self._steps: dict[tuple[int, int, int], tuple[Terms, int]] = {}
+        """By (lineage, view, step): what was added, and the state it led to."""
+        self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
+        """By (lineage, view, step): who made it."""
+
+    # The log --------------------------------------------------------------------------------
+
+    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+        """One log for all (I1); each of its decisions fits what peers did."""
+        self._world.step_node(peer).reads(entry)
+        if index in self.log:
+            if self.log[index] != entry:
+                first = self.log[index]
+                self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
+            return
+        self.log[index] = entry
+        self._members.apply(e.LogEntry(index, 1, entry))
+        match entry:
+            case e.Run():
+                self._begins[lineage], self._views[lineage] = 0, []
+            case e.Restore():
+                self._went_back(lineage, entry)
+            case e.View():
+                self._views[lineage].append(entry)
+            case e.Close():
+                self._closed(lineage, entry)
+            case e.StepCommit():
+                self._agreed(lineage, entry)
+            case _:
+                pass
+
+    def _went_back(self, lineage: int, restore: e.Restore) -> None:
+        (version,) = restore.versions
+        states = {
+            digest for (_, step), digest in self.step_commits.items() if step == version.round
+        }
+        if version.state_digest not in states and not self.tainted:
+            self.found(f"restored to a state of step {version.round} that was never committed")
+        self._begins[lineage], self._views[lineage] = version.round, []
+        self.step_commits[lineage, version.round] = version.state_digest
+
+    def _closed(self, lineage: int, close: e.Close) -> None:
+        """Never below what is committed, or what somebody who takes part has completed."""
+        committed = max(step for branch, step in self.step_commits if branch == lineage)
+        if close.last_step < committed:
+            self.found(f"view {close.view} ends with step {close.last_step}, {committed} is agreed")
+        self._ends[lineage, close.view] = close.last_step
+        for node in self._who_makes(lineage, close.view):
+            branch, view, step = node.completed
+            if (branch, view) == (lineage, close.view) and step > close.last_step:
+                self.found(f"view {view} ends with step {close.last_step}, {node.peer} made {step}")
+
+    def _agreed(self, lineage: int, commit: e.StepCommit) -> None:
+        """All of the roster made the step, and it stays where it is."""
+        step = commit.upto_step
+        self.step_commits[lineage, step] = commit.state_digest
+        view = self._view_of(lineage, step)
+        made = self._steps.get((lineage, view, step))
+        if made is None:
+            self.found(f"step {step} is committed, and nobody made it")
+        elif state_digest(made[1]) != commit.state_digest and not self.tainted:
+            self.found(f"step {step} is committed with another state than it led to")
+        completed = self._completed.get((lineage, view, step), set[PeerId]())
+        missing = {n.peer for n in self._who_makes(lineage, commit.view)} - completed
+        if missing:
+            self.found(f"step {step} is committed without {', '.join(sorted(missing))}")
+
+    def _who_makes(self, lineage: int, view: int) -> list[StepNode]:
+        """Who lives and takes part in a view, by the log so far."""
+        newest = self._members.views[-1] if self._members.views else None
+        if newest is None or newest.view != view:
+            return []
+        nodes = [self._world.step_node(peer) for peer in newest.roster]
+        return [
+            node
+            for node in nodes
+            if node.running
+            and node.core.members.lineage == lineage
+            and self._members.counts(node.peer, view)
+            and self._members.members[node.peer].incarnation == node.core.me.incarnation
+        ]
+
+    def _view_of(self, lineage: int, step: int) -> int:
+        """The view that a step belongs to, by the log so far; 0: the lineage begins after it."""
+        if step <= self._begins[lineage]:
+            return 0
+        views = reversed(self._views[lineage])
+        return next((view.view for view in views if view.first_round[0] <= step), 0)
+
+    # Peers ----------------------------------------------------------------------------------
+
+    def made(self, digest: str, value: int) -> None:
+        """A payload: nobody adds another number under its name."""
+        self._made[digest] = value
+
+    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: int, after: int) -> None:
+        """A step is made with the same payloads by everybody or by no one, from the state that
+        the steps before led to."""
+        lineage, view, step = key = (stamp.lineage, stamp.view, stamp.round)
+        end = self._ends.get((lineage, view))
+        mine = node in self._who_makes(lineage, view)
+        if mine and end is not None and step > end:
+            self.found(f"{node.peer} makes step {step} of view {view}, which ended with {end}")
+        if mine and node.promised and step > max(node.promised[1], node.core.members.course.step):
+            self.found(f"{node.peer} makes step {step} though it stopped at {node.promised[1]}")
+        if node.corrupt:
+            return
+        roster = next(v.roster for v in self._views[lineage] if v.view == view)
+        if tuple(peer for peer, _ in terms) != roster:
+            self.found(f"{node.peer} makes step {step} with {terms}, the roster is {roster}")
+        first, state = self._steps.setdefault(key, (terms, after))
+        if (first, state) != (terms, after) and not self.tainted:
+            self.found(f"{node.peer} makes step {step} of view {view} with other terms or state")
+        total = sum(self._made[digest] for _, digest in terms)
+        if after != (before * FACTOR + total) % PRIME:
+            self.found(f"{node.peer} adds up step {step} wrongly")
+        if not self._stands(lineage, view, step - 1, before) and not self.tainted:
+            self.found(f"{node.peer} makes step {step} from another state than its view has")
+        self._completed.setdefault(key, set()).add(node.peer)
+
+    def _stands(self, lineage: int, view: int, step: int, state: int) -> bool:
+        """Is this the state after a step, as seen from a view that goes on from it?"""
+        older = [v for v in self._views[lineage] if v.view <= view and v.first_round[0] <= step]
+        if step <= self._begins[lineage]:
+            return state_digest(state) == self.step_commits[lineage, step]
+        made = self._steps.get((lineage, older[-1].view, step))
+        return made is not None and made[1] == state
+
+    def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
+        """A copy that somebody keeps is what was committed (I1)."""
+        first = self.step_commits.setdefault((lineage, round_), digest)
+        if first != digest and not self.tainted:
+            self.found(f"step {round_}: {peer} keeps {digest}, {first} was committed")
+
+    def stopped(self, node: StepNode, report: Stopped) -> None:
+        """A report is a promise: no further step until the log lets it go on."""
+        node.promised = (report.halted, report.stamp.round)
+
+    def names(self, node: StepNode) -> None:
+        """Nothing grows with the length of the run."""
+        steps, run = node.core.part.steps, node.core.members.run
+        assert steps is not None
+        assert run is not None
+        most = 2 * run.snapshot_every_steps + 8 * run.commit_every_steps
+        kept = {
+            "payloads": len(steps.payloads.held),
+            "digests": len(steps.digests),
+            "values": len(node.values) // 16,
+            "copies": len(node.copies),
+            "views": len(node.core.members.views),
+        }
+        for what, size in kept.items():
+            if size > most + 8:
+                self.found(f"{node.peer} keeps {size} {what}")

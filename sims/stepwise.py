@@ -1,0 +1,188 @@
+"""A whole cluster that makes steps together: per-step methods in virtual time, all from one seed.
+
+The world of world.py with other peers: each step every member contributes a number, everybody
+adds the sum to a state that is known exactly. Must NOT judge what happens: step_checkers.py does.
+"""
+
+from __future__ import annotations
+
+import random
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols.hellos import Identity
+from protocols.ids import PeerId, Version, digest_text
+from protocols.messages import Control, Kept, Stopped
+from sims.checkers import PRIME
+from sims.nodes import Node, state_digest
+from sims.step_checkers import FACTOR, StepCheckers
+from sims.stores import Disk
+from sims.world import World
+
+SLOWNESS = 3
+"""A step of the whole model takes longer than an inner step: runs outlive their faults."""
+
+
+class StepNode(Node):
+    """One life of one peer. Its ranks own the state; the shell keeps copies and payloads."""
+
+    world: StepWorld
+
+    def __init__(
+        self, world: StepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
+    ) -> None:
+        super().__init__(world, me, disk, contact=contact, speed=speed)
+        self.values: dict[str, tuple[int, int]] = {}
+        """Payloads by digest: (step, number)."""
+        self.copies: dict[int, int] = {}
+        """By step: states, of which one is the base."""
+        self.completed = (0, 0, 0)
+        """(lineage, view, step): the last one that this life made."""
+        self.promised: tuple[int, int] | None = None
+        """(log index, step) of its last report, until the log lets it go on."""
+        self._making = 0
+        """Rises when what the ranks were making is void."""
+
+    def reads(self, entry: e.Entry) -> None:
+        """An entry of the log holds for this peer."""
+        if isinstance(entry, e.Close | e.View | e.Restore):
+            self.promised = None
+
+    def lose_trainers(self, restart_s: float) -> None:
+        self._making += 1
+        super().lose_trainers(restart_s)
+
+    def _keep(self, event: v.Event, value: int, commands: list[c.Command]) -> None:
+        if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
+            self.values[event.digest] = (event.stamp.round, value)
+
+    def _send(self, to: PeerId, message: Control) -> None:
+        self._told(message)
+        super()._send(to, message)
+
+    def _told(self, message: Control) -> None:
+        if isinstance(message, Stopped):
+            self.world.step_checkers.stopped(self, message)
+
+    def _payload(self, command: c.Command) -> None:
+        assert self.core.standing.accepted, "arithmetic before the shell knows the run"
+        match command:
+            case c.MakeStep(step=step):
+                self._make(step)
+            case c.SendStep(peer=to, stamp=stamp, whose=whose, digest=digest):
+                _, value = self.values[digest]
+                self._send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
+            case c.ApplyStep(terms=terms):
+                life, total = self._making, sum(self.values[digest][1] for _, digest in terms)
+                self._job(lambda: self._step_made(command, total, life))
+            case c.LoadBase(step=step):
+                self._making += 1
+                life = self._making
+                self._job(lambda: self._load(step, life))
+            case c.ReleaseSteps(step=step):
+                # Payloads come and go with the connections, states with the work of the ranks.
+                self.values = {x: made for x, made in self.values.items() if made[0] > step}
+                self._job(lambda: self._release(step))
+            case c.AdoptState(cut_index=index, round=step):
+                value = self.store.states.pop(index)
+                self._job(lambda: self.copies.update({step: value}))
+            case c.AdoptKept(fragment=fragment, round=step):
+                self._job(lambda: self._adopt_kept(fragment, step))
+            case c.ServeState(peer=to, cut_index=index, versions=versions):
+                for version in versions:
+                    self._job(lambda version=version: self._serve(to, index, version))
+            case _:
+                raise AssertionError(f"unknown command {command!r}")
+
+    def _make(self, step: int) -> None:
+        """The ranks compute a payload from the state that they have."""
+        life = self._making
+
+        def made() -> None:
+            if life != self._making:
+                return
+            value = self.world.random.randrange(PRIME)
+            digest = digest_text(f"{self.peer} {step} {value}")
+            self.values[digest] = (step, value)
+            self.world.step_checkers.made(digest, value)
+            self.give(v.StepMade(step, digest))
+
+        self.after(self.speed * self.world.random.uniform(0.9, 1.1), made)
+
+    def _step_made(self, step: c.ApplyStep, total: int, life: int) -> None:
+        stamp = step.stamp
+        if life != self._making or stamp.lineage != self.core.members.lineage:
+            return  # The ranks are gone or have another state by now, or the run has.
+        before = self.outer
+        self.outer = (before * FACTOR + total) % PRIME
+        self.world.step_checkers.step(self, stamp, step.terms, before, self.outer)
+        self.completed = (stamp.lineage, stamp.view, stamp.round)
+        if step.keep:
+            self.copies[stamp.round] = self.outer
+        self.world.steps_made += 1
+        self.give(v.StepApplied(stamp, state_digest(self.outer)))
+        if self.running:
+            self.world.step_checkers.names(self)
+
+    def _load(self, step: int, life: int) -> None:
+        if life == self._making:
+            self.outer, self.corrupt = self.copies[step], False
+            self.give(v.BaseLoaded(step, state_digest(self.outer)))
+
+    def _release(self, step: int) -> None:
+        """A copy is the base: it is committed, and goes to the disk too."""
+        if step not in self.copies:
+            assert step == 0, "a base that nobody copied"
+            self.copies[0] = self.outer  # We founded the run.
+        lineage, digest = self.core.members.lineage, state_digest(self.copies[step])
+        self.copies = {at: value for at, value in self.copies.items() if at >= step}
+        self.world.step_checkers.state(self.peer, lineage, step, digest)
+        self.disk.kept = Kept(lineage, (Version(0, step, digest),), step, step)
+        self.disk.outer = self.copies[step]
+        self.give(v.Checkpointed(self.disk.kept))
+
+    def _adopt_kept(self, fragment: int, round_: int) -> None:
+        kept = self.disk.kept
+        if kept is None or kept.versions[fragment].round != round_:
+            self.give(v.KeptAdopted(fragment, round_, ""))
+            return
+        self.copies[round_] = self.disk.outer
+        self.give(v.KeptAdopted(fragment, round_, state_digest(self.disk.outer)))
+
+    def _serve(self, to: PeerId, index: int, version: Version) -> None:
+        value = self.copies.get(version.round, 0) + self.lies
+        if self.lies:
+            self.world.happened["lie"] += 1
+            self.lies = False
+        event = v.StateReceived(self.peer, index, 0, version.round, state_digest(value))
+        self.after(self.world.transfer_s(), lambda: self._send_bulk(to, event, value))
+
+
+class StepWorld(World):
+    """`outer_steps` counts steps of the model."""
+
+    def __init__(self, seed: int, *, peers: int, outer_steps: int) -> None:
+        source = random.Random(seed ^ 0x57E9)  # noqa: S311 (a simulation, no secrets)
+        self.commit_every_steps = source.choice([4, 8, 32])
+        self.snapshot_every_steps = self.commit_every_steps * source.choice([1, 2, 4])
+        self.step_checkers = StepCheckers(self)
+        self.steps_made = 0
+        """By all peers, those that were taken back and made again included."""
+        super().__init__(seed, peers=peers, outer_steps=outer_steps)
+
+    def make_checkers(self) -> StepCheckers:
+        return self.step_checkers
+
+    def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
+        return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)
+
+    def make_run(self, founder: PeerId) -> e.Run:
+        rhythm = (self.commit_every_steps, self.snapshot_every_steps)
+        sizes, few = (1,), (self.peers_min + 1) // 2  # The run begins early, and others come.
+        return e.Run(1, "{}", "", few, self.outer_steps, 1, (), sizes, founder, *rhythm)
+
+    def step_node(self, peer: PeerId) -> StepNode:
+        node = self.nodes[peer]
+        assert isinstance(node, StepNode)
+        return node
