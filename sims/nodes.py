@@ -99,6 +99,7 @@ class Node:
         if deadline != self.deadline:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
+        self.world.record(self, event, value, commands)
         self._keep(event, value, commands)
         for command in commands:
             self._do(command)
@@ -148,9 +149,9 @@ class Node:
             case c.Send(peer=to, message=message):
                 self._send(to, message)
             case c.Connect(address=address):
-                world.dial(self, address)
+                world.dialling.dial(self, address)
             case c.Disconnect(peer=other):
-                world.hang_up(self, other)
+                world.dialling.hang_up(self, other)
             case c.Persist():
                 self._persist(command)
             case c.CheckRun():
@@ -166,7 +167,7 @@ class Node:
                 self.outcome, self.why = outcome, why
                 world.lost_state()
                 # What it sent last still arrives: a process that ends by itself closes in order.
-                world.at(world.network.slowest_s, lambda: world.gone(self))
+                world.at(world.network.slowest_s, lambda: world.dialling.gone(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
