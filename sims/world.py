@@ -19,8 +19,9 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Version
 from protocols.messages import Kept
 from protocols.roles import Role
-from sims.checkers import PRIME, Checkers
+from sims.checkers import Checkers
 from sims.dialling import Dialling
+from sims.models import Model, Modular, Value
 from sims.network import Network
 from sims.nodes import Node, state_digest
 from sims.stores import Disk
@@ -49,8 +50,11 @@ class World:
         outer_steps: int,
         inner_steps: int = 8,
         log: TextIO | None = None,
+        model: Model | None = None,
     ) -> None:
+        """`model`: what is trained; Modular if nobody says."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
+        self.model: Model = model or Modular()
         self.now = 0.0
         self.rules = RULES
         self.outer_steps, self.inner_steps, self.peers_min = outer_steps, inner_steps, peers
@@ -211,7 +215,7 @@ class World:
 
     def _found(self, node: Node) -> None:
         """The first peer begins the run, from a checkpoint of its initial state."""
-        node.outer = node.disk.outer = self.random.randrange(PRIME)
+        node.outer = node.disk.outer = self.model.initial(self.random)
         digest = state_digest(node.outer)
         sizes = (FRAGMENT_ELEMENTS,)
         run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), sizes, node.peer)
@@ -273,7 +277,7 @@ class World:
     # What nodes ask for ---------------------------------------------------------------------
 
     def carry(
-        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: int = 0
+        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0
     ) -> None:
         receiver = self.nodes[to]
         if isinstance(event, v.StateReceived):
@@ -328,7 +332,7 @@ class World:
     def count_step(self, peer: PeerId, number: int) -> None:
         self._steps[peer] = number
 
-    def record(self, node: Node, event: v.Event, value: int, out: Sequence[c.Command]) -> None:
+    def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """For whoever compares two runs, or wants to know it exactly."""
         if self.log is not None:
             who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"

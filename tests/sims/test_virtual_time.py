@@ -9,6 +9,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols.ids import PeerId
+from sims.models import Value
 from sims.nodes import Node
 from sims.world import World
 
@@ -33,7 +34,7 @@ class Clocked(World):
     def sync_s(self) -> float:
         return SYNC_S
 
-    def record(self, node: Node, event: v.Event, value: int, out: Sequence[c.Command]) -> None:
+    def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         if isinstance(event, v.Encoded):
             self.contributed[event.round] = self.now
         for command in out:
