@@ -74,6 +74,10 @@ class PeerCore:
             return []
         if not self._awake:
             self._wake(now)
+        elif quiet.is_heartbeat(event):
+            self.links.liveness.heard(event.peer, now)
+            self.deadline = self._next_deadline(looked=False)
+            return []
         before, last_index = quiet.mark(self.raft), self.raft.log.last_index
         try:
             self._take(event, now)

@@ -4,6 +4,8 @@ The core looks for what is possible after each event; here is when it need not l
 not named here counts as news. Must NOT hold anything, nor decide what is possible.
 """
 
+from typing import TypeGuard
+
 from protocols import events as v
 from protocols import messages as m
 from protocols.participant import Participant
@@ -16,6 +18,11 @@ BEATS = (m.Heartbeat, m.Append, m.Appended)
 def mark(raft: Raft) -> tuple[object, ...]:
     """Equal while what is committed, and who leads, are the same (and our disk is as good)."""
     return (raft.term, raft.leader, raft.role, raft.commit_index, raft.disk.works)
+
+
+def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
+    """Somebody is still there: nothing else can come of it."""
+    return isinstance(event, v.MessageReceived) and isinstance(event.message, m.Heartbeat)
 
 
 def is_beat(event: v.Event) -> bool:

@@ -101,7 +101,8 @@ class Node:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
         self.world.record(self, event, value, commands)
-        self._keep(event, value, commands)
+        if isinstance(event, (v.SliceReceived, v.ResultReceived)):
+            self._keep(event, value, commands)
         for command in commands:
             self._do(command)
 
@@ -130,9 +131,9 @@ class Node:
 
         self.after(restart_s, ready)
 
-    def _keep(self, event: v.Event, value: Value, commands: list[c.Command]) -> None:
-        if not isinstance(event, (v.SliceReceived, v.ResultReceived)):
-            return
+    def _keep(
+        self, event: v.SliceReceived | v.ResultReceived, value: Value, commands: list[c.Command]
+    ) -> None:
         if c.Discard(event) in commands:
             return
         if isinstance(event, v.SliceReceived):
