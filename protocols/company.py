@@ -4,14 +4,14 @@ for those whom we lead.
 Must NOT end this peer: core.py does.
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from protocols.commands import Command, Send
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
 from protocols.government import Government
 from protocols.hellos import Identity
-from protocols.ids import PeerId
+from protocols.ids import PeerId, PeerInfo
 from protocols.links import Links
 from protocols.membership import Membership
 from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek
@@ -66,8 +66,20 @@ class Company:
 
     def watch(self, now: float) -> list[Command]:
         """Peers that went away or fell silent; then what keeps the others."""
+        readers, rivals = self._members.readers, self._members.rivals
+        due = now >= self._links.liveness.deadline()
+        commands = self._lost_and_beats(now, readers) if due else []
+        found = self.hears_leader(now)
+        self.leaderless_since = NEVER if found else min(self.leaderless_since, now)
+        office = self._government.office
+        commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
+        wanted = {**rivals, **readers} if rivals else readers
+        return commands + self._links.keep_up(now, self._me.peer, wanted, found=found)
+
+    def _lost_and_beats(self, now: float, readers: Mapping[PeerId, PeerInfo]) -> list[Command]:
+        """Who is lost from now on; who gets a heartbeat."""
         commands: list[Command] = []
-        office, readers = self._government.office, self._members.readers
+        office = self._government.office
         for loss in self._links.liveness.lost(now):
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
@@ -82,11 +94,7 @@ class Company:
             self._links.liveness.watch(self._needed(now), now)
         for beat in self._links.due_heartbeats(now, self._members.index):
             commands += self._raft.beat(beat.peer) or [beat]
-        found = self.hears_leader(now)
-        self.leaderless_since = NEVER if found else min(self.leaderless_since, now)
-        commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
-        wanted = {**self._members.rivals, **readers}
-        return commands + self._links.keep_up(now, self._me.peer, wanted, found=found)
+        return commands
 
     def _needed(self, now: float) -> Set[PeerId]:
         """Those whose silence concerns us. The leader needs everybody; all need the leader, voters

@@ -94,9 +94,9 @@ class Membership:
         return {**self.members, **self.joiners} if self.joiners else self.members
 
     @property
-    def readers(self) -> dict[PeerId, PeerInfo]:
-        """Who reads the log."""
-        return {**self.members, **self.joiners, **self.witnesses}
+    def readers(self) -> Mapping[PeerId, PeerInfo]:
+        """Who reads the log: to be looked at, not to be kept."""
+        return {**self.receivers, **self.witnesses} if self.witnesses else self.receivers
 
     def progress_at(self, round_: int) -> tuple[int, int]:
         """(inner step, tokens) after an anchor round: what was committed later is taken off."""

@@ -107,10 +107,11 @@ def _plain(value: object) -> object:
 
 
 def _plain_fields(value: Any) -> list[object]:
-    return [_plain(getattr(value, name)) for name in _names(cast(type, value.__class__))]
+    names = _names(cast(object, value).__class__)
+    return [_plain(getattr(value, name)) for name in names]
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     """Of a dataclass's fields: which ones it has is part of the program."""
     return tuple(field.name for field in fields(kind))

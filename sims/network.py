@@ -47,7 +47,7 @@ class Network:
 
     def __init__(self, source: random.Random, schedule: Schedule) -> None:
         self.delay_s = source.choice([0.0005, 0.01, 0.1])
-        self._jitter = source.choice([0.0, 1.0, 5.0])
+        self.jitter = source.choice([0.0, 1.0, 5.0])
         self._random = source
         self._schedule = schedule
         self._lines: dict[tuple[PeerId, PeerId], Line] = {}
@@ -62,7 +62,7 @@ class Network:
     @property
     def slowest_s(self) -> float:
         """What a message takes at most, if nothing holds it up."""
-        return self.delay_s * (1 + self._jitter) + 0.001
+        return self.delay_s * (1 + self.jitter) + 0.001
 
     def stall(self, sender: PeerId, to: PeerId, until: float) -> None:
         """One way: nothing gets through before `until`."""
@@ -105,7 +105,7 @@ class Network:
         line = self.line(sender, to)
         if not line.up:
             return
-        delay = self.delay_s * (1 + self._jitter * self._random.random())
+        delay = self.delay_s * (1 + self.jitter * self._random.random())
         if purpose == "bulk" and now < line.slow_until:
             delay += line.slow_s
         lane = line.lanes.get((sender, purpose))

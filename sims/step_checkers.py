@@ -12,6 +12,7 @@ from protocols.ids import PeerId, Stamp
 from protocols.membership import Membership
 from protocols.messages import Stopped
 from sims.checkers import PRIME, Checkers
+from sims.models import Value
 from sims.nodes import state_digest
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class StepCheckers(Checkers):
         """A payload: nobody adds another number under its name."""
         self._made[digest] = value
 
-    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: int, after: int) -> None:
+    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
         """A step is made with the same payloads by everybody or by no one, from the state that
         the steps before led to."""
         lineage, view, step = key = (stamp.lineage, stamp.view, stamp.round)

@@ -15,6 +15,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Version, digest_text
 from protocols.messages import Control, Kept, Stopped
 from sims.checkers import PRIME
+from sims.models import Value
 from sims.nodes import Node, state_digest
 from sims.step_checkers import FACTOR, StepCheckers
 from sims.stores import Disk
@@ -33,9 +34,9 @@ class StepNode(Node):
         self, world: StepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
     ) -> None:
         super().__init__(world, me, disk, contact=contact, speed=speed)
-        self.values: dict[str, tuple[int, int]] = {}
+        self.values: dict[str, tuple[int, Value]] = {}
         """Payloads by digest: (step, number)."""
-        self.copies: dict[int, int] = {}
+        self.copies: dict[int, Value] = {}
         """By step: states, of which one is the base."""
         self.completed = (0, 0, 0)
         """(lineage, view, step): the last one that this life made."""
@@ -53,7 +54,7 @@ class StepNode(Node):
         self._making += 1
         super().lose_trainers(restart_s)
 
-    def _keep(self, event: v.Event, value: int, commands: list[c.Command]) -> None:
+    def _keep(self, event: v.Event, value: Value, commands: list[c.Command]) -> None:
         if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
             self.values[event.digest] = (event.stamp.round, value)
 
@@ -110,7 +111,7 @@ class StepNode(Node):
 
         self.after(self.speed * self.world.random.uniform(0.9, 1.1), made)
 
-    def _step_made(self, step: c.ApplyStep, total: int, life: int) -> None:
+    def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
         stamp = step.stamp
         if life != self._making or stamp.lineage != self.core.members.lineage:
             return  # The ranks are gone or have another state by now, or the run has.
