@@ -365,7 +365,7 @@ class PeerCore:
         leader = self.leader_id
         if leader is None or not (self.leads or leader in self.links.up):
             return
-        hears = self.relaying.listener(leader)
+        hears = self.relaying.listener(leader) or leader
         for report in self.standing.news(self.raft.disk.why, hears):
             self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 

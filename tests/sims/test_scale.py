@@ -5,6 +5,7 @@ import json
 import pytest
 
 from protocols import leader, relays
+from protocols.commands import Command
 from protocols.relaying import Relaying
 from sims.scale import CountingWorld, Load, Measured, main, measure, table
 from sims.sweep import SeedResult, run_seed
@@ -56,7 +57,7 @@ def test_a_count_knows_heartbeats_from_news() -> None:
     world = CountingWorld(0, peers=3, rounds=4)
     world.run(until_s=600.0)
     assert world.checkers.violations == []
-    kinds = set().union(*(tally.sent.keys() for tally in world.tallies.values()))
+    kinds = {kind for tally in world.tallies.values() for kind in tally.sent}
     assert kinds <= {"Append", "Appended", "Have", "Hold", "Kept", "Ready"}
     assert all(tally.beats_sent for tally in world.tallies.values())
 
@@ -80,6 +81,10 @@ def test_faulty_runs_with_relays_stay_correct(seed: int) -> None:
     assert run_seed(seed, peers=(5, 9)).violations == []
 
 
+def nothing(*_: object) -> list[Command]:
+    return []
+
+
 def healthy(seed: int) -> SeedResult:
     return run_seed(seed, plan=[], peers=(6, 9))
 
@@ -89,7 +94,7 @@ def healthy(seed: int) -> SeedResult:
 def test_a_relay_that_brings_nothing_costs_nobody_anything(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Relaying, "_forward", lambda _: [])
+    monkeypatch.setattr(Relaying, "_forward", nothing)
     result = healthy(seed)
     assert result.violations == []
     assert "Lost" not in result.log
@@ -101,7 +106,7 @@ def test_a_relay_that_keeps_what_it_is_told_costs_nobody_its_work(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader asks before it leaves anybody out."""
-    monkeypatch.setattr(Relaying, "_collect", lambda *_: None)
+    monkeypatch.setattr(Relaying, "_collect", nothing)
     result = healthy(seed)
     assert result.violations == []
     assert "Lost" not in result.log
