@@ -65,6 +65,8 @@ class Company:
         """Peers that went away or fell silent; then what keeps the others."""
         commands: list[Command] = []
         office, receivers = self._government.office, self._members.receivers
+        if self._links.liveness.beat_due(now):
+            self._links.liveness.watch(self._needed(now), now)
         for loss in self._links.liveness.lost(now):
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
@@ -75,8 +77,6 @@ class Company:
                     commands.append(self._links.gone(loss.peer, loss.why))
                     continue
             commands += self._links.renew(loss)
-        if self._links.liveness.beat_due(now):
-            self._links.liveness.watch(self._needed(now), now)
         for beat in self._links.due_heartbeats(now, self._members.index):
             commands += self._raft.beat(beat.peer) or [beat]
         found = self.hears_leader(now)
