@@ -4,13 +4,13 @@ for those whom we lead.
 Must NOT end this peer: core.py does.
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from protocols.commands import Command, Send
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.government import Government
 from protocols.hellos import Identity
-from protocols.ids import PeerId
+from protocols.ids import PeerId, PeerInfo
 from protocols.links import Links
 from protocols.membership import Membership
 from protocols.messages import Heartbeat, Here, Leads, Seek
@@ -63,8 +63,17 @@ class Company:
 
     def watch(self, now: float) -> list[Command]:
         """Peers that went away or fell silent; then what keeps the others."""
+        receivers = self._members.receivers
+        due = now >= self._links.liveness.deadline()
+        commands = self._lost_and_beats(now, receivers) if due else []
+        found = self.hears_leader(now)
+        self.leaderless_since = NEVER if found else min(self.leaderless_since, now)
+        return commands + self._links.keep_up(now, self._me.peer, receivers, found=found)
+
+    def _lost_and_beats(self, now: float, receivers: Mapping[PeerId, PeerInfo]) -> list[Command]:
+        """Who is lost from now on; who gets a heartbeat."""
         commands: list[Command] = []
-        office, receivers = self._government.office, self._members.receivers
+        office = self._government.office
         if self._links.liveness.beat_due(now):
             self._links.liveness.watch(self._needed(now), now)
         for loss in self._links.liveness.lost(now):
@@ -79,9 +88,7 @@ class Company:
             commands += self._links.renew(loss)
         for beat in self._links.due_heartbeats(now, self._members.index):
             commands += self._raft.beat(beat.peer) or [beat]
-        found = self.hears_leader(now)
-        self.leaderless_since = NEVER if found else min(self.leaderless_since, now)
-        return commands + self._links.keep_up(now, self._me.peer, receivers, found=found)
+        return commands
 
     def _needed(self, now: float) -> Set[PeerId]:
         """Those whose silence concerns us. The leader needs everybody; all need the leader, voters

@@ -32,6 +32,9 @@ UNPACK_LIMITS: Mapping[str, Any] = {
     "max_ext_len": 0,
 }
 
+PLAIN = frozenset((bool, bytes, int, str, type(None)))
+"""What most fields are, and msgpack takes as it is."""
+
 
 def encode(message: m.Message) -> bytes:
     """One message as msgpack: [type code, field, ...]."""
@@ -90,6 +93,8 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
 
 
 def _plain(value: object) -> object:
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, tuple):
         return [_plain(item) for item in cast(tuple[object, ...], value)]
     code = ENTRY_CODES.get(type(value)) or REPORT_CODES.get(type(value))
@@ -101,10 +106,11 @@ def _plain(value: object) -> object:
 
 
 def _plain_fields(value: Any) -> list[object]:
-    return [_plain(getattr(value, name)) for name in _names(type(value))]
+    names = _names(cast(object, value).__class__)
+    return [_plain(getattr(value, name)) for name in names]
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     """Of a dataclass's fields: which ones it has is part of the program."""
     return tuple(field.name for field in fields(kind))

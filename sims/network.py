@@ -17,6 +17,16 @@ Schedule = Callable[[float, Callable[[], None]], None]
 
 
 @dataclass(slots=True)
+class Lane:
+    """One way and one purpose: what is sent on it arrives in order."""
+
+    free_at: float = 0.0
+    """The earliest time at which the next one may arrive."""
+    under_way: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
+    """What is to be delivered."""
+
+
+@dataclass(slots=True)
 class Line:
     """Everything between two peers."""
 
@@ -28,14 +38,8 @@ class Line:
     slow_until: float = 0.0
     slow_s: float = 0.0
     """Until then, each bulk payload takes this much longer."""
-    free_at: dict[tuple[PeerId, str], float] = field(
-        default_factory=dict[tuple[PeerId, str], float]
-    )
-    """By (sender, purpose): the earliest time at which the next one may arrive."""
-    under_way: dict[tuple[PeerId, str], deque[Callable[[], None]]] = field(
-        default_factory=dict[tuple[PeerId, str], deque[Callable[[], None]]]
-    )
-    """By (sender, purpose): what is to be delivered, in order."""
+    lanes: dict[tuple[PeerId, str], Lane] = field(default_factory=dict[tuple[PeerId, str], Lane])
+    """By (sender, purpose)."""
 
 
 class Network:
@@ -43,7 +47,7 @@ class Network:
 
     def __init__(self, source: random.Random, schedule: Schedule) -> None:
         self.delay_s = source.choice([0.0005, 0.01, 0.1])
-        self._jitter = source.choice([0.0, 1.0, 5.0])
+        self.jitter = source.choice([0.0, 1.0, 5.0])
         self._random = source
         self._schedule = schedule
         self._lines: dict[tuple[PeerId, PeerId], Line] = {}
@@ -58,7 +62,7 @@ class Network:
     @property
     def slowest_s(self) -> float:
         """What a message takes at most, if nothing holds it up."""
-        return self.delay_s * (1 + self._jitter) + 0.001
+        return self.delay_s * (1 + self.jitter) + 0.001
 
     def stall(self, sender: PeerId, to: PeerId, until: float) -> None:
         """One way: nothing gets through before `until`."""
@@ -79,7 +83,8 @@ class Network:
         line = self.line(one, other)
         line.up = True
         line.connection += 1
-        line.under_way.clear()
+        for lane in line.lanes.values():
+            lane.under_way = deque()
 
     def disconnect(self, one: PeerId, other: PeerId) -> bool:
         """False if there was no connection."""
@@ -100,14 +105,16 @@ class Network:
         line = self.line(sender, to)
         if not line.up:
             return
-        delay = self.delay_s * (1 + self._jitter * self._random.random())
+        delay = self.delay_s * (1 + self.jitter * self._random.random())
         if purpose == "bulk" and now < line.slow_until:
             delay += line.slow_s
-        arrival = max(line.free_at.get((sender, purpose), 0.0), now + delay)
-        line.free_at[sender, purpose] = arrival + 1e-6
-        queue = line.under_way.setdefault((sender, purpose), deque())
-        queue.append(deliver)
-        arrive = partial(self._arrive, line, line.connection, queue, sender, arrival)
+        lane = line.lanes.get((sender, purpose))
+        if lane is None:
+            lane = line.lanes[sender, purpose] = Lane()
+        arrival = max(lane.free_at, now + delay)
+        lane.free_at = arrival + 1e-6
+        lane.under_way.append(deliver)
+        arrive = partial(self._arrive, line, line.connection, lane.under_way, sender, arrival)
         self._schedule(arrival - now, arrive)
 
     def _arrive(

@@ -1,7 +1,7 @@
 """One simulated peer: a core, its shell, and a trainer.
 
-Training is replaced by arithmetic modulo a prime that is exact and easy to check: inner steps
-move a peer's one parameter by numbers of its own, and the outer step subtracts the weighted mean.
+Training is replaced by arithmetic that is easy to check (models.py): inner steps move a peer's one
+parameter, and the outer step subtracts the weighted mean of what was contributed.
 The shell keeps and drops payloads as the real one does, and does jobs in order, one at a time.
 """
 
@@ -18,7 +18,8 @@ from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from protocols.messages import Control, Kept
-from sims.checkers import PRIME, Contribution
+from sims.checkers import Contribution
+from sims.models import Value
 from sims.stores import Disk, Store, Work
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 STEP_TOKENS = 16
 
 
-def state_digest(outer: int) -> str:
+def state_digest(outer: Value) -> str:
     """Of a state: here it is one number."""
     return digest_text(str(outer))
 
@@ -55,8 +56,8 @@ class Node:
         """The core's, which only an event can change."""
         self.due = float("inf")
         """When the core is woken if nothing else happens: at its deadline, or after a pause."""
-        self.outer = 0
-        """The outer parameter, modulo PRIME."""
+        self.outer: Value = 0
+        """The outer parameter."""
         self.corrupt = False
         """Something changed the parameter behind our back."""
         self.lies = False
@@ -87,7 +88,7 @@ class Node:
 
     # Events ---------------------------------------------------------------------------------
 
-    def give(self, event: v.Event, value: int = 0) -> None:
+    def give(self, event: v.Event, value: Value = 0) -> None:
         """Let the core take an event, and do what it says. `value`: what a payload carries."""
         if not self.running:
             return
@@ -99,7 +100,9 @@ class Node:
         if deadline != self.deadline:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
-        self._keep(event, value, commands)
+        self.world.record(self, event, value, commands)
+        if isinstance(event, (v.SliceReceived, v.ResultReceived)):
+            self._keep(event, value, commands)
         for command in commands:
             self._do(command)
 
@@ -128,9 +131,9 @@ class Node:
 
         self.after(restart_s, ready)
 
-    def _keep(self, event: v.Event, value: int, commands: list[c.Command]) -> None:
-        if not isinstance(event, (v.SliceReceived, v.ResultReceived)):
-            return
+    def _keep(
+        self, event: v.SliceReceived | v.ResultReceived, value: Value, commands: list[c.Command]
+    ) -> None:
         if c.Discard(event) in commands:
             return
         if isinstance(event, v.SliceReceived):
@@ -148,9 +151,9 @@ class Node:
             case c.Send(peer=to, message=message):
                 self._send(to, message)
             case c.Connect(address=address):
-                world.dial(self, address)
+                world.dialling.dial(self, address)
             case c.Disconnect(peer=other):
-                world.hang_up(self, other)
+                world.dialling.hang_up(self, other)
             case c.Persist():
                 self._persist(command)
             case c.CheckRun():
@@ -166,7 +169,7 @@ class Node:
                 self.outcome, self.why = outcome, why
                 world.lost_state()
                 # What it sent last still arrives: a process that ends by itself closes in order.
-                world.at(world.network.slowest_s, lambda: world.gone(self))
+                world.at(world.network.slowest_s, lambda: world.dialling.gone(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
@@ -269,28 +272,30 @@ class Node:
             assert decoded == message
         self.world.carry(self.peer, to, "control", v.MessageReceived(self.peer, message))
 
-    def _send_bulk(self, to: PeerId, event: v.Event, value: int) -> None:
+    def _send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
         self.world.carry(self.peer, to, "bulk", event, value)
 
     def _encode(self, round_: int) -> None:
         work = self.work
-        delta = (work.base - work.local) % PRIME
+        model = self.world.model
+        delta = model.fold(work.base - work.local)
         manifest = digest_text(f"{self.peer} {work.first} {work.last} {round_} {self.world.now}")
         self.store.encoded[round_] = (manifest, delta)
-        made = Contribution(self.peer, delta, work.first, work.last, -work.moved % PRIME)
+        shown = (int(delta), int(model.fold(-work.moved))) if model.exact else (0, 0)
+        made = Contribution(self.peer, shown[0], work.first, work.last, shown[1])
         self.world.checkers.encoded(manifest, made)
         self.give(v.Encoded(0, round_, manifest))
 
     def _reduce(self, command: c.ReducePart) -> None:
         stamp, part = command.stamp, command.part
-        total = weights = 0
+        terms: list[tuple[int, Value]] = []
         for term in command.contributors:
             if term.peer == self.peer:
                 value = self.store.encoded[stamp.round][1]
             else:
                 value = self.store.slices[stamp.round, stamp.view, part, term.peer]
-            total, weights = total + term.tokens * value, weights + term.tokens
-        mean = total * pow(weights, -1, PRIME) % PRIME
+            terms.append((term.tokens, value))
+        mean = self.world.model.mean(terms)
 
         def done() -> None:
             self.store.results[stamp, part] = mean
@@ -298,11 +303,13 @@ class Node:
 
         self._job(done)
 
-    def _apply(self, stamp: Stamp, means: list[int]) -> None:
+    def _apply(self, stamp: Stamp, means: list[Value]) -> None:
         if stamp.lineage != self.core.members.lineage:
             return  # A Restore came between.
-        self.world.checkers.means(stamp, set(means))
-        self.outer = (self.outer - means[0]) % PRIME
+        model = self.world.model
+        if model.exact:
+            self.world.checkers.means(stamp, {int(mean) for mean in means})
+        self.outer = model.fold(self.outer - means[0])
         digest = state_digest(self.outer)
         if not self.corrupt:
             self.world.checkers.state(self.peer, stamp.lineage, stamp.round, digest)
@@ -310,7 +317,7 @@ class Node:
         self.give(v.RoundApplied(stamp, digest))
         self.world.checkers.memory(self)
 
-    def _adopt(self, round_: int, value: int) -> None:
+    def _adopt(self, round_: int, value: Value) -> None:
         self.outer, self.corrupt = value, False
         self._checkpoint(round_, state_digest(value), now=True)
         lineage = self.core.members.lineage
@@ -324,7 +331,7 @@ class Node:
         event = v.StateReceived(self.peer, index, 0, version.round, state_digest(value))
         self.after(self.world.transfer_s(), lambda: self._send_bulk(to, event, value))
 
-    def state_arrived(self, event: v.StateReceived, value: int) -> None:
+    def state_arrived(self, event: v.StateReceived, value: Value) -> None:
         """As the real shell: only what the donor of the present cut sends is kept."""
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.state_arrived(event, value))
@@ -348,7 +355,7 @@ class Node:
                 self.world.checkers.dropped(self.peer, work.first, work.last)
             self.work = work = Work(local=self.outer, first=work.last, last=work.last)
         else:
-            work.local = (work.local + self.outer - work.base) % PRIME
+            work.local = self.world.model.fold(work.local + self.outer - work.base)
         work.base, work.base_round = self.outer, command.round
         if not command.finish:
             self._step(life, 0, first=command.first)
@@ -359,8 +366,9 @@ class Node:
         def step() -> None:
             if self._trainer_life != life:
                 return
-            work, move = self.work, self.world.random.randrange(1 << 20)
-            work.local, work.moved = (work.local + move) % PRIME, work.moved + move
+            work, world = self.work, self.world
+            move = world.model.move(self.core.me.name, work.local, world.random)
+            work.local, work.moved = world.model.fold(work.local + move), work.moved + move
             work.last += 1
             self.world.count_step(self.peer, work.last)
             early = first and 2 * (done + 1) >= self.world.inner_steps

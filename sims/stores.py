@@ -9,6 +9,7 @@ from protocols import commands as c
 from protocols.ids import PeerId, Stamp
 from protocols.messages import Kept
 from protocols.storage import Saved
+from sims.models import Value
 
 SliceKey = tuple[int, int, int, PeerId]
 """(round, view, part, contributor), as the real shell has it: not the attempt."""
@@ -18,11 +19,11 @@ SliceKey = tuple[int, int, int, PeerId]
 class Store:
     """Payloads that the core wants; each is one number."""
 
-    encoded: dict[int, tuple[str, int]] = field(default_factory=dict[int, tuple[str, int]])
+    encoded: dict[int, tuple[str, Value]] = field(default_factory=dict[int, tuple[str, Value]])
     """By round: (manifest, value)."""
-    slices: dict[SliceKey, int] = field(default_factory=dict[SliceKey, int])
-    results: dict[tuple[Stamp, int], int] = field(default_factory=dict[tuple[Stamp, int], int])
-    states: dict[int, int] = field(default_factory=dict[int, int])
+    slices: dict[SliceKey, Value] = field(default_factory=dict[SliceKey, Value])
+    results: dict[tuple[Stamp, int], Value] = field(default_factory=dict[tuple[Stamp, int], Value])
+    states: dict[int, Value] = field(default_factory=dict[int, Value])
     """By cut."""
 
     def drop_slices(self, round_: int) -> None:
@@ -47,7 +48,7 @@ class Disk:
 
     saved: Saved | None = None
     kept: Kept | None = None
-    outer: int = 0
+    outer: Value = 0
     """The state that `kept` is about."""
     full_until: float = 0.0
 
@@ -66,11 +67,11 @@ class Disk:
 class Work:
     """The ranks' parameter, and what of their work no round has counted yet."""
 
-    local: int = 0
-    base: int = 0
+    local: Value = 0
+    base: Value = 0
     base_round: int = 0
     first: int = 0
     """Number of the first step that is not counted; steps of a peer are numbered for its life."""
     last: int = 0
-    moved: int = 0
+    moved: Value = 0
     """Sum of the moves of these steps."""

@@ -2,7 +2,7 @@
 
 Each seed runs two phases: safety (anything may fail) and liveness (a majority of the voters lives
 and hears each other; the run must finish within LIVENESS_S). A failing seed prints its story and
-the command that replays it.
+the command that replays it; `python -m sims.shrink --seed SEED` finds the faults that it takes.
 """
 
 import json
@@ -12,9 +12,11 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import Pool
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TextIO
 
 import typer
 
@@ -24,6 +26,9 @@ from protocols.ids import PeerId
 from protocols.roles import MOVES
 from protocols.waiting import describe
 from sims.faults import Fault, draw_plan, inject
+from sims.mutations import MUTANTS
+from sims.plans import read_plan
+from sims.terminal import bar, run
 from sims.world import World
 
 SAFETY_S = 30.0
@@ -53,12 +58,24 @@ class SeedResult:
 
 
 def run_seed(
-    seed: int, *, plan: list[Fault] | None = None, peers: tuple[int, int] = PEERS
+    seed: int,
+    *,
+    plan: Sequence[Fault] | None = None,
+    peers: tuple[int, int] = PEERS,
+    log: TextIO | None = None,
 ) -> SeedResult:
-    """One cluster, from start to end."""
+    """One cluster, from start to end. `plan`: other faults than the seed's own; `log`: where all
+    events and commands are written."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
-    world = World(seed, peers=source.randint(*peers), outer_steps=source.choice([20, 24, 30]))
-    faults = draw_plan(seed, until_s=SAFETY_S) if plan is None else plan
+    if log is not None:
+        log.write(f"seed {seed}\n")
+    world = World(
+        seed,
+        peers=source.randint(*peers),
+        outer_steps=source.choice([20, 24, 30]),
+        log=log,
+    )
+    faults = draw_plan(seed, until_s=SAFETY_S) if plan is None else list(plan)
     inject(world, faults)
     world.at(SAFETY_S, world.heal)
     violations: list[str] = []
@@ -142,12 +159,22 @@ def _run_all(seeds: range, *, peers: tuple[int, int], processes: int) -> Iterato
         yield from pool.imap(_job, jobs, chunksize=4)
 
 
+def _run_noted(
+    seeds: range, *, peers: tuple[int, int], plan: Path | None, log: Path | None
+) -> Iterator[SeedResult]:
+    """One after the other, in this process: with faults from a file, or all that happens in one."""
+    faults = read_plan(plan) if plan is not None else None
+    with log.open("w") if log is not None else nullcontext() as file:
+        for seed in seeds:
+            yield run_seed(seed, peers=peers, plan=faults, log=file)
+
+
 def _job(job: tuple[int, tuple[int, int]]) -> SeedResult:
     seed, peers = job
     return run_seed(seed, peers=peers)
 
 
-def _peers(text: str) -> tuple[int, int]:
+def parse_peers(text: str) -> tuple[int, int]:
     least, _, most = text.partition("-")
     if not (least.isdecimal() and (most or least).isdecimal()):
         raise ConfigError(f"--peers {text!r}: write a number or a range such as 3-9")
@@ -157,13 +184,46 @@ def _peers(text: str) -> tuple[int, int]:
     return low, high
 
 
+def plant(name: str) -> None:
+    """A known bug, into this process, which is good for nothing else from then on."""
+    found = [known for known in MUTANTS if known.name == name]
+    if not found:
+        raise ConfigError(f"no mutant is called {name}")
+    found[0].plant()
+
+
+def replay(
+    seed: int,
+    *,
+    peers: str,
+    plan: Path | None = None,
+    mutant: str = "",
+    shrink: bool = False,
+) -> str:
+    """The command that shows a seed again, or finds the faults that it takes."""
+    which = f"sims.shrink --seed {seed}" if shrink else f"sims.sweep --first {seed} --seeds 1"
+    command = [f"python -m {which} --peers {peers}"]
+    if plan is not None:
+        command.append(f"--plan {plan}")
+    if mutant:
+        command.append(f"--mutant {mutant}")
+    return " ".join(command if shrink else [*command, "--story"])
+
+
 def main(
-    seeds: Annotated[int, typer.Option(help="How many seeds to run.")] = 300,
+    seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     peers: Annotated[str, typer.Option(help="Peers at the start of a seed.")] = "3-9",
-    processes: Annotated[int, typer.Option(help="How many at a time.")] = 2,
+    processes: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 2,
     show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    log: Annotated[
+        Path | None, typer.Option(help="Write every event and every command to this file.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Faults from this file, not the seed's own.")
+    ] = None,
+    mutant: Annotated[str, typer.Option(help="Plant this bug of sims.mutants first.")] = "",
 ) -> None:
     """Run simulated clusters; exit with 1 if anything that must hold did not.
 
@@ -171,17 +231,29 @@ def main(
     Examples:
       python -m sims.sweep --seeds 2000 --peers 3-9 --json
       python -m sims.sweep --first 4711 --seeds 1 --story
+      python -m sims.sweep --first 4711 --seeds 1 --log events.txt
+      python -m sims.sweep --first 4711 --seeds 1 --plan plan.json
     """
     results: list[SeedResult] = []
-    whole = range(first, first + seeds)
-    for result in _run_all(whole, peers=_peers(peers), processes=min(processes, seeds)):
-        results.append(result)
-        if show or result.violations:
-            print(*result.story[-60:], *result.violations, sep="\n", file=sys.stderr)  # noqa: T201
-            replay = f"python -m sims.sweep --first {result.seed} --seeds 1 --peers {peers} --story"
-            print(f"replay: {replay}", file=sys.stderr)  # noqa: T201
-        if sys.stderr.isatty():
-            print(f"\r{len(results)} of {seeds}", end="", file=sys.stderr)  # noqa: T201
+    whole, failed = range(first, first + seeds), 0
+    if mutant:
+        plant(mutant)
+    if mutant or log is not None or plan is not None:
+        running = _run_noted(whole, peers=parse_peers(peers), plan=plan, log=log)
+    else:
+        running = _run_all(whole, peers=parse_peers(peers), processes=min(processes, seeds))
+    with bar("seeds", seeds) as (advance, tell):
+        for result in running:
+            results.append(result)
+            failed += bool(result.violations)
+            if show or result.violations:
+                tell("\n".join([*result.story[-60:], *result.violations]))
+                tell(f"replay: {replay(result.seed, peers=peers, plan=plan, mutant=mutant)}")
+            if result.violations and plan is None:
+                tell(
+                    f"fewer faults: {replay(result.seed, peers=peers, mutant=mutant, shrink=True)}"
+                )
+            advance(f"{failed} failed" if failed else "")
     total = summary(results)
     text = json.dumps(total) if as_json else "\n".join(f"{k}: {v}" for k, v in total.items())
     print(text)  # noqa: T201
@@ -189,4 +261,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

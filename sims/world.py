@@ -7,17 +7,21 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TextIO
 
+from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols.config import ProtocolConfig
-from protocols.hellos import Identity, refusal
-from protocols.ids import PROTOCOL_VERSION, PeerId, Version
-from protocols.messages import Hello, Kept
+from protocols.hellos import Identity
+from protocols.ids import PeerId, Version
+from protocols.messages import Kept
 from protocols.roles import Role
-from sims.checkers import PRIME, Checkers
+from sims.checkers import Checkers
+from sims.dialling import Dialling
+from sims.models import Model, Modular, Value
 from sims.network import Network
 from sims.nodes import Node, state_digest
 from sims.stores import Disk
@@ -33,16 +37,24 @@ RULES = ProtocolConfig(
     reduction_timeout_s=6.0,
     transfer_timeout_s=10.0,
 )
-REDIAL_S = 0.5
-FIRST_DIAL_S = 5.0
-"""A peer that finds nobody at all gives up."""
 
 
 class World:
     """`run()` to the end; `checkers` hold what was violated."""
 
-    def __init__(self, seed: int, *, peers: int, outer_steps: int, inner_steps: int = 8) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        peers: int,
+        outer_steps: int,
+        inner_steps: int = 8,
+        log: TextIO | None = None,
+        model: Model | None = None,
+    ) -> None:
+        """`model`: what is trained; Modular if nobody says."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
+        self.model: Model = model or Modular()
         self.now = 0.0
         self.rules = RULES
         self.outer_steps, self.inner_steps, self.peers_min = outer_steps, inner_steps, peers
@@ -56,11 +68,14 @@ class World:
         self.initial_digest = ""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
+        self.dialling = Dialling(self)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """What a job of the shell takes."""
         self.checkers = Checkers()
         self.happened: Counter[str] = Counter()
         self.story: list[str] = []
+        self.log = log
+        """Where every event and every command goes, if anywhere."""
         self.traps: dict[str, int] = {}
         """Faults that wait for the next state transfer: how many of each kind."""
         self.spring: Callable[[str, Node, Node], None] | None = None
@@ -130,7 +145,7 @@ class World:
         if node.unsynced and self.now >= node.disk.full_until:
             for persist in node.unsynced[: self.random.randint(0, len(node.unsynced))]:
                 node.disk.write(persist)
-        self.gone(node)
+        self.dialling.gone(node)
 
     def lost_state(self) -> None:
         """Who held a state is gone: while another one is corrupt, it may have been the last."""
@@ -144,10 +159,7 @@ class World:
 
     def cut(self, one: Node, other: Node) -> None:
         """The connection between two peers ends; whoever dialled dials again."""
-        if not self.network.disconnect(one.peer, other.peer):
-            return
-        for me, them in ((one, other), (other, one)):
-            self._ended(me, them)
+        self.dialling.cut(one, other)
 
     def heal(self) -> None:
         """No more faults; a majority of the voters lives, so that the run can go on."""
@@ -203,7 +215,7 @@ class World:
 
     def _found(self, node: Node) -> None:
         """The first peer begins the run, from a checkpoint of its initial state."""
-        node.outer = node.disk.outer = self.random.randrange(PRIME)
+        node.outer = node.disk.outer = self.model.initial(self.random)
         digest = state_digest(node.outer)
         sizes = (FRAGMENT_ELEMENTS,)
         run = e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), sizes, node.peer)
@@ -265,7 +277,7 @@ class World:
     # What nodes ask for ---------------------------------------------------------------------
 
     def carry(
-        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: int = 0
+        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0
     ) -> None:
         receiver = self.nodes[to]
         if isinstance(event, v.StateReceived):
@@ -274,46 +286,9 @@ class World:
             deliver = partial(receiver.give, event, value)
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver)
 
-    def dial(self, node: Node, address: str) -> None:
-        """Until it works, or the node hangs up."""
-        if address in node.dials and address in node.dialling:
-            return
-        node.dials.add(address)
-        node.dialling.add(address)
-        self._dial_later(node, address, self.network.delay_s * 3 + 0.01, self.now + FIRST_DIAL_S)
-
-    def hang_up(self, node: Node, other: PeerId) -> None:
-        peer = self.nodes.get(other)
-        if peer is not None:
-            node.dials.discard(peer.core.me.address)
-            self.cut(node, peer)
-
-    def gone(self, node: Node) -> None:
-        """The process ended: every connection with it does."""
-        for other in list(self.nodes.values()):
-            if other is not node and self.network.disconnect(node.peer, other.peer):
-                self._ended(other, node)
-
     def sync_s(self) -> float:
         """What the disk takes."""
         return self._sync_s * self.random.uniform(0.5, 2.0)
-
-    def _ended(self, node: Node, other: Node) -> None:
-        """A node learns that a connection is over, unless it has a new one by then; if it dialled,
-        it dials again."""
-        line = self.network.line(node.peer, other.peer)
-        connection = line.connection
-
-        def tell() -> None:
-            if not line.up or line.connection == connection:
-                node.give(v.PeerDisconnected(other.peer, "end of stream"))
-
-        if self.now < node.paused_until:
-            node.after(0.0, tell)
-        else:
-            tell()
-        if other.core.me.address in node.dials:
-            self.dial(node, other.core.me.address)
 
     def transfer_s(self) -> float:
         return self.random.choice([0.05, 0.5, 3.0])
@@ -357,44 +332,16 @@ class World:
     def count_step(self, peer: PeerId, number: int) -> None:
         self._steps[peer] = number
 
+    def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
+        """For whoever compares two runs, or wants to know it exactly."""
+        if self.log is not None:
+            who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
+            lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
+            self.log.writelines(lines)
+
+    def who_listens(self, address: str) -> Node:
+        """The newest life of the peer that has this address."""
+        return self.nodes[self._by_address[address]]
+
     def tell(self, text: str) -> None:
         self.story.append(f"{self.now:9.3f} {text}")
-
-    def _dial_later(self, node: Node, address: str, delay_s: float, give_up: float) -> None:
-        def connect() -> None:
-            other = self.nodes[self._by_address[address]]
-            if address not in node.dials or self.network.line(node.peer, other.peer).up:
-                node.dialling.discard(address)
-                return
-            if other.running and self.network.reachable(node.peer, other.peer, self.now):
-                node.dialling.discard(address)
-                self._connect(node, other)
-            elif not node.core.raft.run and self.now > give_up:
-                node.outcome = "alone"
-            else:
-                self._dial_later(node, address, REDIAL_S, give_up)
-
-        node.after(delay_s, connect)
-
-    def _connect(self, node: Node, other: Node) -> None:
-        """Hellos are exchanged; the side that was dialled may refuse."""
-        hello = self._hello(node)
-        core = other.core
-        why = refusal(hello, me=core.me, run=core.raft.run, members=core.members)
-        if why:
-            self.tell(f"{node.peer} is refused by {other.peer}: {why}")
-            node.outcome, node.why = "refused", why
-            self.gone(node)
-            return
-        back = self._hello(other)
-        self.network.connect(node.peer, other.peer)
-        line = self.network.line(node.peer, other.peer)
-        connection = line.connection
-        for me, theirs in ((node, back), (other, hello)):
-            if not line.up or line.connection != connection:
-                return  # The first one hung up at once.
-            me.give(v.PeerConnected(theirs.peer, theirs.incarnation, theirs.address, theirs.leader))
-
-    def _hello(self, node: Node) -> Hello:
-        me, run, leader = node.core.me, node.core.raft.run, node.core.leader_address()
-        return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

@@ -1,15 +1,21 @@
 """Whole clusters under faults: fresh seeds in each run, and every seed that ever failed."""
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from protocols.errors import ConfigError
+from sims.checkers import Checkers
 from sims.faults import KINDS, Fault
-from sims.sweep import PEERS, SeedResult, _peers, _run_all, main, run_seed, summary
+from sims.sweep import PEERS, SeedResult, _run_all, main, parse_peers, run_seed, summary
 
+ROOT = Path(__file__).parent.parent.parent
 CHUNKS, CHUNK_SEEDS = 10, 5
 FAILED_ONCE = (
     *(0, 8, 10, 14, 19, 26, 30, 35, 63, 97, 1008, 1069, 1150, 1174, 1179, 1292, 1293),
@@ -110,13 +116,13 @@ def test_seeds_are_added_up_and_what_never_happened_is_named() -> None:
 
 @pytest.mark.parametrize(("text", "peers"), [("3-9", (3, 9)), ("4", (4, 4)), ("1-1", (1, 1))])
 def test_how_many_peers(text: str, peers: tuple[int, int]) -> None:
-    assert _peers(text) == peers
+    assert parse_peers(text) == peers
 
 
 @pytest.mark.parametrize("text", ["", "-", "0", "9-3", "0-3", "x", "3-x", "-3", "3.5"])
 def test_how_many_peers_cannot_be(text: str) -> None:
     with pytest.raises(ConfigError, match="--peers"):
-        _peers(text)
+        parse_peers(text)
 
 
 def test_the_command_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,3 +142,35 @@ def test_the_command_shows_a_story_on_demand(capsys: pytest.CaptureFixture[str])
     assert "replay: python -m sims.sweep --first 4711 --seeds 1 --peers 3 --story" in shown.err
     assert "stops: finished" in shown.err
     assert "violations: 0" in shown.out
+
+
+def test_the_same_seed_has_the_same_log_byte_for_byte(tmp_path: Path) -> None:
+    """Every event and every command, in two processes whose sets have another order."""
+    logs = [tmp_path / "one.txt", tmp_path / "other.txt"]
+    for number, log in enumerate(logs):
+        words = ["-m", "sims.sweep", "--first", "4711", "--seeds", "1", "--log", str(log)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(number + 1)}
+        subprocess.run([sys.executable, *words], env=env, check=True, stdout=subprocess.DEVNULL)
+    one, other = (log.read_bytes() for log in logs)
+    assert one == other
+    lines = one.decode().splitlines()
+    assert lines[0] == "seed 4711"
+    assert " < Bootstrap(" in one.decode()
+    assert " > Persist(" in one.decode()
+    assert len(lines) > 1000
+
+
+def test_a_failing_seed_says_how_to_see_it_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(checkers: Checkers, *_: object) -> None:
+        checkers.found("this is wrong")
+
+    monkeypatch.setattr(Checkers, "encoded", forget)
+    with pytest.raises(SystemExit) as ended:
+        main(seeds=1, first=4711, peers="3", processes=1)
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert "this is wrong" in shown
+    assert "replay: python -m sims.sweep --first 4711 --seeds 1 --peers 3 --story" in shown
+    assert "fewer faults: python -m sims.shrink --seed 4711 --peers 3" in shown

@@ -1,0 +1,137 @@
+"""The fewest faults with which a seed still fails: `python -m sims.shrink --seed 4711`.
+
+Delta debugging of the plan (Zeller and Hildebrandt 2002): faults are dropped in ever smaller
+groups, then one by one, then what is left is made shorter, as long as the run fails in the same
+way. Must NOT judge a run: the checkers do; nor change a seed's world: only its faults.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sims.faults import Fault
+from sims.mutants import RAISED, SEED_CPU_S, cpu_limit
+from sims.plans import read_plan, write_plan
+from sims.sweep import parse_peers, plant, replay, run_seed
+from sims.terminal import bar, run
+
+SHORTER = (0.0, 0.1, 0.25, 0.5)
+"""Of a fault's duration: the shortest one that still does it."""
+Plan = list[Fault]
+Fails = Callable[[Sequence[Fault]], bool]
+
+
+def shrink(plan: Sequence[Fault], fails: Fails) -> Plan:
+    """The smallest plan that was found; dropping any one fault of it makes the failure go away."""
+    smallest, size = list(plan), (len(plan) + 1) // 2
+    while size >= 1:
+        before = len(smallest)
+        smallest = _without_groups(smallest, size, fails)
+        if size > 1:
+            size = (size + 1) // 2
+        elif len(smallest) == before:
+            break  # A whole turn, and every single one was needed.
+    for index, fault in enumerate(smallest):
+        for share in SHORTER:
+            shorter = replace(fault, duration_s=round(fault.duration_s * share, 3))
+            changed = [*smallest[:index], shorter, *smallest[index + 1 :]]
+            if shorter != fault and fails(changed):
+                smallest = changed
+                break
+    return smallest
+
+
+def _without_groups(plan: Plan, size: int, fails: Fails) -> Plan:
+    """Each group of so many neighbours is dropped if the failure does not need it: the last ones
+    first, for what comes late is mostly what happened after it."""
+    end = len(plan)
+    while end > 0:
+        start = max(0, end - size)
+        fewer = plan[:start] + plan[end:]
+        if fails(fewer):
+            plan = fewer
+        end = start
+    return plan
+
+
+def kinds(violations: Sequence[str]) -> list[str]:
+    """How a run failed, whoever it was and at which number: lines of a traceback but the last are
+    no kind of their own."""
+    telling = [line for line in violations if not line.startswith((" ", "Traceback"))]
+    return list(dict.fromkeys(map(_kind, telling)))
+
+
+def _kind(violation: str) -> str:
+    text = re.sub(r"\bp\d+\.[0-9a-f]{8}\b", "PEER", violation.splitlines()[0])
+    text = re.sub(r"\b[0-9a-f]{32}\b|\d+(\.\d+)?", "N", text)
+    head, _, rest = text.partition(": ")
+    # Of an error its message is the kind; what follows a checker's colon is detail.
+    return f"{head}: {rest}" if head.isidentifier() and head.endswith("Error") else head
+
+
+def failures(
+    seed: int, *, plan: Sequence[Fault] | None, peers: tuple[int, int]
+) -> tuple[Plan, list[str]]:
+    """The faults of a seed, and how it fails with them, if it does."""
+    try:
+        with cpu_limit(SEED_CPU_S):
+            result = run_seed(seed, plan=plan, peers=peers)
+    except RAISED as error:
+        return list(plan or ()), kinds([f"{type(error).__name__}: {error}"])
+    return result.plan, kinds(result.violations)
+
+
+def main(
+    seed: Annotated[int, typer.Option(help="The seed that fails.")],
+    mutant: Annotated[str, typer.Option(help="Plant this bug of sims.mutants first.")] = "",
+    peers: Annotated[str, typer.Option(help="As the sweep had it.")] = "3-9",
+    plan: Annotated[
+        Path | None, typer.Option(help="Begin with the faults in this file, not the seed's own.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the plan is written.  [default: plan-SEED.json]")
+    ] = None,
+) -> None:
+    """Find the fewest faults with which a seed still fails; exit with 1 if it does not fail.
+
+    \b
+    Examples:
+      python -m sims.shrink --seed 4711
+      python -m sims.shrink --seed 3 --mutant no-rebase
+      python -m sims.shrink --seed 4711 --plan plan-4711.json --out smaller.json
+    """
+    if mutant:
+        plant(mutant)
+    low_high, runs = parse_peers(peers), 0
+    given = read_plan(plan) if plan is not None else None
+    whole, failed = failures(seed, plan=given, peers=low_high)
+    if not failed:
+        print(f"seed {seed} does not fail")  # noqa: T201
+        sys.exit(1)
+    wanted = failed[0]
+    with bar("runs", None) as (advance, tell):
+        tell(f"{len(whole)} faults: {wanted}")
+
+        def fails(faults: Sequence[Fault]) -> bool:
+            nonlocal runs
+            runs += 1
+            same = wanted in failures(seed, plan=faults, peers=low_high)[1]
+            advance(f"{len(faults)} faults{' are enough' if same else ''}")
+            return same
+
+        smallest = shrink(whole, fails) if fails(whole) else whole
+    file = out or Path(f"plan-{seed}.json")
+    write_plan(file, smallest)
+    lines = [f"{len(smallest)} of {len(whole)} faults are enough ({runs} runs): {wanted}"]
+    lines += [" ".join(f"{k}={v}" for k, v in asdict(fault).items()) for fault in smallest]
+    lines.append(f"replay: {replay(seed, peers=peers, plan=file, mutant=mutant)}")
+    print(*lines, sep="\n")  # noqa: T201
+
+
+if __name__ == "__main__":
+    run(main)

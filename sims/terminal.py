@@ -1,0 +1,55 @@
+"""What a command says to a person beside its result: how far it is, and what was wrong with the
+way it was called.
+
+Must NOT be where a result is said: that goes to the standard output.
+"""
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from protocols.errors import ConfigError
+
+Tell = Callable[[str], None]
+"""Prints a line to the standard error, above the bar if there is one."""
+Advance = Callable[[str], None]
+"""One more is done; the text says how things stand."""
+
+
+@contextmanager
+def bar(what: str, total: int | None) -> Generator[tuple[Advance, Tell]]:
+    """`total` None: nobody knows how many there will be."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        task = progress.add_task(what, total=total)
+
+        def advance(text: str) -> None:
+            progress.update(task, advance=1, description=f"{what} {text}".strip())
+
+        def tell(text: str) -> None:
+            if shown:
+                progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+        yield advance, tell
+
+
+def run(command: Callable[..., None]) -> None:
+    """With what the command line says; a mistake in it is one line, and the exit status is 2."""
+    try:
+        typer.run(command)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
