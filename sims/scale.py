@@ -19,6 +19,7 @@ from protocols import messages as m
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
 from protocols.limits import PEERS_MAX
+from sims.models import Value
 from sims.world import World
 
 WARM_UP_ROUNDS = 2
@@ -100,7 +101,7 @@ class CountingWorld(World):
         return self.committed_at[-1] - self.committed_at[self._warm_up - 1]
 
     def carry(
-        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: int = 0
+        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0
     ) -> None:
         if len(self.checkers.commits) > len(self.committed_at):
             self._committed()
