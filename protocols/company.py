@@ -6,6 +6,7 @@ Must NOT end this peer: core.py does.
 
 from collections.abc import Mapping, Set
 
+from protocols import ending
 from protocols.commands import Command, Send
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
@@ -74,12 +75,18 @@ class Company:
         office = self._government.office
         commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
         wanted = {**rivals, **readers} if rivals else readers
-        return commands + self._links.keep_up(now, self._me.peer, wanted, found=found)
+        commands += self._links.keep_up(now, self._me.peer, wanted, found=found)
+        alone = now >= self.leaderless_since + self._raft.rules.silence_timeout_s
+        if alone and self._part.finished:  # Nobody needs us.
+            commands.append(ending.when_out(self._part.standing, finished=True))
+        return commands
 
     def _lost_and_beats(self, now: float, readers: Mapping[PeerId, PeerInfo]) -> list[Command]:
         """Who is lost from now on; who gets a heartbeat."""
         commands: list[Command] = []
         office = self._government.office
+        if self._links.liveness.beat_due(now):
+            self._links.liveness.watch(self._needed(now), now)
         for loss in self._links.liveness.lost(now):
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
@@ -90,8 +97,6 @@ class Company:
                     commands.append(self._links.gone(loss.peer, loss.why))
                     continue
             commands += self._links.renew(loss)
-        if self._links.liveness.beat_due(now):
-            self._links.liveness.watch(self._needed(now), now)
         for beat in self._links.due_heartbeats(now, self._members.index):
             commands += self._raft.beat(beat.peer) or [beat]
         return commands

@@ -61,6 +61,8 @@ class PeerCore:
         self.stopped = False
         self.deadline = NEVER
         """Absolute time at which something happens by itself, as of the last event."""
+        self.patience = NEVER
+        """Of our rounds and decisions, as of the last look: quiet events do not change it."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
@@ -76,6 +78,10 @@ class PeerCore:
             return []
         if not self._awake:
             self._wake(now)
+        elif quiet.is_heartbeat(event):
+            self._take(event, now)
+            self.deadline = self._next_deadline(looked=False)
+            return self._out
         before, last_index = quiet.mark(self.raft), self.raft.log.last_index
         try:
             self._take(event, now)
@@ -95,7 +101,7 @@ class PeerCore:
         else:
             while not self.stopped and self._progress(now):
                 pass
-        self.deadline = self._next_deadline()
+        self.deadline = self._next_deadline(looked=not same)
         return [*self.standing.drawing.news(), *self._out]
 
     @property
@@ -289,7 +295,6 @@ class PeerCore:
                 self._stop(command)
             else:
                 self._out.append(command)
-        self._end_alone(now)
         self.raft.advance(now)
 
     def _progress(self, now: float) -> bool:
@@ -353,12 +358,6 @@ class PeerCore:
         log = (raft.log.last_index, self.members.index, raft.role, raft.term)
         return (self._told_myself, *log, *told)
 
-    def _end_alone(self, now: float) -> None:
-        """We are finished and nobody leads any more: nobody needs us."""
-        alone_since = self.company.leaderless_since
-        if now >= alone_since + self.rules.silence_timeout_s and self.finished:
-            self._stop(ending.when_out(self.standing, finished=True))
-
     def _report(self, now: float) -> None:
         """Tell the leader how we stand."""
         leader = self.leader_id
@@ -382,11 +381,12 @@ class PeerCore:
 
     # Helpers --------------------------------------------------------------------------------
 
-    def _next_deadline(self) -> float:
-        deadline = min(self.links.deadline, self.raft.deadline, self.part.deadline)
-        deadline = min(deadline, self.relaying.deadline, self.company.forks.deadline)
-        if self.office is not None and self.raft.settled:
-            deadline = min(deadline, self.office.leader.deadline())
+    def _next_deadline(self, *, looked: bool) -> float:
+        if looked:
+            leader = self.office.deadline if self.office and self.raft.settled else NEVER
+            self.patience = min(self.part.deadline, leader)
+        ours = min(self.patience, self.relaying.deadline, self.company.forks.deadline)
+        deadline = min(self.links.deadline, self.raft.deadline, ours)
         alone_since = self.company.leaderless_since
         if alone_since < deadline and self.finished:
             deadline = min(deadline, alone_since + self.rules.silence_timeout_s)

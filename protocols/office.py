@@ -63,6 +63,11 @@ class Office:
         self._raft.append(body)
         self.head.apply(self._raft.log.entries[-1])
 
+    @property
+    def deadline(self) -> float:
+        """When something can be decided that no report triggers."""
+        return min(self.leader.deadline(), self.relays.deadline)
+
     def connected(self, peer: PeerId, incarnation: int) -> None:
         known = self.head.readers.get(peer)
         if known is not None and known.incarnation < incarnation:

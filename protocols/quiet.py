@@ -6,7 +6,7 @@ not named here counts as news. Must NOT hold anything, nor decide what is possib
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from protocols import events as v
 from protocols import messages as m
@@ -24,19 +24,25 @@ def mark(raft: Raft) -> tuple[object, ...]:
     return (raft.term, raft.leader, raft.role, raft.commit_index, raft.disk.works)
 
 
+def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
+    """Somebody is still there: nothing else can come of it but a word that we are, too."""
+    return isinstance(event, v.MessageReceived) and isinstance(event.message, m.Heartbeat | m.Here)
+
+
 def is_beat(event: v.Event) -> bool:
     """Nothing can follow from it unless our log, or the mark, is another one now."""
     return isinstance(event, v.MessageReceived) and isinstance(event.message, BEATS)
 
 
 def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
-    """Nothing can follow from it unless the mark is another one now. The core's deadline is still
-    that of before this event: what is due by then may well make something possible."""
+    """Nothing can follow from it unless the mark is another one now. The core's deadline and its
+    patience are still those of before this event: what is due by then may well make something
+    possible."""
     raft, part, relaying = core.raft, core.part, core.relaying
     match event:
         case v.DeadlineReached():
-            # Others have decisions to make, too, and relays reports to pass on.
-            return not raft.leads and now < min(part.deadline, relaying.deadline)
+            # A leader has decisions to make, too, and a relay reports to pass on.
+            return not raft.leads and now < min(core.patience, relaying.deadline)
         case v.MessageReceived(message=m.Ready()):
             quiet = not raft.leads  # Only a leader counts who is ready.
         case v.MessageReceived(message=m.Append()):

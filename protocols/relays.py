@@ -18,6 +18,7 @@ from protocols.messages import Passed, Relay, Report, Via
 from protocols.raft import Raft
 from protocols.reports import Reports
 
+NEVER = float("inf")
 LEARNERS_MIN = 8
 """Fewer are served by the leader itself: a relay costs each of them a hop."""
 LAG_MAX = 64
@@ -80,6 +81,12 @@ class Relays:
         ]
 
     # The plan -------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When to look again; never while there are too few to relay for."""
+        many = self.via or len(self.members.receivers) >= LEARNERS_MIN
+        return self._look_at if many else NEVER
 
     def orders(self, now: float) -> list[Command]:
         """Look at each heartbeat, and when a relay or one of its learners is gone."""

@@ -57,6 +57,7 @@ class Measured:
     rounds: int
     """Committed."""
     wall_s: float
+    cpu_s: float
     virtual_s: float
     joining_virtual_s: float
     """Until the first round was committed."""
@@ -158,7 +159,7 @@ class CountingWorld(World):
 
 def measure(peers: int, rounds: int, *, seed: int = 0) -> Measured:
     """One healthy run. Raises ConfigError if it does not come to its end."""
-    began = time.monotonic()
+    began, cpu_began = time.monotonic(), time.process_time()
     world = CountingWorld(seed, peers=peers, rounds=rounds)
     world.run(until_s=VIRTUAL_S_MAX)
     if len(world.committed_at) < rounds or world.leader is None:
@@ -175,6 +176,7 @@ def measure(peers: int, rounds: int, *, seed: int = 0) -> Measured:
         peers=peers,
         rounds=rounds,
         wall_s=round(time.monotonic() - began, 1),
+        cpu_s=round(time.process_time() - cpu_began, 1),
         virtual_s=round(world.now, 1),
         joining_virtual_s=round(world.committed_at[0], 1),
         round_s=round(world.counted_s / counted, 2),

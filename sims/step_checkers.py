@@ -39,9 +39,9 @@ class StepCheckers(Checkers):
         self._views: dict[int, list[e.View]] = {}
         self._ends: dict[tuple[int, int], int] = {}
         """By (lineage, view): the last step."""
-        self._made: dict[str, int] = {}
+        self._made: dict[str, Value] = {}
         """Payloads by digest."""
-        self._steps: dict[tuple[int, int, int], tuple[Terms, int]] = {}
+        self._steps: dict[tuple[int, int, int], tuple[Terms, Value]] = {}
         """By (lineage, view, step): what was added, and the state it led to."""
         self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
         """By (lineage, view, step): who made it."""
@@ -132,7 +132,7 @@ class StepCheckers(Checkers):
 
     # Peers ----------------------------------------------------------------------------------
 
-    def made(self, digest: str, value: int) -> None:
+    def made(self, digest: str, value: Value) -> None:
         """A payload: nobody adds another number under its name."""
         self._made[digest] = value
 
@@ -161,7 +161,7 @@ class StepCheckers(Checkers):
             self.found(f"{node.peer} makes step {step} from another state than its view has")
         self._completed.setdefault(key, set()).add(node.peer)
 
-    def _stands(self, lineage: int, view: int, step: int, state: int) -> bool:
+    def _stands(self, lineage: int, view: int, step: int, state: Value) -> bool:
         """Is this the state after a step, as seen from a view that goes on from it?"""
         older = [v for v in self._views[lineage] if v.view <= view and v.first_round[0] <= step]
         if step <= self._begins[lineage]:

@@ -2,7 +2,9 @@
 
 from protocols import commands as c
 from protocols import entries as e
+from protocols import events as v
 from protocols import messages as m
+from protocols.config import ProtocolConfig
 from protocols.ids import PeerId
 from tests.protocols.led import leading
 from tests.protocols.scenes import RULES, A, B, C, D, Follower, follower
@@ -73,3 +75,15 @@ def test_the_leader_watches_everybody() -> None:
     scene.meets(D)
     scene.waits(BEAT_S)
     assert {x.peer for x in scene.all(c.Send)} == {B, C, D}
+
+
+def test_other_rules_count_from_the_next_heartbeat() -> None:
+    """Seed 83003: the agreed silence was over just then, and the deadline stayed in the past."""
+    scene = Follower(B)
+    scene.meets(C, leader="")
+    first_s = ProtocolConfig().heartbeat_interval_s
+    agreed = ProtocolConfig(silence_timeout_s=6.0)
+    scene.waits(first_s + agreed.silence_timeout_s - 0.1)
+    scene.on(v.RunAccepted(agreed))
+    scene.waits(0.2)
+    assert C not in scene.core.links.up

@@ -1,0 +1,113 @@
+"""What a peer says and hears does not grow with the run; and runs that have relays stay correct."""
+
+import json
+
+import pytest
+
+from protocols import leader, relays
+from protocols.commands import Command
+from protocols.relaying import Relaying
+from sims.scale import CountingWorld, Load, Measured, main, measure, table
+from sims.sweep import SeedResult, run_seed
+
+
+@pytest.fixture
+def relays_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the small runs of the sweep."""
+    monkeypatch.setattr(leader, "VOTERS_MAX", 3)
+    monkeypatch.setattr(relays, "LEARNERS_MIN", 1)
+
+
+@pytest.fixture(scope="module")
+def growth() -> tuple[Measured, Measured]:
+    """A run in which nearly all vote, and one in which few do."""
+    return measure(8, 8), measure(24, 8)
+
+
+def messages(load: Load | None) -> tuple[float, float]:
+    assert load is not None
+    return load.sent, load.received
+
+
+def test_what_an_ordinary_peer_says_and_hears_does_not_grow(
+    growth: tuple[Measured, Measured],
+) -> None:
+    small, large = growth
+    assert small.violations == large.violations == []
+    assert (small.relays, large.relays and large.relays.peers) == (None, 6)
+    for before, after in zip(messages(small.ordinary), messages(large.ordinary), strict=True):
+        assert after <= before
+    assert large.ordinary is not None
+    assert large.ordinary.sent_max <= 5.0, "Ready, Hold, Have, now and then Kept, and no retries"
+    assert large.ordinary.beats_sent_per_s <= 6.0
+
+
+def test_the_relays_share_what_grows(growth: tuple[Measured, Measured]) -> None:
+    small, large = growth
+    sent, received = messages(large.leader)
+    assert (sent, received) <= messages(small.leader)
+    assert large.relays is not None
+    learners = large.peers - 7
+    per_learner = large.relays.sent_by_type["Relayed"] * large.relays.peers / learners
+    assert per_learner == pytest.approx(1.0, abs=0.01), "each gets each commit once"
+    assert large.relays.received_by_type["Hold"] < learners
+
+
+def test_a_count_knows_heartbeats_from_news() -> None:
+    world = CountingWorld(0, peers=3, rounds=4)
+    world.run(until_s=600.0)
+    assert world.checkers.violations == []
+    kinds = {kind for tally in world.tallies.values() for kind in tally.sent}
+    assert kinds <= {"Append", "Appended", "Have", "Hold", "Kept", "Ready"}
+    assert all(tally.beats_sent for tally in world.tallies.values())
+
+
+def test_the_command_prints_one_object_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(peers=3, rounds=3, growth=False, seed=1, as_json=True)
+    assert ended.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["peers"], printed["rounds"], printed["violations"]) == (3, 3, [])
+    assert printed["leader"]["received"] > 0
+    assert "| 3 |" in table([measure(3, 3)])
+
+
+# Faults ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("relays_everywhere")
+@pytest.mark.parametrize("seed", range(7100, 7106))
+def test_faulty_runs_with_relays_stay_correct(seed: int) -> None:
+    assert run_seed(seed, peers=(5, 9)).violations == []
+
+
+def nothing(*_: object) -> list[Command]:
+    return []
+
+
+def healthy(seed: int) -> SeedResult:
+    return run_seed(seed, plan=[], peers=(6, 9))
+
+
+@pytest.mark.usefixtures("relays_everywhere")
+@pytest.mark.parametrize("seed", range(7200, 7203))
+def test_a_relay_that_brings_nothing_costs_nobody_anything(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Relaying, "_forward", nothing)
+    result = healthy(seed)
+    assert result.violations == []
+    assert "Lost" not in result.log
+
+
+@pytest.mark.usefixtures("relays_everywhere")
+@pytest.mark.parametrize("seed", range(7200, 7203))
+def test_a_relay_that_keeps_what_it_is_told_costs_nobody_its_work(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader asks before it leaves anybody out."""
+    monkeypatch.setattr(Relaying, "_collect", nothing)
+    result = healthy(seed)
+    assert result.violations == []
+    assert "Lost" not in result.log
+    assert "Attempt" not in result.log
