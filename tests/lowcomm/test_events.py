@@ -27,7 +27,7 @@ def test_kinds_are_the_words_of_the_file_format() -> None:
     assert sorted(KINDS) == [
         *("attempt", "checkpoint", "commit", "diverged", "elected", "evaluated", "fault"),
         *("finished", "layout", "left", "listening", "lost", "member", "metrics", "note"),
-        *("ranks_lost", "ranks_ready", "ready", "restored", "snapshot_received"),
+        *("ranks_lost", "ranks_ready", "ready", "restored", "samples", "snapshot_received"),
         *("snapshot_served", "start", "stopped", "view", "waiting"),
     ]
 

@@ -167,7 +167,7 @@ class Node:
         self.driver.feed(v.RunAccepted(RULES))
         self.driver.feed(v.TrainersReady())
 
-    def handle(self, command: c.Resume | c.Applied | c.Note | c.Stop) -> None:
+    def handle(self, command: c.Resume | c.Leased | c.Applied | c.Note | c.Stop) -> None:
         match command:
             case c.Resume(finish=False, first=first):
                 if first:
