@@ -6,6 +6,7 @@ Must NOT change anything.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from lowcomm.identity import RECORD, read_record
 from protocols.errors import ConfigError
@@ -99,6 +100,10 @@ def print_table(answers: Sequence[Mapping[str, object]]) -> None:
             _wait(answer),
         )
     console.print(table)
+    newest = max(answers, key=lambda answer: cast(int, answer.get("outer_step") or 0))
+    if newest.get("samples"):
+        again = f", {newest['samples_again']} leased again" * bool(newest.get("samples_again"))
+        console.print(f"samples: {newest['samples']} committed{again}")
 
 
 def _wait(answer: Mapping[str, object]) -> str:

@@ -28,7 +28,7 @@ from protocols.ids import PeerId, Stamp
 from protocols.membership import KEEP_COMMITS, STALENESS_ROUNDS_MAX, Membership, Plan
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.patience import Fetching, Stall
-from protocols.samples import Samples, contains, subtract, union
+from protocols.samples import RANGES_MAX, Samples, contains, subtract, union
 
 KEEP_ROUNDS = 2
 """Results stay this many rounds after their commit, for whoever still lacks them."""
@@ -97,8 +97,10 @@ class FragmentRounds:
             self.own.round = 0  # They wait for the state that we wait for.
             return []
         stale = self.version - self.base > STALENESS_ROUNDS_MAX
-        if self.finished or stale or not contains(self.members.ledger.claims(self.me), seen):
-            return self._resume("full")  # Others may have trained these samples meanwhile.
+        # Others may have trained meanwhile what is not ours; what no message holds, nobody counts.
+        ours = len(seen) <= RANGES_MAX and contains(self.members.ledger.claims(self.me), seen)
+        if self.finished or stale or not ours:
+            return self._resume("full")
         return []
 
     def encoded(self, round_: int, manifest: str) -> None:

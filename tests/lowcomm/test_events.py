@@ -26,21 +26,10 @@ def test_kinds_are_the_words_of_the_file_format() -> None:
     """Files of older runs are read by these names: they are never changed, only added to."""
     assert sorted(KINDS) == [
         *("attempt", "checkpoint", "commit", "diverged", "dropped", "elected", "evaluated"),
-        *(
-            "fault",
-            "finished",
-            "forked",
-            "gave_up",
-            "layout",
-            "left",
-            "listening",
-            "lost",
-            "member",
-            "metrics",
-            "note",
-        ),
-        *("ranks_lost", "ranks_ready", "ready", "restored", "snapshot_received"),
-        *("snapshot_served", "start", "stopped", "view", "waiting", "witness"),
+        *("fault", "finished", "forked", "gave_up", "layout", "left", "listening", "lost"),
+        *("member", "metrics", "note", "ranks_lost", "ranks_ready", "ready", "restored"),
+        *("samples", "snapshot_received", "snapshot_served", "start", "stopped", "view"),
+        *("waiting", "witness"),
     ]
 
 

@@ -98,6 +98,20 @@ def test_the_table_says_whom_and_how_long_a_peer_waits_for(
     assert "left" not in beta
 
 
+def test_the_samples_of_the_run_stand_below_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    behind = {**ANSWER, "outer_step": 5, "samples": 800, "samples_again": 0}
+    ahead = {**ANSWER, "samples": 960, "samples_again": 40}
+    print_table([behind, ahead])
+    assert "samples: 960 committed, 40 leased again" in capsys.readouterr().out
+    print_table([behind])
+    assert capsys.readouterr().out.endswith("samples: 800 committed\n")
+    print_table([ANSWER])
+    assert "samples" not in capsys.readouterr().out
+
+
 def test_what_a_stranger_named_itself_cannot_paint_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -279,3 +279,12 @@ def test_key_figures_show_what_applies(tmp_path: Path, lines: list[Line]) -> Non
     assert shown["wall time"] == "1:42"
     empty = key_figures(build_summary(tmp_path / "none", run={}))
     assert [what for what, _, _ in empty] == ["outer steps", "peers alive", "bytes sent"]
+
+
+def test_samples_are_shown_where_tokens_are(tmp_path: Path, lines: list[Line]) -> None:
+    lines.append(say("beta", 60.0, "samples", committed=300, again=0))
+    lines.append(say("alpha", 101.5, "samples", committed=2700, again=40))
+    summary = build_summary(write(tmp_path, lines), run=RUN)
+    assert (summary["samples"], summary["samples_again"]) == (2700, 40)
+    notes = {what: note for what, _, note in key_figures(summary)}
+    assert notes["tokens counted"].endswith("per second; 2.7 k samples, 40 leased again")

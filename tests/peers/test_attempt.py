@@ -1,5 +1,7 @@
 """The book of one attempt: who may say what when, and who is too slow."""
 
+from dataclasses import replace
+
 import pytest
 
 from peers.attempt import (
@@ -12,6 +14,7 @@ from peers.attempt import (
 )
 from peers.bus import Contributed
 from peers.lifeline import Hello, TensorPlace
+from protocols.samples import SampleRange
 
 LAYOUT = (TensorPlace(0, "a", (2, 3), 0), TensorPlace(0, "b", (4,), 6), TensorPlace(1, "c", (), 0))
 
@@ -192,6 +195,13 @@ def test_ranks_must_agree_on_the_counts() -> None:
     attempt.contributed(contributed(0, 1, steps=10))
     with pytest.raises(RankFault, match="disagree"):
         attempt.contributed(contributed(1, 1, steps=11))
+
+
+def test_ranks_must_agree_on_what_their_steps_saw() -> None:
+    attempt = ready_attempt()
+    attempt.contributed(replace(contributed(0, 1), samples=(SampleRange(0, 8),)))
+    with pytest.raises(RankFault, match="disagree on the samples"):
+        attempt.contributed(replace(contributed(1, 1), samples=(SampleRange(0, 9),)))
 
 
 def test_a_rank_must_not_overwrite_a_contribution_that_is_not_complete() -> None:

@@ -4,7 +4,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.samples import SampleRange, Samples, count, first, intersection, subtract
+from protocols.samples import RANGES_MAX, SampleRange, Samples, count, first, intersection, subtract
 from tests.protocols.room import Room, is_message
 
 EACH = 10
@@ -167,3 +167,20 @@ def test_a_new_leader_hears_it_too() -> None:
     at.kill("a")
     at.wait(10.0)
     assert m.Wants(8 * EACH, 0) in heard
+
+
+def test_work_on_samples_that_are_not_ours_is_given_up() -> None:
+    at = room()
+    before = may_draw(at, "c")
+    at.contribute("c", samples=ranges((8 * EACH * 9, 8 * EACH * 9 + 5)))
+    assert at.last("c", c.Resume).kind == "full"
+    assert may_draw(at, "c") == before
+
+
+def test_work_in_more_pieces_than_a_message_holds_is_given_up() -> None:
+    for pieces, is_counted in ((RANGES_MAX, True), (RANGES_MAX + 1, False)):
+        at = Room("abc", samples_ahead=4 * RANGES_MAX)
+        start = may_draw(at, "c")[0].start
+        numbers = range(start, start + 2 * pieces, 2)
+        at.contribute("c", samples=ranges(*((number, number + 1) for number in numbers)))
+        assert (at.peers["c"].rounds[0].own is not None) == is_counted
