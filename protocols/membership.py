@@ -98,6 +98,12 @@ class Membership:
         ended = view is not None and view is self.views[-1] and close is not None
         return None if ended and close is not None and step > close.last_step else view
 
+    @property
+    def num_making(self) -> int:
+        """How many of the newest roster are in still, in a stepwise run."""
+        view = self.views[-1] if self.stepwise and self.views else None
+        return sum(self.counts(peer, view.view) for peer in view.roster) if view is not None else 0
+
     def cut_round(self, fragment: int) -> int:
         """Of the state that a joiner gets: in a stepwise run a copy, so that no donor stops."""
         return self.course.base if self.stepwise else self.committed(fragment)
@@ -174,7 +180,7 @@ class Membership:
         why = objection(self, entry.body)
         if why:
             raise LogError(f"entry {entry.index} of the log {why}")
-        self.index = entry.index
+        self.index, making = entry.index, self.num_making
         self.voters = voters_after(self.voters, entry.body)
         if isinstance(entry.body, e.Run | e.Restore):
             # The parent's lineage is hashed in: two branches of a fork never share one.
@@ -215,7 +221,7 @@ class Membership:
             case e.StepCommit() | e.Halt() | e.Close() as body:
                 self._step_entry(entry.index, body)
         if self.stepwise and self.views:
-            self._stand_still(entry.index, self.views[-1])
+            self._stand_still(entry.index, making)
 
     def image(self) -> Image:
         """Everything, as plain data."""
@@ -304,12 +310,16 @@ class Membership:
             case e.Close():
                 self.course = self.course.closed(body)
 
-    def _stand_still(self, index: int, view: e.View) -> None:
-        """Who makes steps with somebody who is gone stops; so does who needs its payloads."""
-        course = self.course
-        lost = not course.halted and not all(self.counts(p, view.view) for p in view.roster)
+    def _stand_still(self, index: int, before: int) -> None:
+        """Who makes steps with somebody who is gone stops; so does who needs its payloads.
+        `before`: how many of the roster were in before this entry."""
+        course, here = self.course, self.num_making
+        lost = not course.halted and here < len(self.views[-1].roster)
         providers = course.close.providers if course.close is not None else ()
-        if lost or any(provider.holder not in self.members for provider in providers):
+        gone = any(provider.holder not in self.members for provider in providers)
+        # Of nobody left, those who only followed may not even get to the end that was agreed.
+        nobody = course.close is not None and before > 0 and here == 0
+        if lost or gone or nobody:
             self.course = course.stopped(index)
 
     def _forget_views(self) -> None:

@@ -75,10 +75,6 @@ STEP_MUTANTS = (
     Mutant(
         "a-lost-provider-is-waited-for",
         "Survivors lack a payload that nobody gives them any more.",
-        Edit(
-            Membership._stand_still,
-            "lost or any(provider.holder not in self.members for provider in providers)",
-            "lost or (providers and False)",
-        ),
+        Edit(Membership._stand_still, "if lost or gone or nobody:", "if lost or nobody:"),
     ),
 )
