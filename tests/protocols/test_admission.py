@@ -275,3 +275,18 @@ def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
     assert admission.next_entry(2.0) is None, "of a cut in the old lineage"
     admission.caught_up[B] = members.index
     assert admission.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
+
+
+def test_who_holds_what_the_run_went_back_to_may_say_so_before_it_says_who_it_is() -> None:
+    """Stepwise seeds 3041, 3046: a life that begins after the Restore never asked for a state."""
+    admission = hopeless()
+    members = admission.members
+    restored = e.Restore(members.lineage, (Version(0, 2, state_digest(2)),), 20, 200, (), (), 1)
+    members.apply(e.LogEntry(members.index + 1, 1, restored))
+    admission.joins.clear()
+    admission.known.clear()
+    admission.caught_up[B] = members.index
+    assert admission.next_entry(1.0) is None
+    admission.join(B, join(B, "restarted", incarnation=2), 1.0)
+    assert not admission.joins, "it asks for nothing"
+    assert admission.next_entry(1.0) == e.Member(info(B, 1, incarnation=2))

@@ -205,6 +205,25 @@ def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
     assert scene.core.standing.is_member
 
 
+def test_a_life_that_begins_after_the_run_went_back_says_who_it_is() -> None:
+    """Stepwise seed 3046: it holds that state and never asks, so its leader knew nothing of it."""
+    scene = restarted()
+    index = goes_back(scene)
+    scene.on(v.KeptAdopted(0, 1, state_digest(1)))
+    said = [x for x in told(scene) if isinstance(x, m.CaughtUp | m.Join)]
+    assert said == [m.CaughtUp(index), join(B, "restarted", incarnation=2)]
+
+
+def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_life() -> None:
+    """Stepwise seed 4006: it waited as a member that it was not."""
+    scene = restarted()
+    goes_back(scene)
+    again = e.Cut(info(B, 1), A, (Version(0, 1, state_digest(1)),))
+    scene.reads(again, e.Member(info(B, 1)))
+    assert join(B, "restarted", incarnation=2) in told(scene)
+    assert scene.on(v.KeptAdopted(0, 1, state_digest(1))) == []
+
+
 def test_who_keeps_something_else_asks_for_a_cut_again() -> None:
     scene = restarted(round_=2)
     goes_back(scene)
