@@ -20,7 +20,6 @@ from sims.step_checkers import FACTOR, StepCheckers
 from sims.stores import Disk
 from sims.world import World
 
-
 SLOWNESS = 3
 """A step of the whole model takes longer than an inner step: runs outlive their faults."""
 
