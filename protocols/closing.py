@@ -179,7 +179,10 @@ class Closing:
     # While everybody stands still -----------------------------------------------------------
 
     def _close(self, view: e.View, *, late: bool) -> e.Close | e.Halt | None:
-        """The furthest step that those who are here can complete."""
+        """The furthest step that those who are here can complete.
+
+        While anybody of the roster is, that is one of this view; or else it may be one before.
+        """
         needed = self._counted()
         reports = {
             peer: report
@@ -199,10 +202,13 @@ class Closing:
     def _last_step(self, view: e.View, reports: Mapping[PeerId, Stopped]) -> int:
         course, run = self.members.course, self.members.run
         assert run is not None
+        begun = view.first_round[0] - 1 if self._counted() else 0
         completed = max((report.stamp.round for report in reports.values()), default=0)
-        last = max(completed, course.step, view.first_round[0] - 1)
+        last = max(completed, course.step, begun)
         held = _held(reports)
-        while last < run.outer_steps and all((last + 1, peer) in held for peer in view.roster):
+        while view.first_round[0] - 1 <= last < run.outer_steps:
+            if any((last + 1, peer) not in held for peer in view.roster):
+                break
             last += 1
         return last
 

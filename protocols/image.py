@@ -1,11 +1,17 @@
 """What the log led to, as plain data: a snapshot of Membership, which makes it and reads it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from protocols.course import Course
 from protocols.entries import Attempt, Commit, Cut, Restore, Run, View
 from protocols.ids import PeerId, PeerInfo
 from protocols.samples import Samples
+
+if TYPE_CHECKING:
+    from protocols.membership import Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +109,33 @@ class Image:
     books: Books
     course: Course
     """Of a stepwise run."""
+
+
+def image_of(members: Membership) -> Image:
+    """Everything that it holds."""
+    assert members.run is not None, "there is nothing before the Run"
+    return Image(
+        index=members.index,
+        lineage=members.lineage,
+        branches=tuple(members.branches),
+        run=members.run,
+        restored=members.restored,
+        restored_index=members.restored_index,
+        voters=members.voters,
+        members=tuple(members.members.values()),
+        joiners=tuple(members.joiners.values()),
+        granted=tuple(Granted(index, cut) for index, cut in members.cuts.values()),
+        views=tuple(members.views),
+        attempts=tuple(members.attempts.values()),
+        commits=tuple(c for f in sorted(members.commits) for c in members.commits[f]),
+        seats=tuple(members.seats.values()),
+        witnesses=tuple(members.witnesses.values()),
+        forks=members.forks,
+        rivals=tuple(members.rivals.values()),
+        returned=tuple(Returned(peer, view) for peer, view in members.returned.items()),
+        losses=tuple(Losses(peer, count) for peer, count in members.losses.items()),
+        inner_step=members.inner_step,
+        tokens=members.tokens,
+        books=members.ledger.books(),
+        course=members.course,
+    )

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocols import entries as e
+from protocols import step_entries
 from protocols.course import Course
 from protocols.entry_rules import objection
 from protocols.errors import LogError
 from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
-from protocols.image import Branch, Granted, Image, Losses, Returned
+from protocols.image import Branch, Image, image_of
 from protocols.ledger import Ledger
 from protocols.log import Voters, voters_after
 from protocols.samples import Grant, Remaining, union
@@ -128,6 +129,12 @@ class Membership:
         ended = view is not None and view is self.views[-1] and close is not None
         return None if ended and close is not None and step > close.last_step else view
 
+    @property
+    def num_making(self) -> int:
+        """How many of the newest roster are in still, in a stepwise run."""
+        view = self.views[-1] if self.stepwise and self.views else None
+        return sum(self.counts(peer, view.view) for peer in view.roster) if view is not None else 0
+
     def cut_round(self, fragment: int) -> int:
         """Of the state that a joiner gets: in a stepwise run a copy, so that no donor stops."""
         return self.course.base if self.stepwise else self.committed(fragment)
@@ -216,7 +223,7 @@ class Membership:
         why = objection(self, entry.body)
         if why:
             raise LogError(f"entry {entry.index} of the log {why}")
-        self.index = entry.index
+        self.index, making = entry.index, self.num_making
         if isinstance(entry.body, e.Restore) and entry.body.fork:
             self._fork(entry.body)
         self.voters = voters_after(self.voters, entry.body)
@@ -268,41 +275,16 @@ class Membership:
                 for grant in grants:
                     self._lease(grant)
             case e.StepCommit() | e.Halt() | e.Close() as body:
-                self._step_entry(entry.index, body)
+                step_entries.apply(self, entry.index, body)
         self._open.clear()
         if self.ledger.gone:
             self._settle()
         if self.stepwise and self.views:
-            self._stand_still(entry.index, self.views[-1])
+            step_entries.stand_still(self, entry.index, making)
 
     def image(self) -> Image:
         """Everything, as plain data."""
-        assert self.run is not None, "there is nothing before the Run"
-        return Image(
-            index=self.index,
-            lineage=self.lineage,
-            branches=tuple(self.branches),
-            run=self.run,
-            restored=self.restored,
-            restored_index=self.restored_index,
-            voters=self.voters,
-            members=tuple(self.members.values()),
-            joiners=tuple(self.joiners.values()),
-            granted=tuple(Granted(index, cut) for index, cut in self.cuts.values()),
-            views=tuple(self.views),
-            attempts=tuple(self.attempts.values()),
-            commits=tuple(c for f in sorted(self.commits) for c in self.commits[f]),
-            seats=tuple(self.seats.values()),
-            witnesses=tuple(self.witnesses.values()),
-            forks=self.forks,
-            rivals=tuple(self.rivals.values()),
-            returned=tuple(Returned(peer, view) for peer, view in self.returned.items()),
-            losses=tuple(Losses(peer, count) for peer, count in self.losses.items()),
-            inner_step=self.inner_step,
-            tokens=self.tokens,
-            books=self.ledger.books(),
-            course=self.course,
-        )
+        return image_of(self)
 
     def become(self, image: Image) -> None:
         """Hold what the image says, in place: others keep a reference to this object."""
@@ -365,44 +347,11 @@ class Membership:
         self.joiners[info.peer] = info
         self.returned[info.peer] = self._newest_view
 
-    def _step_entry(self, index: int, body: e.StepCommit | e.Halt | e.Close) -> None:
-        assert self.run is not None
-        match body:
-            case e.StepCommit(upto_step=step):
-                self.course, self.inner_step = self.course.committed(self.run, body), step
-                self._forget_views()
-            case e.Halt(view=view, without=without):
-                self.returned.update(dict.fromkeys(without, view))
-                if not self.course.halted:
-                    self.course = self.course.stopped(index)
-            case e.Close():
-                self.course = self.course.closed(body)
-
-    def _stand_still(self, index: int, view: e.View) -> None:
-        """Who makes steps with somebody who is gone stops; so does who needs its payloads."""
-        course = self.course
-        lost = not course.halted and not all(self.counts(p, view.view) for p in view.roster)
-        providers = course.close.providers if course.close is not None else ()
-        if lost or any(provider.holder not in self.members for provider in providers):
-            self.course = course.stopped(index)
-
-    def _forget_views(self) -> None:
-        """A view of a stepwise run stays while somebody may replay steps of it."""
-        later = [view.first_round[0] for view in self.views[1:]]
-        self.views = [
-            *(
-                view
-                for view, end in zip(self.views, later, strict=False)
-                if view.first_round[0] < end > self.course.base + 1
-            ),
-            *self.views[-1:],
-        ]
-
     def _view(self, view: e.View) -> None:
         if self.stepwise:
             self.views.append(view)
             self.course = self.course.began()
-            self._forget_views()
+            step_entries.forget_views(self)
             return
         # An earlier view stays only while it is the latest one for some open round.
         fragments = range(self.fragments)

@@ -5,8 +5,20 @@ Frozen, and checked field by field in wire.py before anybody sees one.
 
 from dataclasses import dataclass
 
-from protocols.entries import LogEntry
 from protocols.ids import Contributor, PeerId, Stamp, StepPayloads, Version
+from protocols.log_messages import (
+    Append,
+    Appended,
+    HandOver,
+    Install,
+    OnBranch,
+    ReadLog,
+    Relay,
+    Relayed,
+    Via,
+    Vote,
+    Voted,
+)
 from protocols.samples import ALL_REMAIN, Remaining, Samples
 
 
@@ -51,15 +63,6 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLog:
-    """To the leader, from somebody who is not in the log: send it to me from the beginning, and
-    what follows as it comes."""
-
-    index: int
-    """What the sender has of it already."""
-
-
-@dataclass(frozen=True, slots=True)
 class Seek:
     """Who leads?"""
 
@@ -69,73 +72,6 @@ class Leads:
     """Answer to Seek: the leader listens there; "" if the sender does not know."""
 
     address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """Will you follow me? (Raft's RequestVote and pre-vote.)"""
-
-    term: int
-    """The one that the sender wants to lead."""
-    last_index: int
-    last_term: int
-    pre: bool
-    """Only asking: nobody's term or vote changes by it."""
-    urgent: bool
-    """The leader itself wants to go: having heard of it just now is no reason against."""
-
-
-@dataclass(frozen=True, slots=True)
-class Voted:
-    """Answer to Vote."""
-
-    term: int
-    """The one that was asked for, if granted; the sender's own if not."""
-    granted: bool
-    pre: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """From the leader: what follows an entry that the receiver should have; or nothing, as a
-    heartbeat."""
-
-    run: int
-    term: int
-    previous_index: int
-    previous_term: int
-    entries: tuple[LogEntry, ...]
-    commit_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Answer to Append and Install."""
-
-    term: int
-    matches: bool
-    index: int
-    """The log agrees with the leader's up to here and is on disk; if not `matches`: it may."""
-
-
-@dataclass(frozen=True, slots=True)
-class Install:
-    """From the leader: a piece of the snapshot that takes the place of the log so far."""
-
-    run: int
-    term: int
-    index: int
-    index_term: int
-    offset_bytes: int
-    total_bytes: int
-    piece: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """From the leader, which wants to go: stand for election now."""
-
-    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,31 +216,6 @@ class Hurry:
     stamp: Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class Relay:
-    """From the leader: bring these, and nobody else, what is committed after `index`, and me what
-    they report."""
-
-    term: int
-    learners: tuple[PeerId, ...]
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Via:
-    """From the leader: this voter brings you the log and me what you report; "": nobody does."""
-
-    term: int
-    relay: str
-
-
-@dataclass(frozen=True, slots=True)
-class Relayed:
-    """From a relay: the leader's log, as far as it is committed. It is not answered."""
-
-    append: Append
-
-
 Reported = Ready | Hold | Have | Waiting | Kept
 
 
@@ -401,23 +312,6 @@ class StateChunk:
     round: int
     offset_bytes: int
     total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OnBranch:
-    """Which branch of the run's log the sender is on (protocols/forks.py).
-
-    Said to everybody who may be on another one; nothing else of the log passes between two.
-    """
-
-    forks: tuple[int, ...]
-    tokens: int
-    """Committed on it, as far as the sender has read."""
-    leads: bool
-    final: bool
-    """It commits nothing more until the two branches have decided which one stays."""
-    leader: str
-    """Where the leader of that branch listens; "" if it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,10 +181,11 @@ class Participant:
 
     def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
         """Somebody lacks a result, or payloads of steps."""
+        if peer not in self.members.receivers:
+            return []
         if isinstance(message, FetchSteps):
-            steps = self._steps if peer in self.members.receivers else []
-            return [command for one in steps for command in one.fetched(peer, message)]
-        known = self.of(message.stamp) if peer in self.members.receivers else []
+            return [command for steps in self._steps for command in steps.fetched(peer, message)]
+        known = self.of(message.stamp)
         return [x for rounds in known for x in rounds.fetched(peer, message.stamp, message.part)]
 
     def reconnected(self, peer: PeerId) -> None:
@@ -196,8 +197,10 @@ class Participant:
     def new_leader(self) -> None:
         """Somebody leads who knows nothing of us yet."""
         self.standing.leader_connected()
-        for part in (*self.rounds, *self._steps):
-            part.forget_reports()
+        for rounds in self.rounds:
+            rounds.forget_reports()
+        for steps in self._steps:
+            steps.forget_reports()
 
     def of(self, stamp: Stamp) -> list[FragmentRounds]:
         return self.rounds[stamp.fragment : stamp.fragment + 1]

@@ -19,9 +19,12 @@ class Payloads:
         default_factory=dict[tuple[int, int], dict[PeerId, str]]
     )
     """By (view, step) and peer."""
+    _newest: dict[int, int] = field(default_factory=dict[int, int])
+    """By view: the last step in `held`."""
 
     def add(self, view: int, step: int, peer: PeerId, digest: str) -> bool:
         """False if another payload of the same peer is here: the first one stays."""
+        self._newest[view] = max(step, self._newest.get(view, 0))
         return self.held.setdefault((view, step), {}).setdefault(peer, digest) == digest
 
     def of(self, view: int, step: int) -> dict[PeerId, str]:
@@ -39,9 +42,11 @@ class Payloads:
 
     def newest(self, view: int) -> int:
         """The last step of which anybody's payload is here; 0: none."""
-        return max((step for number, step in self.held if number == view), default=0)
+        return self._newest.get(view, 0)
 
     def prune(self, fits: Callable[[int, int], bool]) -> None:
         """Forget those whose (view, step) does not fit any more."""
-        for key in [key for key in self.held if not fits(*key)]:
-            del self.held[key]
+        self.held = {key: held for key, held in self.held.items() if fits(*key)}
+        self._newest = {}
+        for view, step in self.held:
+            self._newest[view] = max(step, self._newest.get(view, 0))

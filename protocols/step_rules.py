@@ -65,11 +65,11 @@ def _commit(members: Membership, commit: e.StepCommit) -> str:
 
 
 def _close(members: Membership, close: e.Close) -> str:
-    course, first = members.course, members.views[-1].first_round[0]
+    course, begun = members.course, members.views[-1].first_round[0] - 1
     if not course.halted or course.close is not None:
         return "ends a view that runs, or has ended"
-    # What is committed, and what earlier views agreed on, is never taken back.
-    if close.last_step < max(course.step, first - 1):
+    # What is committed is never taken back, nor what all who are left of the roster began with.
+    if close.last_step < max(course.step, begun if members.num_making else 0):
         return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
     if any(provider.holder not in members.members for provider in close.providers):
         return "names providers that are not there"

@@ -70,6 +70,8 @@ class Steps:
         """The last view in which the log said that we count no more."""
         self._sent: set[tuple[int, int, PeerId]] = set()
         """(view, step, receiver) of our own payloads, on the present connection."""
+        self._pruned = (0, NONE)
+        """(log index, floor) when we forgot payloads last."""
         self._said: dict[object, Control] = {}
         """By kind: what the leader heard last."""
 
@@ -245,13 +247,16 @@ class Steps:
 
     def _prune(self) -> None:
         newest, floor = self.bounds.newest, self._floor
+        self._sent = {key for key in self._sent if key[0] == newest and key[1] >= self.version}
+        if self._pruned == (self.members.index, floor):
+            return  # What fits depends on nothing else, and what comes is looked at then.
+        self._pruned = (self.members.index, floor)
 
         def fits(view: int, step: int) -> bool:
             owner = self.members.step_view(step)
             return step > floor and (view > newest or (owner is not None and owner.view == view))
 
         self.payloads.prune(fits)
-        self._sent = {key for key in self._sent if key[0] == newest and key[1] >= self.version}
         for step in [step for step in self.digests if step < self.base]:
             del self.digests[step]
 

@@ -6,7 +6,6 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 from protocols.closing import Closing
 from protocols.membership import Membership
 from protocols.step_bounds import StepBounds
-from protocols.steps import Steps
 from sims.mutations import Edit, Mutant
 
 ALL_REPORTED = """\
@@ -49,36 +48,8 @@ STEP_MUTANTS = (
         Edit(Closing.next_commit, ALL_REPORTED, MOST_REPORTED),
     ),
     Mutant(
-        "keeps-what-a-close-took-back",
-        "Steps beyond the end of a view stay in the state, and others come on top.",
-        Edit(
-            Steps._follow,
-            "(view is not None and view.view != self._at) or self._beyond_end",
-            "False",
-        ),
-    ),
-    Mutant(
-        "an-earlier-life-still-counts",
-        "A peer that came back makes a second payload for a step that the first one may be in.",
-        Edit(StepBounds.own_view, "self.runs and self.is_member", "self.runs"),
-    ),
-    Mutant(
         "a-differing-state-goes-on",
         "Nobody is left out, and no step is ever agreed on again.",
         Edit(Closing._differing, "if wrong:", "if False:"),
-    ),
-    Mutant(
-        "reports-once-in-a-life",
-        "A new leader never hears where anybody stands.",
-        Edit(Steps.forget_reports, "self._said.clear()", "pass"),
-    ),
-    Mutant(
-        "a-lost-provider-is-waited-for",
-        "Survivors lack a payload that nobody gives them any more.",
-        Edit(
-            Membership._stand_still,
-            "lost or any(provider.holder not in self.members for provider in providers)",
-            "lost or (providers and False)",
-        ),
     ),
 )

@@ -97,14 +97,16 @@ class StepCheckers(Checkers):
         """All of the roster made the step, and it stays where it is."""
         step = commit.upto_step
         self.step_commits[lineage, step] = commit.state_digest
-        view = self._view_of(lineage, step)
+        view, nodes = self._view_of(lineage, step), self._who_makes(lineage, commit.view)
+        if nodes and all(node.corrupt for node in nodes):
+            self.tainted = True  # Nobody is there who could tell.
         made = self._steps.get((lineage, view, step))
-        if made is None:
+        if made is None and not self.tainted:
             self.found(f"step {step} is committed, and nobody made it")
-        elif state_digest(made[1]) != commit.state_digest and not self.tainted:
+        if made and state_digest(made[1]) != commit.state_digest and not self.tainted:
             self.found(f"step {step} is committed with another state than it led to")
         completed = self._completed.get((lineage, view, step), set[PeerId]())
-        missing = {n.peer for n in self._who_makes(lineage, commit.view)} - completed
+        missing = {node.peer for node in nodes if not node.corrupt} - completed
         if missing:
             self.found(f"step {step} is committed without {', '.join(sorted(missing))}")
 

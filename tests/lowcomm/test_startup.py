@@ -165,6 +165,7 @@ def test_a_joiner_with_another_run_hears_the_first_key_that_differs(
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
+        ({"commit_every_steps": 32}, "this lowcomm moves only rounds between nodes"),
         ({"run_json": "{"}, "the agreed [run] is not JSON"),
         ({"run_json": "[" * 100_000}, "the agreed [run] is not JSON"),
         ({"run_json": '{"news":1}'}, "the agreed [run]: unknown key news; known here: "),

@@ -212,6 +212,16 @@ def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
     assert scene.core.standing.is_member
 
 
+def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_life() -> None:
+    """Stepwise seed 4006: it waited as a member that it was not."""
+    scene = restarted()
+    goes_back(scene)
+    again = e.Cut(info(B, 1), A, (Version(0, 1, state_digest(1)),))
+    scene.reads(again, e.Member(info(B, 1)))
+    assert join(B, "restarted", incarnation=2) in told(scene)
+    assert scene.on(v.KeptAdopted(0, 1, state_digest(1))) == []
+
+
 def test_who_keeps_something_else_asks_for_a_cut_again() -> None:
     scene = restarted(round_=2)
     goes_back(scene)

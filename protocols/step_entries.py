@@ -1,0 +1,53 @@
+"""What the log's entries mean to a stepwise run: Membership's part that only such a run has.
+
+Must NOT judge entries (step_rules.py), nor look at anything but what the log led to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import entries as e
+
+if TYPE_CHECKING:
+    from protocols.membership import Membership
+
+
+def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close) -> None:
+    assert members.run is not None
+    match body:
+        case e.StepCommit(upto_step=step):
+            members.course, members.inner_step = members.course.committed(members.run, body), step
+            forget_views(members)
+        case e.Halt(view=view, without=without):
+            members.returned.update(dict.fromkeys(without, view))
+            if not members.course.halted:
+                members.course = members.course.stopped(index)
+        case e.Close():
+            members.course = members.course.closed(body)
+
+
+def stand_still(members: Membership, index: int, before: int) -> None:
+    """Who makes steps with somebody who is gone stops; so does who needs its payloads.
+    `before`: how many of the roster were in before this entry."""
+    course, here = members.course, members.num_making
+    lost = not course.halted and here < len(members.views[-1].roster)
+    providers = course.close.providers if course.close is not None else ()
+    gone = any(provider.holder not in members.members for provider in providers)
+    # Of nobody left, those who only followed may not even get to the end that was agreed.
+    nobody = course.close is not None and before > 0 and here == 0
+    if lost or gone or nobody:
+        members.course = course.stopped(index)
+
+
+def forget_views(members: Membership) -> None:
+    """A view of a stepwise run stays while somebody may replay steps of it."""
+    later = [view.first_round[0] for view in members.views[1:]]
+    members.views = [
+        *(
+            view
+            for view, end in zip(members.views, later, strict=False)
+            if view.first_round[0] < end > members.course.base + 1
+        ),
+        *members.views[-1:],
+    ]
