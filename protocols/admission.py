@@ -42,13 +42,16 @@ class Admission:
     """Since when all members ask for a state that nobody has."""
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
-        """The peer wants a state."""
+        """The peer wants a state; without a `why`, only a place."""
         seat = self.members.seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
             # Its round may still be open: what its earlier life sent must not be listed as
             # contributed when this life contributes other bytes.
             self.reports.forget(peer)
-        self.joins[peer] = self.known[peer] = join
+        self.known[peer] = join
+        if not join.why:
+            return
+        self.joins[peer] = join
         self.asked_at.setdefault(peer, now)
         if join.against:
             self._accuse(PeerId(join.against), peer)

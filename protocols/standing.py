@@ -192,15 +192,17 @@ class Standing:
         if self.is_member:
             able = self.trainers.able and not self.catchup.needed
             reports.append(Able() if able else Unable(self.trainers.why_not))
-        if self.accepted and self.catchup.asking and not self.leaving:
-            asking, against = self.catchup.asking, self._against
+        index, cut = self.members.cuts.get(me.peer, (self.members.restored_index, None))
+        here = not (self._adopting or self.catchup.needed)
+        caught_up = index > 0 and index == self.catchup.complete and here and not self.is_member
+        # Who caught up by its own checkpoint asks for no state, and no cut tells a new leader in
+        # which life it is, and where.
+        asking, against = self.catchup.asking, self._against
+        if self.accepted and (asking or (caught_up and cut is None)) and not self.leaving:
             reports.append(Join(me.name, me.incarnation, me.address, asking, against))
         if self.kept is not None and self.accepted:
             reports.append(self.kept)
-        index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
-        here = not (self._adopting or self.catchup.needed)
-        complete = index == self.catchup.complete and here
-        if index and complete and not self.is_member:
+        if caught_up:
             reports.append(CaughtUp(index))
         if self.leaving and me.peer in self.members.receivers:
             reports.append(Leave(self.leaving))

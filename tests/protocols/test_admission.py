@@ -275,3 +275,20 @@ def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
     assert admission.next_entry(2.0) is None, "of a cut in the old lineage"
     admission.caught_up[B] = members.index
     assert admission.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
+
+
+def test_who_has_its_state_asks_a_new_leader_only_for_a_place() -> None:
+    """Simulated: after a Restore and an election nobody was a member any more, and nobody asked."""
+    admission = hopeless()
+    admission.kept[B] = kept(admission.members, 2, tokens=200)
+    admission.restore(0.0, patience_s=1.0)
+    restore = admission.restore(1.0, patience_s=1.0)
+    assert restore is not None
+    members = admission.members
+    members.apply(e.LogEntry(members.index + 1, 1, restore))
+    elected = Admission(A, members, Reports(A, members))
+    elected.join(B, join(B, "", incarnation=2), 2.0)
+    elected.caught_up[B] = members.index
+    assert elected.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
+    assert elected.next_entry(2.0) is None, "and no cut"
+    assert elected.joins == {}
