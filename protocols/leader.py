@@ -133,7 +133,9 @@ class Leader:
             body = self._next_attempt(now) or self._next_view()
             # Who was struck may be coming back just now, with the state; nobody else could.
             struck = self.began_with - self.members.receivers.keys()
-            patience_s = self.rules.silence_timeout_s if struck else 0.0
+            # Nor is anybody a member yet who holds what the run has only just gone back to.
+            waits = struck or (self.members.restored is not None and not self.members.views)
+            patience_s = self.rules.silence_timeout_s if waits else 0.0
             body = body or self.admission.restore(now, patience_s=patience_s)
         return body or self.admission.next_entry(now) or self._next_voter()
 

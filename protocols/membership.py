@@ -169,6 +169,8 @@ class Membership:
                 self.seats[info.peer] = info
                 self.joiners.pop(info.peer, None)
                 self.members[info.peer] = info
+                # Also without a cut, from its own checkpoint: an earlier life may have contributed.
+                self.returned[info.peer] = self.views[-1].view if self.views else 0
             case e.Left(peer=peer) | e.Lost(peer=peer):
                 if isinstance(entry.body, e.Lost):
                     self.losses[peer] = self.losses.get(peer, 0) + 1

@@ -8,11 +8,14 @@ from protocols import entries as e
 from protocols import messages as m
 from protocols.admission import Admission
 from protocols.ids import PeerId, Version, digest_text
+from protocols.leader import Leader
 from protocols.membership import Membership
+from protocols.raft import Raft
 from protocols.reports import Reports
 from tests.protocols.led import Led, a_rests, last, leading, of, say, three, written
 from tests.protocols.scenes import (
     BORDERS,
+    RULES,
     START,
     A,
     B,
@@ -292,3 +295,19 @@ def test_who_has_its_state_asks_a_new_leader_only_for_a_place() -> None:
     assert elected.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
     assert elected.next_entry(2.0) is None, "and no cut"
     assert elected.joins == {}
+
+
+def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
+    """Simulated: one Restore followed the other, thousands of them, each to the same checkpoint."""
+    admission = hopeless()
+    members = admission.members
+    restore = e.Restore(
+        members.lineage, kept(members, 2, tokens=200).versions, 20, 200, (), (), salt=1
+    )
+    members.apply(e.LogEntry(members.index + 1, 1, restore))
+    leader = Leader(A, members, RULES, admission.reports, admission, Raft(A))
+    for peer in (A, B):
+        admission.join(peer, join(peer, incarnation=2), 20.0)
+    admission.kept[C] = m.Kept(members.branches[0].lineage, restore.versions, 20, 200)
+    assert leader.next_entry(20.0) is None
+    assert isinstance(leader.next_entry(20.0 + RULES.silence_timeout_s), e.Restore)
