@@ -44,6 +44,7 @@ class Node:
         self.core = PeerCore(
             me, join=bool(contact), saved=disk.saved, kept=disk.kept, contact=contact
         )
+        self.core.book.compact_entries = world.compact_entries
         self.speed = speed
         """Seconds an inner step takes."""
         self.alive = True
@@ -57,6 +58,8 @@ class Node:
         """The outer parameter, modulo PRIME."""
         self.corrupt = False
         """Something changed the parameter behind our back."""
+        self.corrupt_at = 0
+        """The round after which it did."""
         self.lies = False
         """The next state that we serve is wrong."""
         self.store = Store()
@@ -95,6 +98,7 @@ class Node:
         commands = self.core.handle(event, self.world.now)
         self.deadline = self.core.deadline
         self._keep(event, value, commands)
+        self.world.checkers.handled(self, event, commands)
         for command in commands:
             self._do(command)
 
@@ -153,6 +157,7 @@ class Node:
             case c.Applied(entry=entry, index=index):
                 if isinstance(entry, e.Restore):
                     self._crashed = True  # What its ranks did since belongs to no lineage.
+                world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, self.core.members.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
@@ -248,7 +253,7 @@ class Node:
 
     def _checkpoint(self, round_: int, digest: str, *, now: bool = False) -> None:
         members = self.core.members
-        if self.corrupt or not (now or round_ % self.world.checkpoint_every == 0):
+        if self.corrupt or not (now or round_ % self.disk.checkpoint_every == 0):
             return
         ahead = [x for x in members.commits.get(0, ()) if x.round > round_]
         tokens = members.tokens - sum(t.tokens for x in ahead for t in x.contributors)
@@ -259,6 +264,7 @@ class Node:
         self.give(v.Checkpointed(kept))
 
     def _send(self, to: PeerId, message: Control) -> None:
+        self.world.sent(self, to, message)
         if self.world.random.random() < 0.1:
             decoded = wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX)
             assert decoded == message

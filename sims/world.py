@@ -14,12 +14,12 @@ from protocols import events as v
 from protocols.config import ProtocolConfig
 from protocols.hellos import Identity, refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId, Version
-from protocols.messages import Hello, Kept
+from protocols.messages import Appended, Control, Hello, Hold, Kept, Ready
 from protocols.roles import Role
 from sims.checkers import PRIME, Checkers
 from sims.network import Network
 from sims.nodes import Node, state_digest
-from sims.stores import Disk
+from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, Disk
 
 FRAGMENT_ELEMENTS = 3 << 18
 """Big enough for three parts; nobody allocates it."""
@@ -51,8 +51,9 @@ class World:
         self.busy_until = float("inf")
         """Until then somebody may come, though nobody lives."""
         self._coming_back: set[PeerId] = set()
-        self.checkpoint_every = self.random.choice([1, 3, 8])
         self.initial_digest = ""
+        self.compact_entries = random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
+        """A peer's log becomes a snapshot when it is somewhat longer."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
@@ -62,6 +63,8 @@ class World:
         self.story: list[str] = []
         self.traps: dict[str, int] = {}
         """Faults that wait for the next state transfer: how many of each kind."""
+        self.ambush: Callable[[Node, Control], None] | None = None
+        """Called with (sender, message) for what a fault may wait for."""
         self.spring: Callable[[str, Node, Node], None] | None = None
         """Called with (kind, joiner, donor) when a trap goes off."""
         self._by_address: dict[str, PeerId] = {}
@@ -148,7 +151,8 @@ class World:
         """No more faults; a majority of the voters lives, so that the run can go on."""
         self.busy_until = self.now + 30.0
         self.traps.clear()
-        self.spring = None
+        self.spring = self.ambush = None
+        self.checkers.healed(self)
         self.network.heal()
         for disk in self.disks.values():
             disk.full_until = 0.0
@@ -180,7 +184,9 @@ class World:
 
     def _start(self, me: Identity) -> Node:
         first = next(iter(self.disks), me.peer)
-        disk = self.disks.setdefault(me.peer, Disk())
+        if me.peer not in self.disks:
+            self.disks[me.peer] = Disk(checkpoint_every=self.random.choice([1, 3, 8]))
+        disk = self.disks[me.peer]
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if me.peer in self.nodes:
@@ -188,6 +194,7 @@ class World:
         contact = "" if founds else self._way_in(me.peer)
         node = Node(self, me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
+        self.checkers.woke(node)
         self._by_address[me.address] = me.peer
         if founds:
             self._found(node)
@@ -258,6 +265,12 @@ class World:
 
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver)
 
+    def sent(self, node: Node, to: PeerId, message: Control) -> None:
+        """Something is about to leave a peer."""
+        self.checkers.sent(node, to, message)
+        if self.ambush is not None and isinstance(message, Appended | Hold | Ready):
+            self.ambush(node, message)
+
     def dial(self, node: Node, address: str) -> None:
         """Until it works, or the node hangs up."""
         if address in node.dials and address in node.dialling:
@@ -279,8 +292,9 @@ class World:
                 self._ended(other, node)
 
     def sync_s(self) -> float:
-        """What the disk takes."""
-        return self._sync_s * self.random.uniform(0.5, 2.0)
+        """What the disk takes; now and then something else keeps it busy."""
+        busy_s = HICCUP_S if self.random.random() < HICCUPS else 0.0
+        return busy_s + self._sync_s * self.random.uniform(0.5, 2.0)
 
     def _ended(self, node: Node, other: Node) -> None:
         """A node learns that a connection is over, unless it has a new one by then; if it dialled,
