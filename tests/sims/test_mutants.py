@@ -17,12 +17,14 @@ EASY = (
 )
 """One of the first seeds catches each of these."""
 OPEN = (
+    "any-digest-is-the-majority's",
     "carries-over-a-transfer",
+    "keeps-reports-of-an-earlier-life",
     "lets-go-whom-it-needs",
     "restores-a-void-branch",
     "takes-payloads-of-another-lineage",
 )
-"""No seed has caught these so far: docs/bugs-found-by-simulation.md says what is missing."""
+"""No drawn seed was seen to catch these so far: docs/bugs-found-by-simulation.md says what is missing."""
 DO_NOTHING = "def plant():\n    pass\n"
 
 
