@@ -24,7 +24,7 @@ OPEN = (
     "restores-a-void-branch",
     "takes-payloads-of-another-lineage",
 )
-"""No drawn seed was seen to catch these so far: docs/bugs-found-by-simulation.md says what is missing."""
+"""No drawn seed was seen to catch these: docs/bugs-found-by-simulation.md says what is missing."""
 DO_NOTHING = "def plant():\n    pass\n"
 
 
