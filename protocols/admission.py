@@ -42,7 +42,7 @@ class Admission:
     """Since when all members ask for a state that nobody has."""
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
-        """The peer wants a state."""
+        """The peer wants a state; without a `why`, only a place."""
         seat = self.members.seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
             # Its round may still be open: what its earlier life sent must not be listed as

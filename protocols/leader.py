@@ -158,7 +158,9 @@ class Leader:
             body = body or self.closing.next_change(now, self.able, timeout_s=timeout_s)
             # Who was struck may be coming back just now, with the state; nobody else could.
             struck = self.began_with - self.members.readers.keys()
-            patience_s = self.rules.silence_timeout_s if struck else 0.0
+            # Nor is anybody a member yet who holds what the run has only just gone back to.
+            waits = struck or (self.members.restored is not None and not self.members.views)
+            patience_s = self.rules.silence_timeout_s if waits else 0.0
             body = body or self.admission.restore(now, patience_s=patience_s)
         body = body or self.admission.next_entry(now) or self._next_voter()
         return body or self.leasing.next_entry(self.members)

@@ -27,6 +27,8 @@ class Logbook:
 
     def __init__(self, me: PeerId, saved: Saved | None) -> None:
         """Raises LogError if what an earlier life left makes no sense."""
+        self.compact_entries = COMPACT_ENTRIES + COMPACT_KEEP
+        """So long may the log be. A simulated run is too short for it, and lowers it."""
         self.members = Membership()
         image = _image_of(saved)
         self.raft = Raft(me, saved, image.voters if image else ())
@@ -94,7 +96,7 @@ class Logbook:
         """
         raft, members = self.raft, self.members
         if members.index >= raft.commit_index:
-            if members.index - raft.log.base > COMPACT_ENTRIES + COMPACT_KEEP:
+            if members.index - raft.log.base > self.compact_entries:
                 self._compact()
             return None
         entry = raft.log.entries[members.index - raft.log.base]

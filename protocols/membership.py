@@ -244,13 +244,11 @@ class Membership:
             case e.Cut() as cut:
                 self._cut(entry.index, cut)
             case e.Member(info=info):
-                known = self.members.get(info.peer)
-                if known is not None and known.incarnation < info.incarnation:
-                    # Back without a cut: its own checkpoint is what the run went back to.
-                    self.returned[info.peer] = self.views[-1].view if self.views else 0
                 self.seats[info.peer] = info
                 self.joiners.pop(info.peer, None)
                 self.members[info.peer] = info
+                # Also without a cut, from its own checkpoint: an earlier life may have contributed.
+                self.returned[info.peer] = self._newest_view
                 self.ledger.came(info, view=self._newest_view)
             case e.Left(peer=peer) | e.Lost(peer=peer):
                 until = 0

@@ -1,11 +1,14 @@
 """Faults as data: what happens to whom and when, drawn from a seed or written by hand."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 from protocols import events as v
+from protocols.messages import Appended, Control, Hold, Ready
 from sims.checkers import PRIME
 from sims.nodes import Node
 from sims.world import World
@@ -31,11 +34,35 @@ FaultKind = Literal[
     "break",  # During a transfer: the connection ends.
     "joiner",  # During a transfer: who receives it dies.
     "donor",  # During a transfer: who sends it dies.
+    "relapse",  # All die, and again when they went back to a checkpoint; one misses that.
+    "holder",  # A peer says that it holds a round's result, and dies.
+    "owner",  # Slices are on their way to a peer, and it dies.
+    "ranks",  # A peer contributes, and its ranks crash.
+    "deaf",  # A peer contributes, and hears nobody for a while.
+    "ack",  # A follower acknowledges what it got, and its connection with the leader ends.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
-FAULTS_PER_S = 3.0
+ELECTIONS: tuple[FaultKind, ...] = (
+    *("leader", "restart", "crowd", "disk", "pause", "partition", "lonely", "one_way"),
+    *("cut", "ack"),
+)
+"""What makes leaders come and go: in half of the seeds there is nothing else."""
+ROUNDS: tuple[FaultKind, ...] = (
+    *("holder", "owner", "ranks", "deaf", "corrupt", "lie", "relapse"),
+)
+"""What comes in the middle of a round, of a transfer, or after a Restore: two of them, and nothing
+else, so that what they begin comes to its end."""
+FAULTS_PER_S = 0.65
 PEERS_MAX = 9
+DURATIONS_S = (0.1, 1.0, 4.0, 9.0)
+LONG_S = (1.0, 4.0, 5.5, 9.0, 14.0)
+"""Of what makes elections. 5.5: others have been elected, and the connections are still there."""
+MIXES = ((KINDS, DURATIONS_S), (ROUNDS, DURATIONS_S), (ELECTIONS, LONG_S), (ELECTIONS, LONG_S))
+"""Each seed draws one, and then its own rates."""
+DEAF_S = 14.0
+"""At most."""
+LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +79,41 @@ class Fault:
 def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     """Each seed draws its own rates too (swarm testing): some kinds never, some often."""
     source = random.Random(seed ^ 0x5EED)  # noqa: S311 (a simulation, no secrets)
-    rates = {kind: source.choice([0.0, 0.1, 0.5]) for kind in KINDS}
+    kinds, durations_s = source.choice(MIXES)
+    if kinds is ROUNDS:
+        kinds = (*source.sample(ROUNDS, 2), "join")
+    rates = [source.choice([0.0, 0.0, 0.1, 0.5]) for _ in kinds]
     faults: list[Fault] = []
     at_s = 0.0
-    while (at_s := at_s + source.expovariate(FAULTS_PER_S)) < until_s:
-        kind = source.choice(KINDS)
-        if source.random() < rates[kind]:
-            faults.append(
-                Fault(
-                    at_s=at_s,
-                    kind=kind,
-                    peer=source.randrange(1 << 16),
-                    other=source.randrange(1 << 16),
-                    duration_s=source.choice([0.1, 1.0, 4.0, 9.0]),
-                )
+    while any(rates) and (at_s := at_s + source.expovariate(FAULTS_PER_S)) < until_s:
+        (kind,) = source.choices(kinds, rates)
+        faults.append(
+            Fault(
+                at_s=at_s,
+                kind=kind,
+                peer=source.randrange(1 << 16),
+                other=source.randrange(1 << 16),
+                duration_s=source.choice(durations_s),
             )
+        )
     return faults
 
 
 def inject(world: World, plan: Sequence[Fault]) -> None:
     """Schedule a plan."""
     world.spring = lambda kind, joiner, donor: _spring(world, kind, joiner, donor)
+    waiting = Counter[FaultKind]()
+    world.ambush = lambda sender, message: _ambush(world, waiting, sender, message)
     for fault in plan:
-        world.at(fault.at_s, lambda fault=fault: _happen(world, fault))
+        world.at(fault.at_s, lambda fault=fault: _happen(world, fault, waiting))
 
 
-def _happen(world: World, fault: Fault) -> None:
+def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
     """Once it is certain that something happens, it is counted."""
     live = world.live
-    if fault.kind in TRAPS:
+    if fault.kind in AMBUSHES:
+        waiting[fault.kind] += 1
+    elif fault.kind in TRAPS:
         world.traps[fault.kind] = world.traps.get(fault.kind, 0) + 1
     elif fault.kind == "join":
         if live and len(live) < PEERS_MAX:
@@ -134,12 +167,20 @@ def _partition(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _lonely(world: World, fault: Fault, victim: Node) -> None:
-    deaf = bool(fault.other % 2)
-    world.tell(f"{victim.peer} {'hears nobody' if deaf else 'is not heard'}")
+    if fault.other % 2:
+        _hears_nobody(world, victim, fault.duration_s)
+        return
+    world.tell(f"{victim.peer} is not heard")
     for other in world.live:
         if other is not victim:
-            sender, to = (other, victim) if deaf else (victim, other)
-            world.network.stall(sender.peer, to.peer, world.now + fault.duration_s)
+            world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
+
+
+def _hears_nobody(world: World, victim: Node, seconds: float) -> None:
+    world.tell(f"{victim.peer} hears nobody")
+    for other in world.live:
+        if other is not victim:
+            world.network.stall(other.peer, victim.peer, world.now + seconds)
 
 
 def _full_disk(world: World, fault: Fault, victim: Node) -> None:
@@ -152,6 +193,42 @@ def _crowd(world: World, fault: Fault, victim: Node) -> None:
         if node is victim or fault.other >> i & 1:
             world.kill(node)
             world.revive(node, fault.duration_s * ((fault.other >> 4) % 7 + i) / 7)
+
+
+def _relapse(world: World, _: Fault, __: Node) -> None:
+    """Who comes late has the newest checkpoint, of what the others have taken back meanwhile."""
+    kept = {n: n.disk.kept.tokens if n.disk.kept is not None else 0 for n in world.live}
+    late = [node for node in kept if kept[node] == max(kept.values())]
+    late = late if 2 * len(late) < len(kept) else []
+    for node in list(kept):
+        world.kill(node)
+        if node not in late:
+            world.revive(node, world.random.uniform(0.05, 1.0))
+    restored = world.checkers.restored
+
+    def all_again() -> None:
+        for node in world.live:
+            world.kill(node)
+            world.revive(node, world.random.uniform(0.5, 1.0))
+        for node in late:
+            world.revive(node, 0.05)
+
+    def soon() -> None:
+        if world.ambush is not None:
+            world.at(world.random.uniform(0.1, 1.0), all_again)
+        else:  # All is healed: nobody dies any more.
+            for node in late:
+                world.revive(node, 0.05)
+
+    _when(world, lambda: world.checkers.restored > restored, soon)
+
+
+def _when(world: World, is_so: Callable[[], bool], then: Callable[[], None]) -> None:
+    """Look again and again until it is so, or all is healed."""
+    if is_so() or world.ambush is None:
+        then()
+    else:
+        world.at(LOOK_S, lambda: _when(world, is_so, then))
 
 
 def _slow(world: World, fault: Fault, victim: Node) -> None:
@@ -169,13 +246,14 @@ def _trainers(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
-    """Of a minority: nobody could tell who is right otherwise."""
+    """Not of most: if half of them differ, they go back to what was agreed."""
     holders = [node for node in world.live if node.core.standing.is_member]
     corrupt = sum(node.corrupt for node in holders)
-    if victim.corrupt or victim not in holders or 2 * (corrupt + 1) >= len(holders):
+    if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
         return
     world.tell(f"the state of {victim.peer} is corrupted")
     victim.outer = (victim.outer + 1 + fault.other) % PRIME
+    victim.corrupt_at = victim.core.rounds[0].version
     victim.corrupt = world.checkers.corrupted = True
 
 
@@ -184,6 +262,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "kill": lambda world, _, victim: world.kill(victim),
     "restart": lambda world, _, victim: world.restart(victim),
     "crowd": _crowd,
+    "relapse": _relapse,
     "leave": _leave,
     "cut": _cut,
     "stall": _stall,
@@ -196,7 +275,6 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "trainers": _trainers,
     "corrupt": _corrupt,
 }
-assert {*ACTIONS, *TRAPS, "join", "leader"} == set(KINDS)
 
 
 def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
@@ -215,3 +293,59 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
     else:
         world.happened["break"] += 1
         world.cut(joiner, donor)
+
+
+def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Control) -> None:
+    """A message leaves a peer: who waited for it? What it sends still arrives, or not."""
+    for kind in AMBUSHES:
+        if waiting[kind] and isinstance(message, AMBUSHES[kind][0]):
+            waiting[kind] -= 1
+            world.happened[kind] += 1
+            strike = partial(AMBUSHES[kind][1], world, sender)
+            sender.after(world.random.uniform(0.0, 2 * world.network.slowest_s), strike)
+            return
+
+
+def _end(world: World, victim: Node) -> None:
+    end = world.restart if world.random.random() < 0.5 else world.kill
+    end(victim)
+
+
+def _owner(world: World, sender: Node) -> None:
+    plan = sender.core.members.open_plan(0)
+    owners = [world.nodes[peer] for peer in plan.parts.owners] if plan is not None else []
+    for owner in [node for node in owners if node.running][:1]:
+        _end(world, owner)
+
+
+def _crash(_: World, victim: Node) -> None:
+    victim.lose_trainers(0.1)
+
+
+def _deafen(world: World, victim: Node) -> None:
+    """Until two more rounds are committed: its own round was, and its result is gone soon."""
+    round_ = victim.core.members.committed(0) + 1
+    _hears_nobody(world, victim, DEAF_S)
+
+    def is_behind() -> bool:
+        return max(node.core.members.committed(0) for node in world.nodes.values()) >= round_ + 2
+
+    _when(world, is_behind, lambda: world.network.let_in(victim.peer))
+
+
+def _unheard(world: World, sender: Node) -> None:
+    leader = world.nodes.get(sender.core.raft.leader or sender.peer)
+    if leader is not None:
+        world.cut(sender, leader)
+
+
+Strike = Callable[[World, Node], None]
+AMBUSHES: Mapping[FaultKind, tuple[type[Control], Strike]] = {
+    "holder": (Hold, _end),
+    "owner": (Ready, _owner),
+    "ranks": (Ready, _crash),
+    "deaf": (Ready, _deafen),
+    "ack": (Appended, _unheard),
+}
+"""They wait for a message, and strike who sent it."""
+assert {*ACTIONS, *TRAPS, *AMBUSHES, "join", "leader"} == set(KINDS)

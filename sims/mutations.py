@@ -230,12 +230,12 @@ ROUND_MUTANTS = (
         ),
     ),
     Mutant(
-        "the-last-slice-stays",
-        "A restarted peer's second contribution is mixed with its first one.",
+        "commits-whom-an-attempt-left-out",
+        "Who was silent is listed as counted, and rebases as if it were: its work is lost.",
         Edit(
-            Holdings.add_slice,
-            "return held.setdefault(contributor.peer, contributor) == contributor",
-            "held[contributor.peer] = contributor; return True",
+            Leader._next_commit,
+            "reports.ready[peer] for peer in plan.roster",
+            "reports.ready[peer] for peer in sorted(reports.ready)",
         ),
     ),
     Mutant(

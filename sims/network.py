@@ -73,6 +73,12 @@ class Network:
         """Can a connection be made? It takes both ways."""
         return all(now >= until for until in self.line(one, other).stalled_until.values())
 
+    def let_in(self, peer: PeerId) -> None:
+        """It hears everybody again; what was on its way before comes when it was to come."""
+        for ends, line in self._lines.items():
+            for other in set(ends) - {peer} if peer in ends else ():
+                line.stalled_until.pop(other, None)
+
     def heal(self) -> None:
         """Everything gets through again."""
         for line in self._lines.values():

@@ -47,6 +47,7 @@ class Node:
         self.core = PeerCore(
             me, join=bool(contact), saved=disk.saved, kept=disk.kept, contact=contact
         )
+        self.core.book.compact_entries = world.compact_entries
         self.speed = speed
         """Seconds an inner step takes."""
         self.alive = True
@@ -62,6 +63,8 @@ class Node:
         """The outer parameter."""
         self.corrupt = False
         """Something changed the parameter behind our back."""
+        self.corrupt_at = 0
+        """The round after which it did."""
         self.lies = False
         """The next state that we serve is wrong."""
         self.store = Store()
@@ -106,6 +109,7 @@ class Node:
         self.world.record(self, event, value, commands)
         if isinstance(event, (v.SliceReceived, v.ResultReceived)):
             self._keep(event, value, commands)
+        self.world.checkers.handled(self, event, commands)
         for command in commands:
             self._do(command)
 
@@ -168,6 +172,7 @@ class Node:
             case c.Applied(entry=entry, index=index):
                 if isinstance(entry, e.Restore):
                     self._crashed = True  # What its ranks did since belongs to no lineage.
+                world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, self.core.members.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
@@ -264,7 +269,7 @@ class Node:
     def _checkpoint(self, round_: int, digest: str, *, now: bool = False) -> None:
         members = self.core.members
         remaining = members.remaining_at(round_)
-        due = now or round_ % self.world.checkpoint_every == 0
+        due = now or round_ % self.disk.checkpoint_every == 0
         if self.corrupt or remaining is None or not due:
             return
         ahead = [x for x in members.commits.get(0, ()) if x.round > round_]
@@ -276,6 +281,7 @@ class Node:
         self.give(v.Checkpointed(kept))
 
     def _send(self, to: PeerId, message: Control) -> None:
+        self.world.sent(self, to, message)
         if self.world.random.random() < 0.1:
             decoded = wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX)
             assert decoded == message
@@ -293,7 +299,7 @@ class Node:
         shown = (int(delta), int(model.fold(-work.moved))) if model.exact else (0, 0)
         made = Contribution(self.peer, shown[0], work.first, work.last, shown[1])
         self.world.checkers.encoded(manifest, made)
-        self.world.checkers.accounting.encoded(self, manifest, round_, work.samples)
+        self.world.checkers.samples.encoded(self, manifest, round_, work.samples)
         self.give(v.Encoded(0, round_, manifest))
 
     def _reduce(self, command: c.ReducePart) -> None:

@@ -13,6 +13,10 @@ from sims.models import Value
 
 SliceKey = tuple[int, int, int, PeerId]
 """(round, view, part, contributor), as the real shell has it: not the attempt."""
+HICCUPS, HICCUP_S = 0.03, 0.3
+"""So often a disk takes so much longer: others have answered before we know our own vote."""
+COMPACT_ENTRIES = (8, 32, 512)
+"""A seed's log has about a hundred: in some seeds it must become a snapshot again and again."""
 
 
 @dataclass(slots=True)
@@ -50,7 +54,18 @@ class Disk:
     kept: Kept | None = None
     outer: Value = 0
     """The state that `kept` is about."""
+    checkpoint_every: int = 1
+    """Each node's own choice, in rounds: after a crash, some have more than others."""
     full_until: float = 0.0
+
+    def holds(self, index: int, term: int | None) -> bool:
+        """Is the entry of this index and term there for good, or in a snapshot? `term` None: of
+        any."""
+        saved = self.saved
+        base = saved.snapshot.index if saved is not None and saved.snapshot is not None else 0
+        if saved is None or index > base + len(saved.entries):
+            return False
+        return index <= base or term in (None, saved.entries[index - base - 1].term)
 
     def write(self, persist: c.Persist) -> None:
         old = self.saved

@@ -83,7 +83,7 @@ def run_seed(
         world.run(until_s=SAFETY_S + LIVENESS_S)
     except (AssertionError, LookupError, ValueError, LowcommError):
         violations = traceback.format_exc().splitlines()[-8:]
-    world.checkers.accounting.at_the_end(world.nodes.values())
+    world.checkers.ended(world)
     violations += [*world.checkers.violations, *_unfinished(world)]
     return SeedResult(
         seed=seed,
@@ -110,7 +110,10 @@ def _unfinished(world: World) -> list[str]:
         if world.finished:
             allowed.add("alone")  # It came, or slept, while the run ended without it.
         if node.alive and node.outcome not in allowed:
-            late = not node.outcome and world.finished and not _belongs(world, peer)
+            # It came, or came back, when all others were gone: nobody tells it any more.
+            alone = node.core.me.incarnation > 1 and not node.core.raft.commit_index
+            ended = not node.outcome and world.finished
+            late = ended and (alone or not _belongs(world, peer))
             if not late:
                 wait = describe(node.core, world.now)
                 found.append(f"{peer} did not finish: {node.outcome} {node.why} {wait}")

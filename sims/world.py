@@ -17,14 +17,14 @@ from protocols import events as v
 from protocols.config import ProtocolConfig
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Version
-from protocols.messages import Kept
+from protocols.messages import Appended, Control, Hold, Kept, Ready
 from protocols.roles import Role
 from sims.checkers import Checkers
 from sims.dialling import Dialling
 from sims.models import Model, Modular, Value
 from sims.network import Network
 from sims.nodes import STEP_SAMPLES, Node, state_digest
-from sims.stores import Disk
+from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, Disk
 
 FRAGMENT_ELEMENTS = 3 << 18
 """Big enough for three parts; nobody allocates it."""
@@ -36,6 +36,7 @@ RULES = ProtocolConfig(
     round_grace_s=8.0,
     reduction_timeout_s=6.0,
     transfer_timeout_s=10.0,
+    lonely_after_s=1e6,  # Forks have worlds of their own: here there is one log.
 )
 
 
@@ -64,9 +65,10 @@ class World:
         self.busy_until = float("inf")
         """Until then somebody may come, though nobody lives."""
         self._coming_back: set[PeerId] = set()
-        self.checkpoint_every = self.random.choice([1, 3, 8])
         self.samples_ahead = [2, 4, 8][seed % 3] * inner_steps * STEP_SAMPLES
         self.initial_digest = ""
+        self.compact_entries = random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
+        """A peer's log becomes a snapshot when it is somewhat longer."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
         self.dialling = Dialling(self)
@@ -79,6 +81,8 @@ class World:
         """Where every event and every command goes, if anywhere."""
         self.traps: dict[str, int] = {}
         """Faults that wait for the next state transfer: how many of each kind."""
+        self.ambush: Callable[[Node, Control], None] | None = None
+        """Called with (sender, message) for what a fault may wait for."""
         self.spring: Callable[[str, Node, Node], None] | None = None
         """Called with (kind, joiner, donor) when a trap goes off."""
         self._by_address: dict[str, PeerId] = {}
@@ -179,7 +183,8 @@ class World:
         """No more faults; a majority of the voters lives, so that the run can go on."""
         self.busy_until = self.now + 30.0
         self.traps.clear()
-        self.spring = None
+        self.spring = self.ambush = None
+        self.checkers.healed(self)
         self.network.heal()
         for disk in self.disks.values():
             disk.full_until = 0.0
@@ -211,7 +216,9 @@ class World:
 
     def _start(self, me: Identity) -> Node:
         first = next(iter(self.disks), me.peer)
-        disk = self.disks.setdefault(me.peer, Disk())
+        if me.peer not in self.disks:
+            self.disks[me.peer] = Disk(checkpoint_every=self.random.choice([1, 3, 8]))
+        disk = self.disks[me.peer]
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if me.peer in self.nodes:
@@ -219,6 +226,7 @@ class World:
         contact = "" if founds else self._way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
+        self.checkers.woke(node)
         self._by_address[me.address] = me.peer
         if founds:
             self._found(node)
@@ -299,9 +307,16 @@ class World:
             deliver = partial(receiver.give, event, value)
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver)
 
+    def sent(self, node: Node, to: PeerId, message: Control) -> None:
+        """Something is about to leave a peer."""
+        self.checkers.sent(node, to, message)
+        if self.ambush is not None and isinstance(message, Appended | Hold | Ready):
+            self.ambush(node, message)
+
     def sync_s(self) -> float:
-        """What the disk takes."""
-        return self._sync_s * self.random.uniform(0.5, 2.0)
+        """What the disk takes; now and then something else keeps it busy."""
+        busy_s = HICCUP_S if self.random.random() < HICCUPS else 0.0
+        return busy_s + self._sync_s * self.random.uniform(0.5, 2.0)
 
     def transfer_s(self) -> float:
         return self.random.choice([0.05, 0.5, 3.0])

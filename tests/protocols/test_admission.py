@@ -7,12 +7,16 @@ import pytest
 from protocols import entries as e
 from protocols import messages as m
 from protocols.admission import Admission
+from protocols.closing import Closing
 from protocols.ids import PeerId, Version, digest_text
+from protocols.leader import Leader
 from protocols.membership import Membership
+from protocols.raft import Raft
 from protocols.reports import Reports
 from tests.protocols.led import Led, a_rests, last, leading, of, say, three, written
 from tests.protocols.scenes import (
     BORDERS,
+    RULES,
     START,
     A,
     B,
@@ -276,3 +280,36 @@ def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
     assert admission.next_entry(2.0) is None, "of a cut in the old lineage"
     admission.caught_up[B] = caught_up(B, members.index, incarnation=2)
     assert admission.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
+
+
+def test_who_has_its_state_asks_a_new_leader_only_for_a_place() -> None:
+    """Simulated: after a Restore and an election nobody was a member any more, and nobody asked."""
+    admission = hopeless()
+    admission.kept[B] = kept(admission.members, 2, tokens=200)
+    admission.restore(0.0, patience_s=1.0)
+    restore = admission.restore(1.0, patience_s=1.0)
+    assert restore is not None
+    members = admission.members
+    members.apply(e.LogEntry(members.index + 1, 1, restore))
+    elected = Admission(A, members, Reports(A, members))
+    elected.caught_up[B] = caught_up(B, members.index, incarnation=2)
+    assert elected.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
+    assert elected.next_entry(2.0) is None, "and no cut"
+    assert elected.joins == {}
+
+
+def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
+    """Simulated: one Restore followed the other, thousands of them, each to the same checkpoint."""
+    admission = hopeless()
+    members = admission.members
+    restore = e.Restore(
+        members.lineage, kept(members, 2, tokens=200).versions, 20, 200, (), 0, False, salt=1
+    )
+    members.apply(e.LogEntry(members.index + 1, 1, restore))
+    closing = Closing(A, members)
+    leader = Leader(A, members, RULES, admission.reports, admission, Raft(A), closing)
+    for peer in (A, B):
+        admission.join(peer, join(peer, incarnation=2), 20.0)
+    admission.kept[C] = m.Kept(members.branches[0].lineage, restore.versions, 20, 200)
+    assert leader.next_entry(20.0) is None
+    assert isinstance(leader.next_entry(20.0 + RULES.silence_timeout_s), e.Restore)

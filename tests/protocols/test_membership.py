@@ -198,6 +198,14 @@ def test_a_restore_voids_what_came_after_its_cut_and_nobody_goes() -> None:
     assert members.restored_index == 9
 
 
+def test_who_is_back_from_its_own_checkpoint_counts_only_in_later_views() -> None:
+    """Simulated: no cut said that it is another life, and owners had slices of the earlier one."""
+    back = e.Member(info(B, 1, incarnation=2))
+    members = read(*JOINED, restore(0), view(1, A, B), back, view(2, A, B, first_round=2))
+    assert (members.counts(B, 1), members.counts(B, 2)) == (False, True)
+    assert members.counts(A, 1)
+
+
 def test_a_kept_cut_counts_if_the_run_still_stands_on_it() -> None:
     """Not what a Restore took back, though its round may have the same number."""
     before = read(*JOINED, view(1, A, B), commit(1), commit(2))

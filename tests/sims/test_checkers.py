@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from protocols import entries as e
+from protocols import messages as m
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
+from sims.nodes import Node
 from sims.world import World
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
@@ -184,3 +186,119 @@ def test_nothing_may_pile_up() -> None:
     world.checkers.memory(node)
     size = len(node.store.results)
     assert world.checkers.violations == [f"{node.peer} keeps {size} results"]
+
+
+def test_a_run_does_not_go_back_to_what_it_took_back() -> None:
+    """Round 1 was made, taken back, and not made again: its old state is no state of the run."""
+    checkers = fed()
+    checkers.applied(A, OURS, 2, commit(1))
+    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.applied(A, THEIRS, 3, back_to(0))
+    assert checkers.violations == []
+    checkers.applied(A, 4, 4, back_to(1, digest_text("y")))
+    assert checkers.violations == ["restored to round 1, which never was"]
+
+
+def test_the_log_names_no_state_that_is_not_the_runs() -> None:
+    checkers = fed()
+    checkers.applied(A, OURS, 2, replace(commit(1), previous_state_digest=X))
+    assert checkers.violations == []
+    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.applied(A, OURS, 3, replace(commit(2), previous_state_digest=X, contributors=()))
+    assert "the log says that round 1 led to" in checkers.violations[0]
+
+
+def settled() -> tuple[World, Node, Node]:
+    """(the world, its leader, a follower) of a run in which nothing fails."""
+    world = World(9, peers=3, outer_steps=30)
+    world.run(until_s=8.0)
+    (leader,) = world.leaders
+    follower = next(node for node in world.live if node is not leader)
+    assert world.checkers.violations == []
+    return world, leader, follower
+
+
+def test_a_vote_is_given_once_and_only_when_the_disk_knows() -> None:
+    world, leader, follower = settled()
+    term = leader.core.raft.term
+    world.checkers.sent(follower, leader.peer, m.Voted(term, True, pre=False))
+    world.checkers.sent(follower, B, m.Voted(term, True, pre=False))
+    found = " | ".join(world.checkers.violations)
+    assert f"{follower.peer} votes for {B} in term {term} before its disk knows" in found
+    assert f"votes for {B} in term {term}, and did for {leader.peer}" in found
+
+
+def test_nobody_stands_unasked_nor_helps_to_unseat_a_leader_that_it_hears() -> None:
+    world, leader, follower = settled()
+    term = leader.core.raft.term + 1
+    world.checkers.elections.asked_or_voted(follower, leader.peer, m.Vote(term, 9, 1, False, False))
+    assert "for which few would vote" in world.checkers.violations.pop()
+    world.checkers.sent(follower, B, m.Voted(term, True, pre=True))
+    assert "hears" in world.checkers.violations.pop()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_what_is_acknowledged_is_on_the_disk(ahead: int) -> None:
+    world, leader, follower = settled()
+    raft = follower.core.raft
+    answer = m.Appended(raft.term, True, raft.log.last_index + ahead)
+    world.checkers.sent(follower, leader.peer, answer)
+    assert len(world.checkers.violations) == ahead
+
+
+def test_an_acknowledgement_is_for_who_leads() -> None:
+    world, _, follower = settled()
+    raft = follower.core.raft
+    world.checkers.sent(follower, B, m.Appended(raft.term, True, raft.log.last_index))
+    assert "who does not lead term" in world.checkers.violations[0]
+
+
+def test_a_life_begins_with_what_its_disk_has() -> None:
+    world, _, follower = settled()
+    follower.core.raft.term -= 1
+    world.checkers.woke(follower)
+    assert "wakes in term" in world.checkers.violations[0]
+
+
+def test_what_is_applied_is_on_the_disks_of_a_majority() -> None:
+    world, leader, _ = settled()
+    log = leader.core.raft.log
+    entry = log.append(e.Elected(leader.peer), term=leader.core.raft.term)
+    world.checkers.survives(leader, entry.index, entry.body)
+    assert world.checkers.violations == [
+        f"{leader.peer} applies entry {entry.index}, which only [] have"
+    ]
+
+
+def test_results_stay_until_they_may_go() -> None:
+    world, leader, _ = settled()
+    committed = leader.core.members.committed(0)
+    world.checkers.decisions.released(leader, committed - 2)
+    assert world.checkers.violations == []
+    world.checkers.decisions.released(leader, committed - 1)
+    assert "drops the result" in world.checkers.violations[0]
+
+
+def test_a_peer_contributes_to_a_round_once_and_in_one_life() -> None:
+    world, _, follower = settled()
+    for _ in range(2):
+        world.checkers.accounting.contributed(follower, 99)
+    assert world.checkers.violations == [f"{follower.peer} contributes to round 99 a second time"]
+    stamp = replace(STAMP, view=99)
+    world.checkers.accounting.offered(follower, stamp)
+    world.restart(follower)
+    world.run(until_s=world.now + 5.0)
+    world.checkers.accounting.offered(world.nodes[follower.peer], stamp)
+    assert "in its lives 1 and 2" in world.checkers.violations[1]
+
+
+def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
+    world = World(9, peers=3, outer_steps=10)
+    world.run(until_s=90.0)
+    node = next(iter(world.nodes.values()))
+    node.corrupt, node.corrupt_at = True, 7
+    world.checkers.ended(world)
+    assert world.checkers.violations == []
+    node.corrupt_at = 6
+    world.checkers.ended(world)
+    assert "corrupted 4 rounds ago" in world.checkers.violations[0]

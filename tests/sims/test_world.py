@@ -174,7 +174,7 @@ def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
 def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
     """Term, log and vote come back; the state is that of a checkpoint, in a new lineage."""
     world = calm(outer_steps=30)
-    world.run(until_s=6.0)
+    world.run(until_s=8.0)
     reached, nodes = commits(world), list(world.nodes.values())
     assert reached > 2
     for node in nodes:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
+from protocols import samples as s
 from protocols.ids import PeerId
-from protocols.samples import Samples, count
 
 if TYPE_CHECKING:
     from sims.nodes import Node
@@ -36,7 +36,7 @@ class Made:
     """The newest one when its maker went away: no later one counts it."""
 
 
-class Accounting:
+class Samples:
     """Fed with each entry of the log once, in order; appends to `violations`."""
 
     def __init__(self, violations: list[str]) -> None:
@@ -104,7 +104,7 @@ class Accounting:
         self._found(f"{node.peer} takes for committed what is not, or not so", listed ^ spent)
         holders = [x.samples for x in ledger.held.values()]
         holders += [ledger.free, *(gone.held.samples for gone in ledger.gone)]
-        if sum(map(count, holders)) != count(remaining.samples):
+        if sum(map(s.count, holders)) != s.count(remaining.samples):
             self._violations.append(f"two hold the same samples in the ledger of {node.peer}")
         for gone in ledger.gone:
             if gone.until <= round_ and gone.held.peer not in self._roster():
@@ -172,5 +172,5 @@ class Accounting:
             self._violations.append(f"{what}: {len(samples)} samples ({shown}, ...)")
 
 
-def _numbers(samples: Samples) -> set[int]:
+def _numbers(samples: s.Samples) -> set[int]:
     return {number for one in samples for number in range(one.start, one.stop)}

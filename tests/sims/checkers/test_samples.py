@@ -8,7 +8,7 @@ import pytest
 from protocols import entries as e
 from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, Version, digest_text
 from protocols.samples import Grant, Remaining, SampleRange, Samples
-from sims.accounting import Accounting
+from sims.checkers import samples as checker
 
 A, B = PeerId("a.00000000"), PeerId("b.00000001")
 RUN = 7
@@ -33,8 +33,8 @@ class Story:
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self.accounting = Accounting(self.found)
-        self.accounting.began(RUN)
+        self.samples = checker.Samples(self.found)
+        self.samples.began(RUN)
         self.view(1, A, B)
         self.leases(A, (0, 20))
         self.leases(B, (20, 40))
@@ -47,11 +47,11 @@ class Story:
         self.reads(e.Lease((Grant(peer, ranges(*pairs)),)))
 
     def reads(self, entry: e.Entry) -> None:
-        self.accounting.applied(RUN, entry)
+        self.samples.applied(RUN, entry)
 
     def makes(self, peer: PeerId, round_: int, *samples: int, life: int = 1) -> None:
         manifest = digest_text(f"{peer} {round_} {life}")
-        self.accounting.encoded(node(peer, life), manifest, round_, list(samples))
+        self.samples.encoded(node(peer, life), manifest, round_, list(samples))
 
     def commits(self, round_: int, **said: tuple[int, int]) -> None:
         """Of the first lives of those that are named: one range each."""
@@ -159,13 +159,13 @@ def test_a_restore_goes_back_to_what_was_committed_then() -> None:
     story.commits(2, a=(10, 20))
     right = Remaining(40, ranges((10, 40)))
     restore = e.Restore(RUN, (Version(0, 1, ""),), 0, 0, (), 0, False, 0, right)
-    story.accounting.restored(RUN, 8, restore)
+    story.samples.restored(RUN, 8, restore)
     story.leases(B, (10, 20))
     assert story.found == []
     wrong = e.Restore(
         RUN, (Version(0, 1, ""),), 0, 0, (), 0, False, 0, Remaining(40, ranges((20, 40)))
     )
-    story.accounting.restored(RUN, 9, wrong)
+    story.samples.restored(RUN, 9, wrong)
     assert story.found == [
         "restored to round 1 with other samples: 10 samples (10, 11, 12, 13, 14, ...)"
     ]

@@ -1,0 +1,183 @@
+"""What must hold in every run, whatever fails: one module per promise of design.md section 2.
+
+`Checkers` is fed by the world as things happen and asks each of them; `violations` is what was
+found. A violation is a line of text; the world that produced it prints the story and the seed.
+I7 (convergence) is no property of one run in arithmetic modulo a prime: nobody checks it here.
+Must NOT change what a run does, nor draw from its random source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.ids import PeerId, Stamp
+from sims.checkers.accounting import PRIME, Accounting, Contribution
+from sims.checkers.agreement import Agreement
+from sims.checkers.containment import KEPT_MAX, Containment
+from sims.checkers.decisions import Decisions
+from sims.checkers.durability import Durability
+from sims.checkers.elections import Elections
+from sims.checkers.fencing import Fencing
+from sims.checkers.progress import Progress
+from sims.checkers.samples import Samples
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+    from sims.world import World
+
+__all__ = ["KEPT_MAX", "PRIME", "Checkers", "Contribution"]
+
+
+class Checkers:
+    """One of each, over one list of violations."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        found = self.found
+        self.agreement = Agreement(found)
+        self.accounting = Accounting(found, self.agreement)
+        self.fencing = Fencing(found)
+        self.progress = Progress(found)
+        self.durability = Durability(found)
+        self.elections = Elections(found)
+        self.decisions = Decisions(found)
+        self.containment = Containment(found)
+        self.samples = Samples(self.violations)
+
+    def found(self, text: str) -> None:
+        self.violations.append(text)
+
+    # What others read or set ----------------------------------------------------------------
+
+    @property
+    def log(self) -> dict[int, e.Entry]:
+        """What was applied by anybody, by index."""
+        return self.agreement.log
+
+    @property
+    def commits(self) -> dict[tuple[int, int], e.Commit]:
+        """By (lineage, round)."""
+        return self.accounting.commits
+
+    @property
+    def restored(self) -> int:
+        """How often the run went back to a checkpoint."""
+        return len(self.agreement.origins)
+
+    @property
+    def corrupted(self) -> bool:
+        """Some state was changed behind a peer's back: it must be named."""
+        return self.containment.corrupted
+
+    @corrupted.setter
+    def corrupted(self, value: bool) -> None:
+        self.containment.corrupted = value
+
+    @property
+    def tainted(self) -> bool:
+        """Somebody who held the true state died before the log named it: nobody can know it now."""
+        return self.agreement.tainted
+
+    @tainted.setter
+    def tainted(self, value: bool) -> None:
+        self.agreement.tainted = value
+
+    # What happens ---------------------------------------------------------------------------
+
+    def woke(self, node: Node) -> None:
+        """A life begins, with what its disk has."""
+        self.durability.woke(node)
+
+    def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
+        """A core took an event, and nothing of what it answered is done yet."""
+        if isinstance(event, v.SliceReceived | v.ResultReceived):
+            self.fencing.received(node, event, commands)
+        elif isinstance(event, v.MessageReceived):
+            self.elections.received(node, event)
+            if isinstance(event.message, m.Have):
+                self.decisions.hears_state(node, event.peer, event.message)
+            elif isinstance(event.message, m.Fetch):
+                self.decisions.asked(node, event.peer, event.message, commands)
+        elif isinstance(event, v.PeerConnected):
+            self.decisions.reconnected(node, event)
+        elif isinstance(event, v.Encoded):
+            self.accounting.contributed(node, event.round)
+        for command in commands:
+            if isinstance(command, c.ReleaseRound):
+                self.decisions.released(node, command.round)
+            elif isinstance(command, c.SendResult):
+                self.decisions.shared(node, command, commands)
+        reign = self.elections.reigns.get(node.peer)
+        if node.core.leads or reign is not None:
+            reign = self.elections.led(node, event, self.agreement.log)
+            if reign is not None:
+                self.decisions.made(node, reign)
+
+    def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
+        """Something leaves a peer."""
+        if isinstance(message, m.Appended):
+            self.durability.acknowledged(node, to, message, self.elections.leaders)
+        elif isinstance(message, m.Vote | m.Voted):
+            self.durability.voted(node, to, message)
+            self.elections.asked_or_voted(node, to, message)
+        elif isinstance(message, m.Have | m.Hold | m.Told):
+            self.decisions.heard(node, to, message)
+        elif isinstance(message, m.Ready):
+            self.accounting.offered(node, message.stamp)
+            self.decisions.offered(node, to, message.stamp)
+
+    def survives(self, node: Node, index: int, entry: e.Entry) -> None:
+        """A peer is about to apply an entry: no crash may take it back."""
+        self.durability.applied(node, index, entry)
+
+    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+        """A peer applies an entry of the log."""
+        if not self.agreement.applied(peer, lineage, index, entry):
+            return
+        self.samples.applied(lineage, entry)
+        if isinstance(entry, e.Run):
+            self.samples.began(lineage)
+        elif isinstance(entry, e.Restore):
+            self.samples.restored(self.agreement.origins.get(lineage, 0), lineage, entry)
+        if isinstance(entry, e.Run | e.Restore):
+            self.accounting.began(lineage, entry)
+        elif isinstance(entry, e.Commit):
+            self.accounting.committed(lineage, entry)
+
+    def encoded(self, manifest: str, made: Contribution) -> None:
+        """A peer's ranks contributed."""
+        self.accounting.encoded(manifest, made)
+
+    def means(self, stamp: Stamp, means: set[int]) -> None:
+        """A peer makes the outer step of a round."""
+        self.accounting.means(stamp, means)
+
+    def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
+        """A peer arrived at a state."""
+        self.agreement.state(peer, lineage, round_, digest)
+
+    def dropped(self, peer: PeerId, first: int, last: int) -> None:
+        """Ranks begin again from the outer state."""
+        self.accounting.dropped(peer, first, last)
+
+    def memory(self, node: Node) -> None:
+        """A peer applied a round: a good time to look at what it keeps."""
+        self.containment.memory(node)
+
+    def note(self, kind: str, text: str) -> None:
+        """A core found something worth a person's attention."""
+        self.containment.note(kind, text)
+
+    def healed(self, world: World) -> None:
+        """No faults from now on."""
+        self.progress.healed(world)
+
+    def ended(self, world: World) -> None:
+        """The run is over, one way or the other."""
+        self.progress.ended(world)
+        self.samples.at_the_end(world.nodes.values())

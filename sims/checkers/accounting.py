@@ -1,0 +1,116 @@
+"""I2, I5 and I10: a round is what its commit lists, and each inner step counts once or not at all.
+
+Must NOT compare peers with each other (agreement.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protocols import entries as e
+from protocols.ids import PeerId, Stamp
+from sims.checkers.agreement import Agreement
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+PRIME = (1 << 61) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What a peer encoded: steps [first, last) of all that it ever made, worth `delta`."""
+
+    peer: PeerId
+    delta: int
+    first: int
+    last: int
+    expected: int
+    """What these steps are worth, added up one by one."""
+
+
+class Accounting:
+    """Of every step of every peer."""
+
+    def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
+        self.commits: dict[tuple[int, int], e.Commit] = {}
+        """By (lineage, round)."""
+        self._found = found
+        self._agreement = agreement
+        self._contributions: dict[str, Contribution] = {}
+        """By manifest."""
+        self._contributed: set[tuple[PeerId, int, int, int]] = set()
+        """(peer, incarnation, lineage, round)."""
+        self._lives: dict[tuple[PeerId, int, int], int] = {}
+        """By (peer, lineage, view): in which life it contributed to rounds of this view."""
+        self._counted: dict[PeerId, int] = {}
+        """How many steps of a peer are counted, or given up before ones that are."""
+        self._counted_at: dict[tuple[int, int], dict[PeerId, int]] = {}
+        """By (lineage, round)."""
+
+    def encoded(self, manifest: str, made: Contribution) -> None:
+        """A contribution holds exactly the steps since the last counted one (rebase, I5)."""
+        self._contributions[manifest] = made
+        if made.delta != made.expected:
+            self._found(
+                f"{made.peer} contributes {made.delta}, its steps add up to {made.expected}"
+            )
+
+    def contributed(self, node: Node, round_: int) -> None:
+        """A life contributes to a round once: owners would sum other bytes than the commit says."""
+        me = node.core.me
+        key = (me.peer, me.incarnation, node.core.members.lineage, round_)
+        if key in self._contributed:
+            self._found(f"{me.peer} contributes to round {round_} a second time")
+        self._contributed.add(key)
+
+    def offered(self, node: Node, stamp: Stamp) -> None:
+        """A view counts one life of a peer: owners may still have what an earlier one sent."""
+        me = node.core.me
+        life = self._lives.setdefault((me.peer, stamp.lineage, stamp.view), me.incarnation)
+        if life != me.incarnation:
+            self._found(
+                f"{me.peer} contributes in its lives {life} and {me.incarnation} to {stamp}"
+            )
+
+    def began(self, lineage: int, entry: e.Run | e.Restore) -> None:
+        """A lineage begins; what was counted after its cut is not."""
+        if isinstance(entry, e.Run):
+            self._counted_at[lineage, 0] = {}
+            return
+        (version,) = entry.versions
+        origin = self._agreement.origins.get(lineage, 0)
+        before = self._counted_at.get((origin, version.round), {})
+        self._counted = dict(before)
+        self._counted_at[lineage, version.round] = dict(before)
+
+    def committed(self, lineage: int, commit: e.Commit) -> None:
+        """Each inner step is counted at most once (I10)."""
+        if (lineage, commit.round) in self.commits:
+            self._found(f"round {commit.round} is committed twice")
+        self.commits[lineage, commit.round] = commit
+        for term in commit.contributors:
+            made = self._contributions[term.manifest]
+            counted = self._counted.get(term.peer, 0)
+            if made.first < counted or made.last - made.first != term.steps:
+                self._found(
+                    f"round {commit.round} counts steps {made.first} to {made.last} of "
+                    f"{term.peer}, {counted} are counted already"
+                )
+            self._counted[term.peer] = made.last
+        self._counted_at[lineage, commit.round] = dict(self._counted)
+
+    def means(self, stamp: Stamp, means: set[int]) -> None:
+        """A round is applied with exactly the contributions of its commit (I2)."""
+        terms = self.commits[stamp.lineage, stamp.round].contributors
+        total = sum(term.tokens * self._contributions[term.manifest].delta for term in terms)
+        expected = total * pow(sum(term.tokens for term in terms), -1, PRIME) % PRIME
+        if means != {expected}:
+            self._found(f"round {stamp.round} applied as {means}, its commit says {expected}")
+
+    def dropped(self, peer: PeerId, first: int, last: int) -> None:
+        """Live ranks start again from the outer state: their steps must be in it (I5)."""
+        if first < last and self._counted.get(peer, 0) < last:
+            self._found(f"steps {first} to {last} of {peer} are thrown away")

@@ -1,0 +1,48 @@
+"""I9, containment: nothing grows with the run, and nobody is blamed without a reason.
+
+Must NOT count bytes: what a peer keeps by round are names and numbers here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+KEPT_MAX = 64
+"""Of anything that a peer keeps by round. Healthy runs stay far below."""
+
+
+class Containment:
+    """Of each peer by itself."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self.corrupted = False
+        """Some state was changed behind a peer's back: it must be named."""
+        self._found = found
+
+    def memory(self, node: Node) -> None:
+        """Nothing grows with the length of the run (the log does)."""
+        store, core = node.store, node.core
+        sizes = {
+            "slices": len(store.slices),
+            "results": len(store.results),
+            "encoded": len(store.encoded),
+            "slice names": sum(len(r.held.slices) for r in core.rounds),
+            "result names": sum(len(r.held.results) for r in core.rounds),
+            "rounds done": sum(len(r.done) for r in core.rounds),
+            "views": len(core.members.views),
+            "ranges of samples": len(core.members.ledger.remaining.samples),
+            "waiting for the disk": len(core.raft.disk.waiting) // 16,
+            "reports": len(core.office.leader.reports.rounds) if core.office else 0,
+        }
+        for what, size in sizes.items():
+            if size > KEPT_MAX:
+                self._found(f"{node.peer} keeps {size} {what}")
+
+    def note(self, kind: str, text: str) -> None:
+        """Nobody misbehaves in a world without liars, nor differs without a reason."""
+        if kind == "misbehaviour" or (kind == "diverged" and not self.corrupted):
+            self._found(f"{kind}: {text}")

@@ -1,0 +1,241 @@
+"""I2 and I5: what a leader writes down rests on what peers hold and said, and on no rumour.
+
+Also what peers owe each other for it: results go to everybody who shall receive them, and stay
+until they may go. Must NOT ask whether a decision was a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.ids import PeerId, Stamp
+from protocols.rounds import KEEP_ROUNDS
+from sims.checkers.elections import Reign
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+Life = tuple[PeerId, int]
+"""(peer, incarnation)."""
+
+
+class Decisions:
+    """Of every leader, by what the world said to it."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self._found = found
+        self._held: dict[tuple[Stamp, str], set[Life]] = {}
+        """Who said that it holds a result."""
+        self._told: set[tuple[PeerId, int]] = set()
+        """(peer, term): who said that it has told that term's leader everything."""
+        self._ready: dict[tuple[Life, PeerId], tuple[int, Stamp]] = {}
+        """By (who, to whom): the term and the round in which it said that it contributed."""
+        self._reported: dict[tuple[PeerId, int, PeerId], tuple[int, int]] = {}
+        """By (leader, term, peer): (lineage, round) of the state that it heard of."""
+        self._have: dict[Life, tuple[int, int, int]] = {}
+        """(term, lineage, round) of the state that each said last it has."""
+        self._shared: set[tuple[Life, Stamp, int]] = set()
+        """Who sent which result to anybody."""
+
+    # What peers say and do ------------------------------------------------------------------
+
+    def offered(self, node: Node, to: PeerId, stamp: Stamp) -> None:
+        """A peer says that it contributed."""
+        me = node.core.me
+        self._ready[(me.peer, me.incarnation), to] = node.core.raft.term, stamp
+
+    def hears_state(self, node: Node, peer: PeerId, have: m.Have) -> None:
+        """A leader learns where a peer is."""
+        self._reported[node.peer, node.core.raft.term, peer] = have.lineage, have.round
+
+    def reconnected(self, node: Node, event: v.PeerConnected) -> None:
+        """Nothing that an earlier life said holds for this one."""
+        office = node.core.office
+        known = office.head.receivers.get(event.peer) if office is not None else None
+        if office is None or known is None or known.incarnation >= event.incarnation:
+            return
+        for reports in office.leader.reports.rounds.values():
+            if event.peer in {*reports.ready, *reports.holds, *reports.waiting}:
+                self._found(f"{node.peer} believes what an earlier life of {event.peer} said")
+
+    def heard(self, node: Node, to: PeerId, message: m.Have | m.Hold | m.Told) -> None:
+        """A report leaves a peer."""
+        me, core = node.core.me, node.core
+        life = (me.peer, me.incarnation)
+        if isinstance(message, m.Have):
+            self._have[life] = core.raft.term, message.lineage, message.round
+            return
+        if isinstance(message, m.Told):
+            self._told.add((me.peer, message.term))
+            version = core.rounds[0].version if core.rounds else -1
+            known = self._have.get(life, (0, 0, 0))
+            if version >= 0 and known != (message.term, core.members.lineage, version):
+                self._found(f"{me.peer} has told all in term {message.term}, but not its state")
+            self._told_round(node, to, message.term)
+            return
+        stamp = message.stamp
+        self._held.setdefault((stamp, message.result_digest), set()).add((me.peer, me.incarnation))
+        version = node.core.rounds[stamp.fragment].version
+        if stamp.lineage == node.core.members.lineage and version < stamp.round - 1:
+            self._found(f"{me.peer} holds round {stamp.round} and is at {version} itself")
+
+    def _told_round(self, node: Node, to: PeerId, term: int) -> None:
+        """Who waits for a round has said so to the leader of this term."""
+        core, me = node.core, node.core.me
+        plan = core.members.open_plan(0)
+        if plan is None or to not in core.members.receivers or core.rounds[0].version < 0:
+            return
+        given = core.rounds[0].given
+        counts = me.peer in plan.roster and core.members.counts(me.peer, plan.stamp.view)
+        if given is None or given.round != plan.stamp.round or not (given.manifest and counts):
+            return
+        if self._ready.get(((me.peer, me.incarnation), to)) != (term, plan.stamp):
+            self._found(f"{me.peer} has told all in term {term}, but not that it contributed")
+
+    def released(self, node: Node, round_: int) -> None:
+        """A result goes when the log is far enough beyond it, whatever its holder has done."""
+        committed = node.core.members.committed(0)
+        if round_ > max(0, committed - KEEP_ROUNDS):
+            self._found(f"{node.peer} drops the result of round {round_} of {committed}")
+
+    def shared(self, node: Node, command: c.SendResult, commands: Sequence[c.Command]) -> None:
+        """A part's owner gives its result to everybody who shall receive it."""
+        core, stamp, part = node.core, command.stamp, command.part
+        key = ((core.me.peer, core.me.incarnation), stamp, part)
+        plan = core.members.open_plan(stamp.fragment)
+        if key in self._shared or plan is None or plan.stamp != stamp:
+            return
+        self._shared.add(key)
+        if plan.parts.owners[part] != node.peer:
+            return
+        to = {
+            other.peer
+            for other in commands
+            if isinstance(other, c.SendResult) and (other.stamp, other.part) == (stamp, part)
+        }
+        left_out = (core.links.up & core.members.receivers.keys()) - to
+        if left_out:
+            self._found(f"{node.peer} does not send a result of {stamp.round} to {left_out}")
+
+    def asked(
+        self, node: Node, sender: PeerId, fetch: m.Fetch, commands: Sequence[c.Command]
+    ) -> None:
+        """Whoever receives a run's results gets one that it lacks from any holder."""
+        core, stamp = node.core, fetch.stamp
+        here = (stamp, fetch.part) in node.store.results and sender in core.members.receivers
+        answered = any(isinstance(x, c.SendResult) and x.peer == sender for x in commands)
+        if here and not answered and stamp.lineage == core.members.lineage:
+            self._found(
+                f"{node.peer} has what {sender} lacks of round {stamp.round}, and is silent"
+            )
+
+    # What leaders write down ----------------------------------------------------------------
+
+    def made(self, node: Node, reign: Reign) -> None:
+        """Look at what a leader appended since we looked last."""
+        log, seen = node.core.raft.log, reign.seen
+        if log.last_index <= seen:
+            return
+        reign.seen = log.last_index
+        fresh = [entry.body for entry in log.since(max(seen, log.base) + 1)]
+        self._one_voter(node)
+        for position, body in enumerate(fresh):
+            match body:
+                case e.Commit():
+                    self._is_held(node, reign, body, fresh[position + 1 :])
+                case e.Attempt() | e.View() | e.Restore():
+                    self._is_told(node, reign, body)
+                case e.Left():
+                    self._may_go(node, body.peer, fresh[position + 1 :])
+                case _:
+                    pass
+            if isinstance(body, e.Commit | e.Attempt | e.Restore) or _takes_over(node, body):
+                reign.planned_at = node.world.now
+
+    def _one_voter(self, node: Node) -> None:
+        """Two changes at once, and two majorities need not overlap."""
+        raft = node.core.raft
+        changed: set[PeerId] = set()
+        for entry in raft.log.since(max(raft.commit_index, raft.log.base) + 1):
+            match entry.body:
+                case e.Voter(peer=peer):
+                    changed.add(peer)
+                case e.Left(peer=peer) | e.Lost(peer=peer):
+                    if raft.log.voted_since(peer, max(raft.commit_index, raft.log.base)):
+                        changed.add(peer)
+                case _:
+                    pass
+        if len(changed) > 1:
+            self._found(f"{node.peer} changes the votes of {sorted(changed)} at once")
+
+    def _is_held(
+        self, node: Node, reign: Reign, commit: e.Commit, later: Sequence[e.Entry]
+    ) -> None:
+        """Two live members hold what is committed, or the only one; in time, all who can."""
+        core = node.core
+        if core.office is None or any(isinstance(entry, e.Restore) for entry in later):
+            return
+        head, rounds = core.office.head, core.rounds[commit.fragment]
+        stamp = rounds.fence.stamp_of(commit)
+        said = self._held.get((stamp, commit.result_digest), set())
+        known = core.links.incarnations
+        holding = {peer for peer, life in said if known.get(peer, life) <= life}
+        mine = rounds.held.digest(stamp, len(commit.borders) - 1)
+        if mine == commit.result_digest or rounds.version >= commit.round:
+            holding.add(node.peer)
+        live = head.members.keys() - {x.info.peer for x in later if isinstance(x, e.Member)}
+        if len(holding) < min(2, len(live)):
+            self._found(f"round {commit.round} is committed, and only {sorted(holding)} hold it")
+        patience_s = core.rules.reduction_timeout_s
+        roster = {term.peer for term in commit.contributors}
+        lacking = {peer for peer in roster - holding if head.counts(peer, commit.view)}
+        if lacking and node.world.now < reign.planned_at + patience_s:
+            self._found(f"round {commit.round} is committed at once, and {lacking} lack it")
+
+    def _is_told(self, node: Node, reign: Reign, body: e.Entry) -> None:
+        """A new leader leaves nobody out who had no time to speak to it."""
+        if node.world.now >= reign.began + node.core.rules.election_timeout_s:
+            return
+        core = node.core
+        assert core.office is not None
+        here = core.office.head.members.keys() & core.raft.up
+        silent = {peer for peer in here if (peer, reign.term) not in self._told}
+        if silent:
+            self._found(f"{node.peer} decides {body!r} before it heard {silent}")
+
+    def _may_go(self, node: Node, peer: PeerId, later: Sequence[e.Entry]) -> None:
+        """The last one that has the newest state is kept until another one has it too."""
+        core, gone = node.core, node.world.nodes[peer]
+        if core.office is None or any(isinstance(entry, e.Commit | e.Restore) for entry in later):
+            return
+        head = core.office.head
+        committed = head.committed(0)
+        if not (_has(gone, head.lineage, committed) and gone.running):
+            return
+        told = self._reported.get((node.peer, node.core.raft.term, peer))
+        if told == (head.lineage, committed) and core.rounds[0].version < committed:
+            self._found(f"{peer} may leave, and its leader lacks its state of round {committed}")
+        others = [other for p in head.members if (other := node.world.nodes[p]) is not gone]
+        if not any(_has(other, head.lineage, committed) for other in others if other.running):
+            self._found(f"{peer} may leave, and nobody else has round {committed}")
+
+
+def _takes_over(node: Node, body: e.Entry) -> bool:
+    """A view that changes the open round too, and not only later ones."""
+    return isinstance(body, e.View) and body.first_round[0] <= node.core.members.committed(0) + 1
+
+
+def _has(node: Node, lineage: int, round_: int) -> bool:
+    """The state after a round, or the results that lead there."""
+    core = node.core
+    if not core.rounds or core.members.lineage != lineage:
+        return False
+    rounds = core.rounds[0]
+    return rounds.version >= round_ or (
+        rounds.version >= 0 and any(stamp.round == round_ for stamp in rounds.held.results)
+    )

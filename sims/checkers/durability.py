@@ -1,0 +1,97 @@
+"""I6 and I8: what is said is on the disk of who said it, and what holds is on a majority's.
+
+Then any peer may be killed at any moment. Must NOT look into the memory of a process where its
+disk can be looked at: the process may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from protocols import entries as e
+from protocols import messages as m
+from protocols.ids import PeerId
+from protocols.log import Voters, voters_after
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+
+class Durability:
+    """Of votes, of acknowledgements, and of what was applied."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self._found = found
+        self._applied = 0
+        """Somebody applied the log up to here."""
+        self._voters: Voters = ()
+        """After that entry."""
+        self._acknowledged: dict[tuple[PeerId, int, int], int] = {}
+        """By (peer, incarnation, term): up to where it said that it has the leader's log."""
+
+    def woke(self, node: Node) -> None:
+        """A peer that forgets its term or its vote votes again."""
+        raft, saved = node.core.raft, node.disk.saved
+        if saved is not None and (raft.term, raft.vote) != (saved.term, saved.vote):
+            self._found(
+                f"{node.peer} wakes in term {raft.term} with the vote {raft.vote!r}, "
+                f"its disk has {saved.term} and {saved.vote!r}"
+            )
+
+    def voted(self, node: Node, to: PeerId, message: m.Vote | m.Voted) -> None:
+        """A crash right after this must not take the vote back."""
+        if message.pre:
+            return
+        saved, term = node.disk.saved, message.term
+        if saved is None or saved.term < term:
+            self._found(f"{node.peer} speaks in term {term} before its disk knows of it")
+            return
+        vote = node.peer if isinstance(message, m.Vote) else to if message.granted else ""
+        if vote and saved.term == term and saved.vote != vote:
+            self._found(f"{node.peer} votes for {vote} in term {term} before its disk knows")
+
+    def acknowledged(
+        self, node: Node, to: PeerId, answer: m.Appended, leaders: Mapping[int, PeerId]
+    ) -> None:
+        """It counts as a copy: it is there for good, and it is a copy of this leader's log."""
+        raft = node.core.raft
+        if not answer.matches or answer.term != raft.term:
+            return
+        if leaders.get(answer.term, to) != to:
+            self._found(f"{node.peer} takes entries of {to}, who does not lead term {raft.term}")
+        index = answer.index
+        if not node.disk.holds(index, raft.log.term_at(index)):
+            self._found(f"{node.peer} says that it has entry {index}, and its disk has not")
+        key = (node.peer, node.core.me.incarnation, answer.term)
+        before = self._acknowledged.get(key, 0)
+        if raft.log.last_index < before:
+            self._found(
+                f"{node.peer} had the log up to {before} and now to {raft.log.last_index}, "
+                f"both in term {answer.term}"
+            )
+        self._acknowledged[key] = max(before, index)
+
+    def applied(self, node: Node, index: int, entry: e.Entry) -> None:
+        """What the first peer applies, no election can lose any more."""
+        if index <= self._applied:
+            return
+        log = node.core.raft.log
+        self._applied, self._voters = index, voters_after(self._voters, entry)
+        term = log.term_at(index)
+        have = {peer for peer, disk in node.world.disks.items() if disk.holds(index, term)}
+        # Usually those who vote now have counted it; else who did after one of the entries between,
+        # which may be in a snapshot already.
+        known = (log.voters, node.core.members.voters, self._voters)
+        if any(_is_majority(have, voters) for voters in known):
+            return
+        voters = self._voters
+        for later in log.since(index + 1) if index >= log.base else ():
+            voters = voters_after(voters, later.body)
+            if _is_majority(have, voters):
+                return
+        self._found(f"{node.peer} applies entry {index}, which only {sorted(have)} have")
+
+
+def _is_majority(peers: set[PeerId], voters: Voters) -> bool:
+    return 2 * len(peers.intersection(voters)) > len(voters)

@@ -1,0 +1,37 @@
+"""I3, fencing: bytes that belong to no open round, or to another lineage, are not kept.
+
+Must NOT judge what is dropped: dropping too much shows as a run that does not go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from protocols import commands as c
+from protocols import events as v
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+
+class Fencing:
+    """Looks at each payload that a core did not discard."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self._found = found
+
+    def received(
+        self, node: Node, event: v.SliceReceived | v.ResultReceived, commands: Sequence[c.Command]
+    ) -> None:
+        """The log does not move with a payload: what it says now, it said when this came."""
+        if any(isinstance(command, c.Discard) for command in commands):
+            return
+        stamp, core = event.stamp, node.core
+        if stamp.lineage != core.members.lineage:
+            self._found(f"{node.peer} keeps bytes of lineage {stamp.lineage:x}: {event!r}")
+        elif isinstance(event, v.SliceReceived):
+            if stamp.round <= core.members.committed(stamp.fragment):
+                self._found(f"{node.peer} keeps a contribution to a round that is over: {event!r}")
+        elif stamp.round <= core.rounds[stamp.fragment].version:
+            self._found(f"{node.peer} keeps a result that it has applied: {event!r}")
