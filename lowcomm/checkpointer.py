@@ -25,7 +25,6 @@ from lowcomm.checkpoint import (
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
 from protocols.core import PeerCore
-from protocols.membership import Membership
 from protocols.samples import Remaining
 
 CHECKPOINTS = "checkpoints"
@@ -161,7 +160,7 @@ class Checkpointer:
 def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining) -> Cut:
     members, me = core.members, core.me
     assert members.run is not None
-    inner_step, tokens = _progress(members, replica.version(0)[0])
+    inner_step, tokens = members.progress_at(replica.version(0)[0])
     return Cut(
         log_index=members.index,
         lineage=f"{members.lineage:016x}",
@@ -187,14 +186,6 @@ def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining
         ),
         remaining=remaining,
     )
-
-
-def _progress(members: Membership, round_: int) -> tuple[int, int]:
-    """Committed inner steps and tokens up to this round: the log may be ahead of our state."""
-    ahead = [commit for commit in members.commits.get(0, ()) if commit.round > round_]
-    steps = sum(max((x.steps for x in commit.contributors), default=0) for commit in ahead)
-    tokens = sum(x.tokens for commit in ahead for x in commit.contributors)
-    return members.inner_step - steps, members.tokens - tokens
 
 
 def _layout(replica: Replica) -> Layout:

@@ -272,11 +272,8 @@ class Node:
         due = now or round_ % self.disk.checkpoint_every == 0
         if self.corrupt or remaining is None or not due:
             return
-        ahead = [x for x in members.commits.get(0, ()) if x.round > round_]
-        tokens = members.tokens - sum(t.tokens for x in ahead for t in x.contributors)
-        steps = sum(max((t.steps for t in x.contributors), default=0) for x in ahead)
-        versions = (Version(0, round_, digest),)
-        kept = Kept(members.lineage, versions, members.inner_step - steps, tokens, remaining)
+        versions, progress = (Version(0, round_, digest),), members.progress_at(round_)
+        kept = Kept(members.lineage, versions, *progress, remaining)
         self.disk.kept, self.disk.outer = kept, self.outer
         self.give(v.Checkpointed(kept))
 

@@ -229,6 +229,10 @@ def state_digest(round_: int) -> str:
 class Follower(Scene):
     """A core that follows A, with A's log in hand."""
 
+    def caught_up(self, index: int) -> m.CaughtUp:
+        """The report that the state of an entry is here."""
+        return caught_up(self.core.me.peer, index, incarnation=self.core.me.incarnation)
+
     def __init__(
         self,
         me: PeerId,

@@ -15,7 +15,6 @@ from tests.protocols.scenes import (
     B,
     C,
     Follower,
-    caught_up,
     commit,
     follower,
     info,
@@ -39,12 +38,6 @@ def told(scene: Follower) -> list[m.Control]:
     return [x.message for x in scene.all(c.Send) if x.peer == A and not isinstance(x.message, DULL)]
 
 
-def holds(scene: Follower, index: int) -> m.CaughtUp:
-    """The report that the state of an entry is here."""
-    me = scene.core.me
-    return caught_up(me.peer, index, incarnation=me.incarnation)
-
-
 # Joining --------------------------------------------------------------------------------------
 
 
@@ -64,7 +57,7 @@ def test_a_cut_is_in_the_log_before_the_state_is_asked_for() -> None:
     assert told(scene) == [m.FetchState(index)]
     scene.gets_state()
     assert scene.one(c.AdoptState) == c.AdoptState(index, 0, 0)
-    assert holds(scene, index) in told(scene)
+    assert scene.caught_up(index) in told(scene)
 
 
 def test_whoever_was_there_before_is_dialled() -> None:
@@ -152,11 +145,11 @@ def test_caught_up_is_said_again_if_it_may_have_been_lost() -> None:
     scene.gets_state()
     assert told(scene) == []
     scene.meets(A)
-    assert told(scene) == [holds(scene, index)]
+    assert told(scene) == [scene.caught_up(index)]
     scene.reads(e.Member(info(B, 1)))
     scene.on(v.PeerDisconnected(A, "end of stream"))
     scene.meets(A)
-    assert holds(scene, index) not in told(scene)
+    assert scene.caught_up(index) not in told(scene)
 
 
 def test_a_restarted_peer_takes_no_part_in_what_its_earlier_life_did() -> None:
@@ -206,7 +199,7 @@ def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
     assert scene.one(c.AdoptKept) == c.AdoptKept(0, 1)
     assert [x for x in told(scene) if isinstance(x, m.CaughtUp | m.Join)] == [], "not before"
     scene.on(v.KeptAdopted(0, 1, state_digest(1)))
-    assert holds(scene, index) in told(scene)
+    assert scene.caught_up(index) in told(scene)
     assert (scene.core.rounds[0].version, scene.core.rounds[0].state_digest) == (1, state_digest(1))
     scene.reads(e.Member(info(B, 1, incarnation=2)))
     assert scene.core.standing.is_member
