@@ -42,6 +42,8 @@ class Reign:
     """When each acknowledged something."""
     planned_at: float = 0.0
     """When it last began, or opened or changed a round."""
+    voters: tuple[PeerId, ...] = ()
+    """Of whom a majority must answer."""
 
 
 class Elections:
@@ -173,6 +175,9 @@ class Elections:
         if now < reign.since + patience_s:
             return
         voters = node.core.raft.log.voters
+        if voters != reign.voters:
+            reign.voters, reign.since = voters, now  # Those who answered may vote no more.
+            return
         heard = {p for p, at in reign.heard.items() if now < at + patience_s} | {node.peer}
         if 2 * len(heard.intersection(voters)) <= len(voters):
             self._found(f"{node.peer} leads, and only {sorted(heard)} of {len(voters)} answer")
