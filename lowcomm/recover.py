@@ -59,7 +59,8 @@ class Recovery:
     def write(self) -> None:
         """Do it: the log ends with the fork, safe on the disk. Raises WalError."""
         raft, kept = self._book.raft, self._kept
-        raft.seize(0.0, fork_of(self._book.members, self._me, kept, lonely=False))
+        fork = fork_of(self._book.members, self._me, kept, lonely=False)
+        raft.seize(0.0, fork, after=raft.log.last_index)
         for command in raft.take():
             if isinstance(command, Persist):
                 self._wal.write(command)

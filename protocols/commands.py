@@ -253,6 +253,8 @@ class Applied:
 
     index: int
     entry: Entry
+    lineage: int
+    """Of the run after this entry."""
     counted: bool = False
 
 

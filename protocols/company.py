@@ -135,7 +135,7 @@ class Company:
         """What keeps a company together."""
         match message:
             case OnBranch():
-                self.forks.heard(peer, message)
+                self.forks.heard(peer, message, now)
                 return []
             case Heartbeat() if peer not in self._links.liveness.watched:
                 return [Send(peer, Here())]  # It needs us, though we do not need it.

@@ -54,7 +54,7 @@ class PeerCore:
         self.raft, self.members = self.book.raft, self.book.members
         self.part = Participant(me, self.members, founds=not join, kept=kept)
         self.standing = self.part.standing
-        self.links = Links(contact)
+        self.links = Links(contact, mine=me.address)
         self.relaying = Relaying(self.book, self.links)
         self.government = Government(self.raft, self.members, self.links)
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
@@ -144,7 +144,7 @@ class PeerCore:
         self._awake = True
         known = self.book.known
         for peer, address in known.items():
-            if peer != self.me.peer:
+            if address != self.me.address:
                 self._out.append(self.links.dial(peer, address))
         if self._contact:
             self._out.append(c.Connect(PeerId(""), self._contact))
@@ -249,7 +249,7 @@ class PeerCore:
         counted = isinstance(body, e.Commit) and any(
             term.peer == self.me.peer for term in body.contributors
         )
-        self._out.append(c.Applied(entry.index, body, counted))
+        self._out.append(c.Applied(entry.index, body, self.members.lineage, counted))
         match body:
             case e.Run():
                 self._began(body, now)

@@ -96,11 +96,13 @@ class Forks:
         self._won.discard(peer)
         return self._tell([peer])
 
-    def heard(self, peer: PeerId, word: OnBranch) -> None:
+    def heard(self, peer: PeerId, word: OnBranch, now: float) -> None:
         """A peer says where it stands."""
         self._theirs[peer] = word
         if self._raft.log.last_index == 0:
             self._intended = word.forks  # We have no branch yet: we begin to read this one.
+        if self._is_foreign(peer):
+            self._raft.disconnected(peer, now)  # Its word about our log counts for nothing.
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """It is about another branch of the log than ours."""
@@ -134,28 +136,50 @@ class Forks:
         self._alone_since = min(self._alone_since, now)
         if now < self._alone_since + self._rules.lonely_after_s:
             return
-        rounds = self._part.rounds
-        versions = tuple(Version(r.fragment, r.version, r.state_digest) for r in rounds)
-        members, round_ = self._members, rounds[0].version
-        remaining = members.remaining_at(round_)
-        if remaining is None:
-            return  # Too far behind what is committed to say what was trained until then.
-        cut = Kept(members.lineage, versions, *members.progress_at(round_), remaining)
-        self._raft.seize(now, fork_of(self._members, self._me.peer, cut, lonely=True))
         self._alone_since = NEVER
+        if self._has_state:
+            self._leave_with(self._members, self._held(), now, after=self._raft.commit_index)
+        else:
+            # A new life knows of no entry whether it holds; its checkpoint is what it has.
+            head = self._members.copy()
+            for entry in self._raft.log.since(head.index + 1):
+                head.apply(entry)
+            kept = self._part.standing.kept
+            if kept is not None and head.is_kept(kept.lineage, kept.versions):
+                self._leave_with(head, kept, now, after=head.index)
+
+    def _leave_with(self, members: Membership, cut: Kept | None, now: float, *, after: int) -> None:
+        if cut is not None:
+            fork = fork_of(members, self._me.peer, cut, lonely=True)
+            self._raft.seize(now, fork, after=after)
+
+    def _held(self) -> Kept | None:
+        """The state that we have; None: too far behind to say what was trained until then."""
+        rounds, members = self._part.rounds, self._members
+        versions = tuple(Version(r.fragment, r.version, r.state_digest) for r in rounds)
+        remaining = members.remaining_at(rounds[0].version)
+        if remaining is None:
+            return None
+        return Kept(members.lineage, versions, *members.progress_at(rounds[0].version), remaining)
 
     def _is_alone(self) -> bool:
         """One of exactly two voters, able to go on, and the other one cannot be reached."""
         raft, standing = self._raft, self._part.standing
-        voters = self._members.voters  # Those that hold for certain.
+        # Those that hold for certain, if this life knows that of any.
+        voters = self._members.voters or raft.log.voters
         if raft.leads or len(voters) != 2 or self._me.peer not in voters:
             return False
         if self._links.up.intersection(voters) or not raft.disk.works or standing.leaving:
             return False
+        ready = self._has_state or (standing.kept is not None and standing.catchup.needed)
+        return ready and not self._part.finished
+
+    @property
+    def _has_state(self) -> bool:
+        standing, rounds = self._part.standing, self._part.rounds
         here = standing.accepted and standing.is_member and not standing.catchup.needed
-        settled = all(r.version >= 0 and not r.applying for r in self._part.rounds)
-        stepwise = not self._part.rounds  # Whose state the ranks own.
-        return here and settled and not (stepwise or self._part.finished)
+        # The ranks own that of a stepwise run.
+        return here and bool(rounds) and all(r.version >= 0 and not r.applying for r in rounds)
 
     # Two branches ---------------------------------------------------------------------------
 
@@ -179,6 +203,7 @@ class Forks:
         if (-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks):
             return [*commands, self._give_up(rival)]
         self._won.add(rival)
+        office.leader.lose(rival, "its branch of the log is given up", left=False)
         office.append(Dropped(rival, theirs.forks, theirs.tokens))
         self._part_ways(office)
         return commands

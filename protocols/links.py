@@ -17,9 +17,11 @@ from protocols.seeking import Seeking
 class Links:
     """Answers with the commands that keep them as they should be."""
 
-    def __init__(self, contact: str = "") -> None:
-        """`contact`: where a person said that somebody of the run listens; "" nowhere."""
+    def __init__(self, contact: str = "", *, mine: str = "") -> None:
+        """`contact`: where a person said that somebody of the run listens; "" nowhere. `mine`:
+        where we do, as an earlier peer of this node may have, whom the log still names."""
         self.liveness = Liveness(ProtocolConfig())
+        self._mine = mine
         self.seeking = Seeking(contact)
         self._mend_at = 0.0
         self._leavers: set[PeerId] = set()
@@ -50,7 +52,8 @@ class Links:
         """
         commands: list[Command] = []
         for peer, info in receivers.items() if me in receivers else ():
-            if peer != me and peer not in self.up and self._dialled.get(peer) != info.address:
+            known = peer in self.up or self._dialled.get(peer) == info.address
+            if peer != me and not known and info.address != self._mine:
                 commands.append(self.dial(peer, info.address))
         return commands
 

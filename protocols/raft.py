@@ -70,11 +70,11 @@ class Raft:
         self._vote(1, self.me)
         self._lead(now, first=entries)
 
-    def seize(self, now: float, fork: Restore) -> None:
-        """Go on without the other voters, from what we know to be committed."""
-        self.log.cut_off(self.commit_index + 1)
-        self.disk.log_changed(self.commit_index + 1)
-        self.durable_index = min(self.durable_index, self.commit_index)
+    def seize(self, now: float, fork: Restore, *, after: int) -> None:
+        """Go on without the other voters, from our log up to this index."""
+        self.log.cut_off(after + 1)
+        self.disk.log_changed(after + 1)
+        self.durable_index = min(self.durable_index, after)
         self._vote(self.term + 1, self.me)
         self._become(Role.CANDIDATE, None)
         self._lead(now, first=(fork,))

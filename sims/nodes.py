@@ -107,7 +107,7 @@ class Node:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
         self.world.record(self, event, value, commands)
-        if isinstance(event, (v.SliceReceived, v.ResultReceived)):
+        if isinstance(event, (v.SliceReceived, v.ResultReceived, v.StepReceived)):
             self._keep(event, value, commands)
         self.world.checkers.handled(self, event, commands)
         for command in commands:
@@ -173,11 +173,12 @@ class Node:
                 if isinstance(entry, e.Restore):
                     self._crashed = True  # What its ranks did since belongs to no lineage.
                 world.checkers.survives(self, index, entry)
-                world.checkers.applied(self.peer, self.core.members.lineage, index, entry)
+                world.checkers.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
             case c.Stop(why=why, outcome=outcome):
                 world.tell(f"{self.peer} stops: {outcome} ({why})")
+                world.stopped(self, command)
                 self.outcome, self.why = outcome, why
                 world.lost_state()
                 # What it sent last still arrives: a process that ends by itself closes in order.
@@ -296,7 +297,7 @@ class Node:
         shown = (int(delta), int(model.fold(-work.moved))) if model.exact else (0, 0)
         made = Contribution(self.peer, shown[0], work.first, work.last, shown[1])
         self.world.checkers.encoded(manifest, made)
-        self.world.checkers.samples.encoded(self, manifest, round_, work.samples)
+        self.world.checkers.samples_of(self, manifest, round_, work.samples)
         self.give(v.Encoded(0, round_, manifest))
 
     def _reduce(self, command: c.ReducePart) -> None:

@@ -26,6 +26,7 @@ from protocols.ids import PeerId
 from protocols.roles import MOVES
 from protocols.waiting import describe
 from sims.faults import Fault, draw_plan, inject
+from sims.forks import ForkWorld, draw_faults
 from sims.mutations import MUTANTS
 from sims.plans import read_plan
 from sims.terminal import bar, run
@@ -34,6 +35,8 @@ from sims.world import World
 SAFETY_S = 30.0
 LIVENESS_S = 400.0
 """Virtual seconds in which what is left of the rounds must be committed and everybody done."""
+PAIR_EVERY = 8
+"""Of so many seeds one has two peers, which may go on alone."""
 PEERS = (3, 9)
 """At the start of a seed, at least and at most."""
 
@@ -69,13 +72,15 @@ def run_seed(
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     if log is not None:
         log.write(f"seed {seed}\n")
-    world = World(
+    pair = seed % PAIR_EVERY == 0
+    world = (ForkWorld if pair else World)(
         seed,
-        peers=source.randint(*peers),
+        peers=2 if pair else source.randint(*peers),
         outer_steps=source.choice([20, 24, 30]),
         log=log,
     )
-    faults = draw_plan(seed, until_s=SAFETY_S) if plan is None else list(plan)
+    draw = draw_faults if pair else draw_plan
+    faults = draw(seed, until_s=SAFETY_S) if plan is None else list(plan)
     inject(world, faults)
     world.at(SAFETY_S, world.heal)
     violations: list[str] = []
@@ -104,7 +109,7 @@ def _unfinished(world: World) -> list[str]:
     if not any(disk.kept for disk in world.disks.values()):
         return found  # Its founder died before anybody had a state to go on from.
     for peer, node in world.nodes.items():
-        allowed = {"finished"}
+        allowed = {"finished", "dropped"}
         if node.asked_to_leave:
             allowed.add("left")
         if world.finished:
@@ -146,6 +151,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, object]:
         "elections": log[e.Elected.__name__],
         "joins": log[e.Member.__name__],
         "restores": log[e.Restore.__name__],
+        "forks": happened["fork"],
         "entries": dict(sorted(log.items())),
         "transitions": dict(sorted(moves.items())),
         "transitions_missing": sorted(legal - moves.keys()),

@@ -43,6 +43,8 @@ RULES = ProtocolConfig(
 class World:
     """`run()` to the end; `checkers` hold what was violated."""
 
+    rules = RULES
+
     def __init__(
         self,
         seed: int,
@@ -57,7 +59,6 @@ class World:
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.model: Model = model or Modular()
         self.now = 0.0
-        self.rules = RULES
         self.outer_steps, self.inner_steps, self.peers_min = outer_steps, inner_steps, peers
         self.nodes: dict[PeerId, Node] = {}
         """The newest life of each peer."""
@@ -67,7 +68,7 @@ class World:
         self._coming_back: set[PeerId] = set()
         self.samples_ahead = [2, 4, 8][seed % 3] * inner_steps * STEP_SAMPLES
         self.initial_digest = ""
-        self.compact_entries = random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
+        self.compact_entries = self.draw_compaction(seed)
         """A peer's log becomes a snapshot when it is somewhat longer."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
@@ -130,7 +131,7 @@ class World:
         """A new peer; the first one founds the run."""
         number = len(self.disks)
         peer = PeerId(f"p{number}.{self.random.getrandbits(32):08x}")
-        return self._start(
+        return self.start(
             Identity(peer=peer, name=f"p{number}", incarnation=1, address=f"h{number}:1")
         )
 
@@ -138,6 +139,13 @@ class World:
         """The daemon dies and comes back: the same peer, with what its disk has."""
         self.kill(node)
         self.revive(node, self.random.choice([0.05, 1.0, 4.0]))
+
+    def draw_compaction(self, seed: int) -> int:
+        """In how many entries' time a log becomes a snapshot."""
+        return random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
+
+    def stopped(self, node: Node, stop: c.Stop) -> None:
+        """A peer ended by itself."""
 
     def revive(self, node: Node, after_s: float) -> None:
         """A dead peer is started again."""
@@ -149,7 +157,7 @@ class World:
         def start() -> None:
             if self.nodes[old.peer] is node and not node.running:
                 self.happened["revived"] += 1
-                self._start(new)
+                self.start(new)
 
         self.at(after_s, start)
 
@@ -214,7 +222,7 @@ class World:
             for voters in votes
         )
 
-    def _start(self, me: Identity) -> Node:
+    def start(self, me: Identity) -> Node:
         first = next(iter(self.disks), me.peer)
         if me.peer not in self.disks:
             self.disks[me.peer] = Disk(checkpoint_every=self.random.choice([1, 3, 8]))
@@ -240,7 +248,7 @@ class World:
         node.outer = node.disk.outer = self.model.initial(self.random)
         digest = state_digest(node.outer)
         run = self.make_run(node.peer)
-        node.give(v.RunAccepted(RULES, self.samples_ahead))
+        node.give(v.RunAccepted(self.rules, self.samples_ahead))
         node.give(v.Bootstrap(run, (digest,)))
         self.initial_digest = digest
 

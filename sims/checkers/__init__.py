@@ -36,8 +36,9 @@ __all__ = ["KEPT_MAX", "PRIME", "Checkers", "Contribution"]
 class Checkers:
     """One of each, over one list of violations."""
 
-    def __init__(self) -> None:
-        self.violations: list[str] = []
+    def __init__(self, violations: list[str] | None = None) -> None:
+        """`violations`: where to add what is found."""
+        self.violations: list[str] = [] if violations is None else violations
         found = self.found
         self.agreement = Agreement(found)
         self.accounting = Accounting(found, self.agreement)
@@ -152,6 +153,16 @@ class Checkers:
     def encoded(self, manifest: str, made: Contribution) -> None:
         """A peer's ranks contributed."""
         self.accounting.encoded(manifest, made)
+
+    def samples_of(self, node: Node, manifest: str, round_: int, samples: list[int]) -> None:
+        """And which samples their steps saw."""
+        self.samples.encoded(node, manifest, round_, samples)
+
+    def share(self, other: Checkers) -> None:
+        """Know of all contributions and states that the other one knows, from now on too."""
+        self.accounting.contributions = other.accounting.contributions
+        self.agreement.states = other.agreement.states
+        self.samples.made = other.samples.made
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A peer makes the outer step of a round."""

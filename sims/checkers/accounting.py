@@ -39,7 +39,7 @@ class Accounting:
         """By (lineage, round)."""
         self._found = found
         self._agreement = agreement
-        self._contributions: dict[str, Contribution] = {}
+        self.contributions: dict[str, Contribution] = {}
         """By manifest."""
         self._contributed: set[tuple[PeerId, int, int, int]] = set()
         """(peer, incarnation, lineage, round)."""
@@ -52,7 +52,7 @@ class Accounting:
 
     def encoded(self, manifest: str, made: Contribution) -> None:
         """A contribution holds exactly the steps since the last counted one (rebase, I5)."""
-        self._contributions[manifest] = made
+        self.contributions[manifest] = made
         if made.delta != made.expected:
             self._found(
                 f"{made.peer} contributes {made.delta}, its steps add up to {made.expected}"
@@ -92,7 +92,7 @@ class Accounting:
             self._found(f"round {commit.round} is committed twice")
         self.commits[lineage, commit.round] = commit
         for term in commit.contributors:
-            made = self._contributions[term.manifest]
+            made = self.contributions[term.manifest]
             counted = self._counted.get(term.peer, 0)
             if made.first < counted or made.last - made.first != term.steps:
                 self._found(
@@ -105,7 +105,7 @@ class Accounting:
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A round is applied with exactly the contributions of its commit (I2)."""
         terms = self.commits[stamp.lineage, stamp.round].contributors
-        total = sum(term.tokens * self._contributions[term.manifest].delta for term in terms)
+        total = sum(term.tokens * self.contributions[term.manifest].delta for term in terms)
         expected = total * pow(sum(term.tokens for term in terms), -1, PRIME) % PRIME
         if means != {expected}:
             self._found(f"round {stamp.round} applied as {means}, its commit says {expected}")

@@ -41,7 +41,7 @@ class Samples:
 
     def __init__(self, violations: list[str]) -> None:
         self._violations = violations
-        self._made: dict[str, Made] = {}
+        self.made: dict[str, Made] = {}
         """By manifest."""
         self._open: list[Made] = []
         """Of rounds that are not committed."""
@@ -57,7 +57,7 @@ class Samples:
         me = node.core.me
         saw = frozenset(samples)
         made = Made(me.peer, me.incarnation, round_, saw, repeats=len(saw) < len(samples))
-        self._made[manifest] = made
+        self.made[manifest] = made
         self._open.append(made)
 
     def began(self, lineage: int) -> None:
@@ -122,7 +122,7 @@ class Samples:
     def _commit(self, lineage: int, commit: e.Commit) -> None:
         covered = commit.samples or ((),) * len(commit.contributors)
         for term, samples in zip(commit.contributors, covered, strict=True):
-            made, said = self._made.get(term.manifest), _numbers(samples)
+            made, said = self.made.get(term.manifest), _numbers(samples)
             if made is None:
                 continue  # checkers.py says that nobody encoded it.
             what = f"round {commit.round} does not say what the steps of {term.peer} saw"

@@ -21,7 +21,7 @@ class TwiceLooking(PeerCore):
         commands = super().handle(event, now)
         # A beat may leave what is due to the deadline, and a hand-over to the next event.
         if not self.stopped and not (is_beat(event) and (now >= due or self.standing.leaving)):
-            before = len(commands)
+            before = len(self._out)
             again = self._progress(now)
             assert not again, f"{event!r} left something undone"
             assert len(self._out) == before, f"after {event!r}: {self._out[before:]}"
