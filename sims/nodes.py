@@ -51,13 +51,10 @@ class Node:
         self.speed = speed
         """Seconds an inner step takes."""
         self.alive = True
-        self.outcome = ""
-        self.why = ""
+        self.outcome = self.why = ""
         self.asked_to_leave = False
         self.paused_until = 0.0
-        self.deadline = float("inf")
-        """The core's, which only an event can change."""
-        self.due = float("inf")
+        self.deadline = self.due = float("inf")
         """When the core is woken if nothing else happens: at its deadline, or after a pause."""
         self.outer: Value = 0
         """The outer parameter."""
@@ -78,8 +75,7 @@ class Node:
         """Rises when the trainers restart: what older ones scheduled is void."""
         self._crashed = False
         """And what they had not contributed is gone."""
-        self._busy_until = 0.0
-        self._sync_at = 0.0
+        self._busy_until = self._sync_at = 0.0
         self.unsynced: list[c.Persist] = []
         """On their way to the disk."""
         self._disk_life = 0
@@ -115,6 +111,10 @@ class Node:
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something later, unless this life is over by then; not while we are stopped."""
+        self.at(self.world.now + seconds, action)
+
+    def at(self, due: float, action: Callable[[], None]) -> None:
+        """As `after`, exactly then: what is due at one time keeps its order."""
 
         def act() -> None:
             if not self.running:
@@ -124,7 +124,7 @@ class Node:
             else:
                 action()
 
-        self.world.at(seconds, act)
+        self.world.at_time(due, act)
 
     def lose_trainers(self, restart_s: float) -> None:
         """The ranks crash and are started again."""
@@ -235,9 +235,8 @@ class Node:
 
     def _job(self, work: Callable[[], None]) -> None:
         """As the real shell: one at a time, in the order of the commands."""
-        now = self.world.now
-        self._busy_until = max(now, self._busy_until) + self.world.compute_s
-        self.after(self._busy_until - now, work)
+        self._busy_until = max(self.world.now, self._busy_until) + self.world.compute_s
+        self.at(self._busy_until, work)
 
     def _persist(self, persist: c.Persist) -> None:
         """Tickets are written in order; a full disk fails all that are under way."""
@@ -257,7 +256,7 @@ class Node:
             self.disk.write(persist)
             self.give(v.Persisted(persist.ticket))
 
-        self.after(self._sync_at - world.now, synced)
+        self.at(self._sync_at, synced)
 
     def _adopt_kept(self, fragment: int, round_: int) -> None:
         kept = self.disk.kept

@@ -14,12 +14,14 @@ from typing import Annotated
 
 import typer
 
+from lowcomm.startup import INTERVALS_AHEAD
 from protocols import events as v
 from protocols import messages as m
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
 from protocols.limits import PEERS_MAX
 from sims.models import Value
+from sims.stores import COMPACT_ENTRIES
 from sims.world import World
 
 WARM_UP_ROUNDS = 2
@@ -99,6 +101,13 @@ class CountingWorld(World):
     def counted_s(self) -> float:
         """Virtual."""
         return self.committed_at[-1] - self.committed_at[self._warm_up - 1]
+
+    def draw_compaction(self, seed: int) -> int:
+        """As a real node has it."""
+        return COMPACT_ENTRIES[-1]
+
+    def draw_rounds_ahead(self, seed: int) -> int:
+        return INTERVALS_AHEAD
 
     def carry(
         self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0

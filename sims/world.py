@@ -66,7 +66,7 @@ class World:
         self.busy_until = float("inf")
         """Until then somebody may come, though nobody lives."""
         self._coming_back: set[PeerId] = set()
-        self.samples_ahead = [2, 4, 8][seed % 3] * inner_steps * STEP_SAMPLES
+        self.samples_ahead = self.draw_rounds_ahead(seed) * inner_steps * STEP_SAMPLES
         self.initial_digest = ""
         self.compact_entries = self.draw_compaction(seed)
         """A peer's log becomes a snapshot when it is somewhat longer."""
@@ -143,6 +143,10 @@ class World:
     def draw_compaction(self, seed: int) -> int:
         """In how many entries' time a log becomes a snapshot."""
         return random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
+
+    def draw_rounds_ahead(self, seed: int) -> int:
+        """For how many rounds a peer wants samples leased."""
+        return (2, 4, 8)[seed % 3]
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
         """A peer ended by itself."""

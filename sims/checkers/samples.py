@@ -83,7 +83,7 @@ class Samples:
     def restored(self, origin: int, lineage: int, restore: e.Restore) -> None:
         """The log goes back to a round of lineage `origin`."""
         round_, remaining = restore.versions[0].round, restore.remaining
-        spent = self._spent_at[origin, round_]
+        spent = self._spent_at.get((origin, round_), frozenset())
         claimed = set(range(remaining.frontier)) - _numbers(remaining.samples)
         self._found(f"restored to round {round_} with other samples", claimed ^ spent)
         self._spent, self._spent_at[lineage, round_] = set(spent), spent

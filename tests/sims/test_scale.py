@@ -49,7 +49,7 @@ def test_the_relays_share_what_grows(growth: tuple[Measured, Measured]) -> None:
     assert large.relays is not None
     learners = large.peers - 7
     per_learner = large.relays.sent_by_type["Relayed"] * large.relays.peers / learners
-    assert per_learner == pytest.approx(1.0, abs=0.01), "each gets each commit once"
+    assert 1.0 <= per_learner <= 1.5, "each gets each commit once, and now and then a lease"
     assert large.relays.received_by_type["Hold"] < learners
 
 
