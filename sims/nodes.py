@@ -26,6 +26,7 @@ from sims.stores import Disk, Store, Work
 if TYPE_CHECKING:
     from sims.world import World
 
+Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 STEP_TOKENS = 16
 STEP_SAMPLES = 2
 
@@ -107,7 +108,7 @@ class Node:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
         self.world.record(self, event, value, commands)
-        if isinstance(event, (v.SliceReceived, v.ResultReceived)):
+        if isinstance(event, Payload):
             self._keep(event, value, commands)
         self.world.checkers.handled(self, event, commands)
         for command in commands:
@@ -139,16 +140,14 @@ class Node:
 
         self.after(restart_s, ready)
 
-    def _keep(
-        self, event: v.SliceReceived | v.ResultReceived, value: Value, commands: list[c.Command]
-    ) -> None:
+    def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if c.Discard(event) in commands:
             return
         if isinstance(event, v.SliceReceived):
             stamp = event.stamp
             key = (stamp.round, stamp.view, event.part, event.contributor.peer)
             self.store.slices[key] = value
-        else:
+        elif isinstance(event, v.ResultReceived):
             self.store.results[event.stamp, event.part] = value
 
     # Commands -------------------------------------------------------------------------------
