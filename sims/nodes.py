@@ -362,8 +362,9 @@ class Node:
             return  # The ranks that waited for it are gone.
         work = self.work
         if command.kind == "full":
-            stale = command.round - work.base_round > 4
-            if not (stale or command.finish or excused):
+            # By the log, not by what we hold: the ledger has given its samples to others.
+            age = self.core.members.committed(0) - work.base_round
+            if not (age > 4 or command.finish or excused):
                 self.world.checkers.dropped(self.peer, work.first, work.last)
             self.work = work = Work(local=self.outer, first=work.last, last=work.last)
         else:
