@@ -116,16 +116,19 @@ class Node:
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something later, unless this life is over by then; not while we are stopped."""
+        self.at_time(self.world.now + seconds, action)
+
+    def at_time(self, due: float, action: Callable[[], None]) -> None:
+        """As `after`, exactly then: a duration would be rounded, and what follows at the same time
+        could come before."""
 
         def act() -> None:
-            if not self.running:
-                return
-            if self.world.now < self.paused_until:
+            if self.running and self.world.now < self.paused_until:
                 self.world.at_time(self.paused_until, act)
-            else:
+            elif self.running:
                 action()
 
-        self.world.at(seconds, act)
+        self.world.at_time(due, act)
 
     def lose_trainers(self, restart_s: float) -> None:
         """The ranks crash and are started again."""
@@ -233,9 +236,8 @@ class Node:
 
     def _job(self, work: Callable[[], None]) -> None:
         """As the real shell: one at a time, in the order of the commands."""
-        now = self.world.now
-        self._busy_until = max(now, self._busy_until) + self.world.compute_s
-        self.after(self._busy_until - now, work)
+        self._busy_until = max(self.world.now, self._busy_until) + self.world.compute_s
+        self.at_time(self._busy_until, work)
 
     def _persist(self, persist: c.Persist) -> None:
         """Tickets are written in order; a full disk fails all that are under way."""
@@ -255,7 +257,7 @@ class Node:
             self.disk.write(persist)
             self.give(v.Persisted(persist.ticket))
 
-        self.after(self._sync_at - world.now, synced)
+        self.at_time(self._sync_at, synced)
 
     def _adopt_kept(self, fragment: int, round_: int) -> None:
         kept = self.disk.kept
@@ -287,8 +289,7 @@ class Node:
         self.world.carry(self.peer, to, "bulk", event, value)
 
     def _encode(self, round_: int) -> None:
-        work = self.work
-        model = self.world.model
+        work, model = self.work, self.world.model
         delta = model.fold(work.base - work.local)
         manifest = digest_text(f"{self.peer} {work.first} {work.last} {round_} {self.world.now}")
         self.store.encoded[round_] = (manifest, delta)
