@@ -259,7 +259,10 @@ class Participant:
         """Somebody gets a state; [] unless it is us."""
         ours = self.standing.cut(index, cut, deadline=deadline, now=now)
         for version in cut.versions if ours else ():
-            (self.steps or self.rounds[version.fragment]).awaited = version.round
+            of = self.steps or self.rounds[version.fragment]
+            of.awaited = version.round
+            # What we said before the log let us in (again), its leader took for a stranger's.
+            of.forget_reports()
         return ours
 
     def lost(self, now: float) -> None:

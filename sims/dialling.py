@@ -87,6 +87,7 @@ class Dialling:
                 self._connect(node, other)
             elif not node.core.raft.run and world.now > give_up:
                 node.outcome = "alone"
+                self.gone(node)  # It may be connected with others that found nobody either.
             else:
                 self._later(node, address, REDIAL_S, give_up)
 

@@ -253,8 +253,8 @@ def _corrupt(world: World, fault: Fault, victim: Node) -> None:
         return
     world.tell(f"the state of {victim.peer} is corrupted")
     victim.outer = (victim.outer + 1 + fault.other) % PRIME
-    for rounds in victim.core.rounds:  # A stepwise run has none.
-        victim.corrupt_at = rounds.version
+    part = victim.core.part
+    victim.corrupt_at = (part.steps or part.rounds[0]).version
     victim.corrupt = world.checkers.corrupted = True
 
 

@@ -26,6 +26,7 @@ from sims.stores import Disk, Store, Work
 if TYPE_CHECKING:
     from sims.world import World
 
+Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 STEP_TOKENS = 16
 STEP_SAMPLES = 2
 
@@ -103,7 +104,7 @@ class Node:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
         self.world.record(self, event, value, commands)
-        if isinstance(event, (v.SliceReceived, v.ResultReceived, v.StepReceived)):
+        if isinstance(event, Payload):
             self._keep(event, value, commands)
         self.world.checkers.handled(self, event, commands)
         for command in commands:
@@ -111,17 +112,16 @@ class Node:
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something later, unless this life is over by then; not while we are stopped."""
-        self.at(self.world.now + seconds, action)
+        self.at_time(self.world.now + seconds, action)
 
-    def at(self, due: float, action: Callable[[], None]) -> None:
-        """As `after`, exactly then: what is due at one time keeps its order."""
+    def at_time(self, due: float, action: Callable[[], None]) -> None:
+        """As `after`, exactly then: a duration would be rounded, and what follows at the same time
+        could come before."""
 
         def act() -> None:
-            if not self.running:
-                return
-            if self.world.now < self.paused_until:
+            if self.running and self.world.now < self.paused_until:
                 self.world.at_time(self.paused_until, act)
-            else:
+            elif self.running:
                 action()
 
         self.world.at_time(due, act)
@@ -139,16 +139,14 @@ class Node:
 
         self.after(restart_s, ready)
 
-    def _keep(
-        self, event: v.SliceReceived | v.ResultReceived, value: Value, commands: list[c.Command]
-    ) -> None:
+    def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if c.Discard(event) in commands:
             return
         if isinstance(event, v.SliceReceived):
             stamp = event.stamp
             key = (stamp.round, stamp.view, event.part, event.contributor.peer)
             self.store.slices[key] = value
-        else:
+        elif isinstance(event, v.ResultReceived):
             self.store.results[event.stamp, event.part] = value
 
     # Commands -------------------------------------------------------------------------------
@@ -236,7 +234,7 @@ class Node:
     def _job(self, work: Callable[[], None]) -> None:
         """As the real shell: one at a time, in the order of the commands."""
         self._busy_until = max(self.world.now, self._busy_until) + self.world.compute_s
-        self.at(self._busy_until, work)
+        self.at_time(self._busy_until, work)
 
     def _persist(self, persist: c.Persist) -> None:
         """Tickets are written in order; a full disk fails all that are under way."""
@@ -256,7 +254,7 @@ class Node:
             self.disk.write(persist)
             self.give(v.Persisted(persist.ticket))
 
-        self.at(self._sync_at, synced)
+        self.at_time(self._sync_at, synced)
 
     def _adopt_kept(self, fragment: int, round_: int) -> None:
         kept = self.disk.kept
@@ -288,8 +286,7 @@ class Node:
         self.world.carry(self.peer, to, "bulk", event, value)
 
     def _encode(self, round_: int) -> None:
-        work = self.work
-        model = self.world.model
+        work, model = self.work, self.world.model
         delta = model.fold(work.base - work.local)
         manifest = digest_text(f"{self.peer} {work.first} {work.last} {round_} {self.world.now}")
         self.store.encoded[round_] = (manifest, delta)
@@ -363,8 +360,9 @@ class Node:
             return  # The ranks that waited for it are gone.
         work = self.work
         if command.kind == "full":
-            stale = command.round - work.base_round > 4
-            if not (stale or command.finish or excused):
+            # By the log, not by what we hold: the ledger has given its samples to others.
+            age = self.core.members.committed(0) - work.base_round
+            if not (age > 4 or command.finish or excused):
                 self.world.checkers.dropped(self.peer, work.first, work.last)
             self.work = work = Work(local=self.outer, first=work.last, last=work.last)
         else:

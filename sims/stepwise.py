@@ -16,7 +16,7 @@ from protocols.ids import PeerId, Version, digest_text
 from protocols.messages import Control, Kept, Stopped
 from sims.checkers import PRIME
 from sims.models import Value
-from sims.nodes import Node, state_digest
+from sims.nodes import Node, Payload, state_digest
 from sims.step_checkers import FACTOR, StepCheckers
 from sims.stores import Disk
 from sims.world import World
@@ -54,7 +54,7 @@ class StepNode(Node):
         self._making += 1
         super().lose_trainers(restart_s)
 
-    def _keep(self, event: v.Event, value: Value, commands: list[c.Command]) -> None:
+    def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
             self.values[event.digest] = (event.stamp.round, value)
 

@@ -184,7 +184,8 @@ class World:
 
     def pause(self, node: Node, seconds: float) -> None:
         self.tell(f"pause {node.peer} for {seconds:.2f} s")
-        node.paused_until = self.now + seconds
+        # Not shorter than it was: what waits for the end of the first pause would come too late.
+        node.paused_until = max(node.paused_until, self.now + seconds)
         self.wake(node, max(node.deadline, node.paused_until))
 
     def cut(self, one: Node, other: Node) -> None:

@@ -126,6 +126,18 @@ def test_who_is_declared_lost_asks_for_a_state_unless_it_does_already() -> None:
     assert scene.sent(m.Join) == []
 
 
+def test_a_cut_makes_us_repeat_what_the_leader_took_for_a_strangers() -> None:
+    """Seed 900269: our Have came before we had read that we are lost; nobody could ever join."""
+    scene = follower(B, C)
+    told = m.Have(scene.stamp(1).lineage, 0, 0, START)
+    scene.reads(e.Elected(A))
+    assert scene.sent(m.Have) == [], "it was said when the leader first could hear it"
+    scene.reads(e.Lost(B, "silent"))
+    assert scene.sent(m.Have) == [], "nobody counts it before we are let in again"
+    scene.gets_cut(slot=2)
+    assert scene.sent(m.Have) == [(A, told)]
+
+
 def test_a_snapshot_over_entries_that_we_never_saw_begins_where_it_ends() -> None:
     """Our own cut may have been among them: it is served as if we had read it."""
     members, scene = begun(), Follower(B)
