@@ -87,15 +87,16 @@ class Admission:
         """Go back to the kept cut with most committed tokens, once nobody can give a state, or
         nobody can say whose state is right (two peers that differ, say).
 
-        `patience_s`: somebody who has it may be coming back just now.
+        `patience_s`: somebody who has it may be coming back just now. Between members that differ
+        nobody who comes can decide: it would get its state from one of them.
         """
-        split = any(map(self.reports.is_split, range(self.members.fragments)))
+        split = self._is_split
         if not split and not self._nobody_has_state():
             self.hopeless_since = NEVER
             return None
         self.hopeless_since = min(self.hopeless_since, now)
         usable = self._usable()
-        if not usable or now < self.hopeless_since + patience_s:
+        if not usable or not (split or now >= self.hopeless_since + patience_s):
             return None
         kept = self.kept[max(usable)[1]]
         self.accused.clear()
@@ -116,6 +117,11 @@ class Admission:
     def over(self, now: float, *, patience_s: float) -> bool:
         """Nobody has the state, and there is no checkpoint to go back to: this is the end."""
         return now >= self.hopeless_since + patience_s and not self._usable()
+
+    @property
+    def _is_split(self) -> bool:
+        """All members said what they have, and it is not for the leader to choose."""
+        return any(map(self.reports.is_split, range(self.members.fragments)))
 
     def _usable(self) -> list[tuple[int, PeerId]]:
         """(committed tokens, who) of kept cuts that the run can go back to."""
@@ -165,7 +171,9 @@ class Admission:
         return None
 
     def _next_cut(self, now: float) -> e.Entry | None:
-        versions = self._versions() if self.joins else ()
+        if not self.joins or (self._is_split and not self.members.agreed_digest):
+            return None  # A copy would give a majority to any one of those who differ.
+        versions = self._versions()
         for peer, join in list(self.joins.items()):
             donor = self._donor(peer, versions)
             if donor is None or now < self._admitted_at(peer):

@@ -325,7 +325,7 @@ class PeerCore:
                 self.part.new_leader()
                 self.relaying.new_leader()
             if self.office is not None and not self._going():
-                self.office.decide(now)
+                self.office.decide(now, lacks_state=self.standing.catchup.needed)
                 for command in self.office.orders(now):
                     self._emit(command, now)
             for command in self.raft.take():

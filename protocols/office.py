@@ -119,9 +119,16 @@ class Office:
         hurry: list[Command] = [Send(peer, Hurry(stamp)) for peer, stamp in late]
         return hurry + self.relays.orders(now)
 
-    def decide(self, now: float) -> bool:
-        """Put everything into the log that can be decided now; True if there was something."""
+    def decide(self, now: float, *, lacks_state: bool = False) -> bool:
+        """Put everything into the log that can be decided now; True if there was something.
+
+        `lacks_state`: we wait for another one ourselves. What we have meanwhile is nobody's: else
+        those who hold the run's could leave, for we seem to have reported it. (In a stepwise run
+        we take back the report ourselves.)
+        """
         found = False
+        if lacks_state and not self.head.stepwise:
+            self.leader.reports.forget_states(self._raft.me)
         while self._may_decide and (body := self.leader.next_entry(now)) is not None:
             self.append(body)
             found = True

@@ -107,7 +107,10 @@ class Checkers:
         elif isinstance(event, v.PeerConnected):
             self.decisions.reconnected(node, event)
         elif isinstance(event, v.Encoded):
-            self.accounting.contributed(node, event.round)
+            given = node.core.rounds[event.fragment].given
+            # What a Restore overtook in our own arithmetic is handed to nobody.
+            if given is not None and given.manifest == event.manifest:
+                self.accounting.contributed(node, event.round)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command.round)

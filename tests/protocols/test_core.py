@@ -235,6 +235,43 @@ def test_the_last_round_finishes_everybody_and_the_leader_goes_last() -> None:
     assert [x.outcome for x in stops if isinstance(x, c.Stop)] == ["finished", "finished"]
 
 
+def test_who_was_healed_reports_the_rounds_that_it_applies_again() -> None:
+    """Simulated: the leader went on believing what it had been told of the newest of them."""
+    room = Room("abc")
+    room.all_contribute()
+    room.peers["c"].rounds[0].state_digest = digest_text("cosmic ray")
+    room.hold = lambda name, event: isinstance(event, v.StateReceived)
+    for _ in range(3):
+        room.all_contribute()
+    office = room.peers["a"].office
+    assert office is not None
+    states = office.leader.reports.states(0, 4)
+    assert (len(states), len(set(states.values()))) == (3, 2)
+    room.release()
+    assert len(room.digests()) == 1
+    assert set(states.values()) == room.digests()
+
+
+def test_nobody_goes_while_the_leader_waits_for_the_right_state() -> None:
+    """Simulated: it was named five rounds before the end, and ended with its own state: it had
+    reported one of the last round, and those that could heal it left."""
+    room = Room("abc", outer_steps=5)
+    room.all_contribute()
+    assert room.leader() == "a"
+    room.peers["a"].rounds[0].state_digest = digest_text("cosmic ray")
+    room.hold = lambda name, event: isinstance(event, v.StateReceived)
+    for _ in range(4):
+        room.all_contribute()
+    room.wait(1.0)
+    assert len(room.digests("b", "c")) == 1 < len(room.digests())
+    assert room.log(e.Left) == []
+    room.release()
+    room.wait(1.0)
+    assert len(room.digests()) == 1
+    stops = [room.last(name, c.Stop) for name in "abc"]
+    assert [x.outcome for x in stops if isinstance(x, c.Stop)] == ["finished"] * 3
+
+
 def test_a_rule_breaker_is_cut_off_and_nobody_else_is_hurt() -> None:
     room = Room("abc")
     before, members = room.bodies("c"), room.peers["c"].members.members

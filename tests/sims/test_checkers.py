@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from protocols import entries as e
+from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
@@ -302,3 +303,14 @@ def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
     node.corrupt_at = 6
     world.checkers.ended(world)
     assert "corrupted 4 rounds ago" in world.checkers.violations[0]
+
+
+def test_what_a_restore_overtook_while_it_was_encoded_is_no_contribution() -> None:
+    """Seed 910022: the same round is encoded again in the new lineage."""
+    world, _, follower = settled()
+    given = follower.core.rounds[0].given
+    assert given is not None
+    world.checkers.handled(follower, v.Encoded(0, given.round, digest_text("older")), [])
+    assert world.checkers.violations == []
+    world.checkers.handled(follower, v.Encoded(0, given.round, given.manifest), [])
+    assert "a second time" in world.checkers.violations[0]
