@@ -115,6 +115,8 @@ class Checkers:
                 self.decisions.released(node, command.round)
             elif isinstance(command, c.SendResult):
                 self.decisions.shared(node, command, commands)
+            elif isinstance(command, c.Applied) and isinstance(command.entry, e.Commit):
+                self.progress.named(node, command.entry)
         reign = self.elections.reigns.get(node.peer)
         if node.core.leads or reign is not None:
             reign = self.elections.led(node, event, self.agreement.log)

@@ -9,7 +9,7 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
-from sims.nodes import Node
+from sims.nodes import Node, state_digest
 from sims.world import World
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
@@ -314,3 +314,22 @@ def test_what_a_restore_overtook_while_it_was_encoded_is_no_contribution() -> No
     assert world.checkers.violations == []
     world.checkers.handled(follower, v.Encoded(0, given.round, given.manifest), [])
     assert "a second time" in world.checkers.violations[0]
+
+
+def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts() -> None:
+    """Seed 910233."""
+    world, leader, follower = settled()
+    follower.outer += 1
+    follower.corrupt = True
+    following = commit(follower.core.rounds[0].version + 1)
+    theirs = replace(following, previous_state_digest=state_digest(leader.outer))
+    ours = replace(following, previous_state_digest=state_digest(follower.outer))
+    for named, others, tainted in ((theirs, True, True), (ours, True, True), (ours, False, False)):
+        for node in world.nodes.values():
+            node.alive = others or node is follower
+        world.checkers.tainted = tainted
+        world.checkers.progress.named(follower, named)
+        assert follower.corrupt
+    world.checkers.tainted = True
+    world.checkers.progress.named(follower, ours)
+    assert not follower.corrupt
