@@ -225,10 +225,11 @@ class Node:
                 for version in versions:
                     self._job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
-                life, excused = self._trainer_life, self._crashed
+                life, lineage = self._trainer_life, self.core.members.lineage
+                excused = self._crashed
                 if command.kind == "full":
                     self._crashed = False
-                self._job(lambda: self._resume(command, life, excused=excused))
+                self._job(lambda: self._resume(command, life, lineage, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
@@ -358,14 +359,14 @@ class Node:
 
     # Trainer --------------------------------------------------------------------------------
 
-    def _resume(self, command: c.Resume, life: int, *, excused: bool) -> None:
+    def _resume(self, command: c.Resume, life: int, lineage: int, *, excused: bool) -> None:
         if life != self._trainer_life:
             return  # The ranks that waited for it are gone.
         work = self.work
         if command.kind == "full":
             stale = command.round - work.base_round > 4
             if not (stale or command.finish or excused):
-                self.world.checkers.dropped(self.peer, work.first, work.last)
+                self.world.checkers.dropped(self.peer, work.first, work.last, lineage)
             self.work = work = Work(local=self.outer, first=work.last, last=work.last)
         else:
             work.local = self.world.model.fold(work.local + self.outer - work.base)

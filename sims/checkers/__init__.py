@@ -166,9 +166,9 @@ class Checkers:
         """A peer arrived at a state."""
         self.agreement.state(peer, lineage, round_, digest)
 
-    def dropped(self, peer: PeerId, first: int, last: int) -> None:
+    def dropped(self, peer: PeerId, first: int, last: int, lineage: int) -> None:
         """Ranks begin again from the outer state."""
-        self.accounting.dropped(peer, first, last)
+        self.accounting.dropped(peer, first, last, lineage)
 
     def memory(self, node: Node) -> None:
         """A peer applied a round: a good time to look at what it keeps."""

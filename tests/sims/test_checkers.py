@@ -113,12 +113,23 @@ def test_all_arrive_at_one_state() -> None:
 
 def test_live_work_is_not_thrown_away() -> None:
     checkers = fed()
-    checkers.dropped(A, 0, 0)
+    checkers.dropped(A, 0, 0, OURS)
     checkers.applied(A, OURS, 2, commit())
-    checkers.dropped(A, 0, STEPS)
+    checkers.dropped(A, 0, STEPS, OURS)
     assert checkers.violations == []
-    checkers.dropped(A, STEPS, STEPS + 3)
+    checkers.dropped(A, STEPS, STEPS + 3, OURS)
     assert checkers.violations == [f"steps 10 to 13 of {A} are thrown away"]
+
+
+def test_what_was_counted_until_a_restore_was_not_thrown_away() -> None:
+    """Simulated: others went back while the ranks were still being told of the round."""
+    checkers = fed()
+    checkers.applied(A, OURS, 2, commit())
+    checkers.applied(B, THEIRS, 3, back_to(0))
+    checkers.dropped(A, 0, STEPS, OURS)
+    assert checkers.violations == []
+    checkers.dropped(A, 0, STEPS, THEIRS)
+    assert checkers.violations == [f"steps 0 to 10 of {A} are thrown away"]
 
 
 @pytest.mark.parametrize(("corrupted", "kind", "found"), [
