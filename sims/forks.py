@@ -113,8 +113,8 @@ class ForkCheckers(Checkers):
     def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
         self._of(peer).state(peer, lineage, round_, digest)
 
-    def dropped(self, peer: PeerId, first: int, last: int) -> None:
-        self._of(peer).dropped(peer, first, last)
+    def dropped(self, peer: PeerId, first: int, last: int, lineage: int) -> None:
+        self._of(peer).dropped(peer, first, last, lineage)
 
     def memory(self, node: Node) -> None:
         self._of(node.peer).memory(node)

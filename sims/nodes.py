@@ -224,10 +224,11 @@ class Node:
                 for version in versions:
                     self._job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
-                life, excused = self._trainer_life, self._crashed
+                life, lineage = self._trainer_life, self.core.members.lineage
+                excused = self._crashed
                 if command.kind == "full":
                     self._crashed = False
-                self._job(lambda: self._resume(command, life, excused=excused))
+                self._job(lambda: self._resume(command, life, lineage, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
@@ -355,7 +356,7 @@ class Node:
 
     # Trainer --------------------------------------------------------------------------------
 
-    def _resume(self, command: c.Resume, life: int, *, excused: bool) -> None:
+    def _resume(self, command: c.Resume, life: int, lineage: int, *, excused: bool) -> None:
         if life != self._trainer_life:
             return  # The ranks that waited for it are gone.
         work = self.work
@@ -363,7 +364,7 @@ class Node:
             # By the log, not by what we hold: the ledger has given its samples to others.
             age = self.core.members.committed(0) - work.base_round
             if not (age > 4 or command.finish or excused):
-                self.world.checkers.dropped(self.peer, work.first, work.last)
+                self.world.checkers.dropped(self.peer, work.first, work.last, lineage)
             self.work = work = Work(local=self.outer, first=work.last, last=work.last)
         else:
             work.local = self.world.model.fold(work.local + self.outer - work.base)

@@ -116,6 +116,8 @@ class Checkers:
                 self.decisions.released(node, command.round)
             elif isinstance(command, c.SendResult):
                 self.decisions.shared(node, command, commands)
+            elif isinstance(command, c.Applied) and isinstance(command.entry, e.Commit):
+                self.progress.named(node, command.entry)
         reign = self.elections.reigns.get(node.peer)
         if node.core.leads or reign is not None:
             reign = self.elections.led(node, event, self.agreement.log)
@@ -175,9 +177,9 @@ class Checkers:
         """A peer arrived at a state."""
         self.agreement.state(peer, lineage, round_, digest)
 
-    def dropped(self, peer: PeerId, first: int, last: int) -> None:
+    def dropped(self, peer: PeerId, first: int, last: int, lineage: int) -> None:
         """Ranks begin again from the outer state."""
-        self.accounting.dropped(peer, first, last)
+        self.accounting.dropped(peer, first, last, lineage)
 
     def memory(self, node: Node) -> None:
         """A peer applied a round: a good time to look at what it keeps."""

@@ -47,6 +47,8 @@ class Accounting:
         """By (peer, lineage, view): in which life it contributed to rounds of this view."""
         self._counted: dict[PeerId, int] = {}
         """How many steps of a peer are counted, or given up before ones that are."""
+        self._counted_in: dict[int, dict[PeerId, int]] = {}
+        """The same by lineage: what a Restore takes back was counted until then."""
         self._counted_at: dict[tuple[int, int], dict[PeerId, int]] = {}
         """By (lineage, round)."""
 
@@ -79,11 +81,12 @@ class Accounting:
         """A lineage begins; what was counted after its cut is not."""
         if isinstance(entry, e.Run):
             self._counted_at[lineage, 0] = {}
+            self._counted_in[lineage] = self._counted
             return
         (version,) = entry.versions
         origin = self._agreement.origins.get(lineage, 0)
         before = self._counted_at.get((origin, version.round), {})
-        self._counted = dict(before)
+        self._counted = self._counted_in[lineage] = dict(before)
         self._counted_at[lineage, version.round] = dict(before)
 
     def committed(self, lineage: int, commit: e.Commit) -> None:
@@ -110,7 +113,8 @@ class Accounting:
         if means != {expected}:
             self._found(f"round {stamp.round} applied as {means}, its commit says {expected}")
 
-    def dropped(self, peer: PeerId, first: int, last: int) -> None:
-        """Live ranks start again from the outer state: their steps must be in it (I5)."""
-        if first < last and self._counted.get(peer, 0) < last:
+    def dropped(self, peer: PeerId, first: int, last: int, lineage: int) -> None:
+        """Live ranks start again from the outer state: their steps must be in it (I5). `lineage`:
+        where the peer was when it said so: the log may have gone back meanwhile."""
+        if first < last and self._counted_in[lineage].get(peer, 0) < last:
             self._found(f"steps {first} to {last} of {peer} are thrown away")

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from protocols import entries as e
+from protocols.ids import digest_text
+
 if TYPE_CHECKING:
+    from sims.nodes import Node
     from sims.world import World
 
 CORRUPT_ROUNDS_MAX = 3
@@ -26,6 +30,23 @@ class Progress:
     def healed(self, world: World) -> None:
         """Nothing fails from now on."""
         self._term = max(node.core.raft.term for node in world.nodes.values())
+
+    def named(self, node: Node, commit: e.Commit) -> None:
+        """A commit reaches a peer, whose state may be corrupt. When all who held the true one have
+        died before the log named it, what is left is the run's state: everybody takes it from
+        there, and nobody can know better."""
+        if not (node.corrupt and node.world.checkers.tainted):
+            return
+        named, version = commit.previous_state_digest, commit.round - 1
+        if digest_text(str(node.outer)) != named:
+            return
+        for peer in {node.peer, *node.core.members.members}:
+            other = node.world.nodes[peer]
+            if not other.running or not other.core.rounds or other.core.rounds[0].version < version:
+                continue
+            if other.core.rounds[0].version > version or digest_text(str(other.outer)) != named:
+                return
+        node.corrupt = False
 
     def ended(self, world: World) -> None:
         """The run is over."""

@@ -9,7 +9,7 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
-from sims.nodes import Node
+from sims.nodes import Node, state_digest
 from sims.world import World
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
@@ -113,12 +113,23 @@ def test_all_arrive_at_one_state() -> None:
 
 def test_live_work_is_not_thrown_away() -> None:
     checkers = fed()
-    checkers.dropped(A, 0, 0)
+    checkers.dropped(A, 0, 0, OURS)
     checkers.applied(A, OURS, 2, commit())
-    checkers.dropped(A, 0, STEPS)
+    checkers.dropped(A, 0, STEPS, OURS)
     assert checkers.violations == []
-    checkers.dropped(A, STEPS, STEPS + 3)
+    checkers.dropped(A, STEPS, STEPS + 3, OURS)
     assert checkers.violations == [f"steps 10 to 13 of {A} are thrown away"]
+
+
+def test_what_was_counted_until_a_restore_was_not_thrown_away() -> None:
+    """Simulated: others went back while the ranks were still being told of the round."""
+    checkers = fed()
+    checkers.applied(A, OURS, 2, commit())
+    checkers.applied(B, THEIRS, 3, back_to(0))
+    checkers.dropped(A, 0, STEPS, OURS)
+    assert checkers.violations == []
+    checkers.dropped(A, 0, STEPS, THEIRS)
+    assert checkers.violations == [f"steps 0 to 10 of {A} are thrown away"]
 
 
 @pytest.mark.parametrize(("corrupted", "kind", "found"), [
@@ -314,3 +325,22 @@ def test_what_a_restore_overtook_while_it_was_encoded_is_no_contribution() -> No
     assert world.checkers.violations == []
     world.checkers.handled(follower, v.Encoded(0, given.round, given.manifest), [])
     assert "a second time" in world.checkers.violations[0]
+
+
+def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts() -> None:
+    """Seed 910233."""
+    world, leader, follower = settled()
+    follower.outer += 1
+    follower.corrupt = True
+    following = commit(follower.core.rounds[0].version + 1)
+    theirs = replace(following, previous_state_digest=state_digest(leader.outer))
+    ours = replace(following, previous_state_digest=state_digest(follower.outer))
+    for named, others, tainted in ((theirs, True, True), (ours, True, True), (ours, False, False)):
+        for node in world.nodes.values():
+            node.alive = others or node is follower
+        world.checkers.tainted = tainted
+        world.checkers.progress.named(follower, named)
+        assert follower.corrupt
+    world.checkers.tainted = True
+    world.checkers.progress.named(follower, ours)
+    assert not follower.corrupt
