@@ -365,7 +365,7 @@ class Node:
         if command.kind == "full":
             # By the log, not by what we hold: the ledger has given its samples to others.
             age = self.core.members.committed(0) - work.base_round
-            if not (age > 4 or command.finish or excused):
+            if not (age > 4 or command.finish or excused or self._crashed):  # A Restore came.
                 self.world.checkers.dropped(self.peer, work.first, work.last)
             self.work = work = Work(local=self.outer, first=work.last, last=work.last)
         else:
