@@ -214,7 +214,9 @@ class Admission:
         Not the one that failed the joiner last time; the leader only in its turn, as the last.
         """
         donors = self.members.members.keys() - {joiner}
-        silent = donors - self.joins.keys()
+        # Nor does the word of one come that two have found wrong: nobody believes it.
+        wrong = {peer for peer, accusers in self.accused.items() if len(accusers) >= 2}
+        silent = donors - self.joins.keys() - wrong
         for version in versions:
             states = self.reports.states(version.fragment, version.round)
             equal = {peer for peer, digest in states.items() if digest == version.state_digest}

@@ -84,6 +84,22 @@ def test_a_donor_holds_what_the_majority_holds() -> None:
     assert (cut.donor, cut.versions[0].state_digest) == (C, START)
 
 
+def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
+    """Seed 139: its state counted as none, and the only other holder was to be confirmed by it."""
+    members = members_of(log_of(*BEGUN))
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    for peer in (A, B):
+        reports.has(peer, m.Have(members.lineage, 0, 0, START))
+    for peer in (C, D):
+        admission.join(peer, join(peer, "a wrong state", against=A), 0.0)
+    cuts = [admission.next_entry(0.0), admission.next_entry(0.0)]
+    assert [(cut.info.peer, cut.donor) for cut in cuts if isinstance(cut, e.Cut)] == [
+        (C, B),
+        (D, B),
+    ]
+
+
 def test_a_joiner_becomes_a_member_when_it_holds_the_newest_cut() -> None:
     scene = leading()
     wants_cut(scene, B)
