@@ -184,7 +184,8 @@ class Standing:
         self._adopting.discard(event.fragment)
         if (version.round, version.state_digest) != (event.round, event.state_digest):
             self._adopting.clear()
-            self.kept = None
+            # The leader hears that there is none: else it would go back to the same one for ever.
+            self.kept = Kept(self.members.lineage, (), 0, 0)
             self.ask_cut("our checkpoint is damaged", now)
             return []
         return rounds.state_received(version.round, version.state_digest)

@@ -84,7 +84,8 @@ class StepNode(Node):
             case c.ReleaseSteps(step=step):
                 # Payloads come and go with the connections, states with the work of the ranks.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
-                self._job(lambda: self._release(step))
+                lineage = self.core.members.lineage
+                self._job(lambda: self._release(step, lineage))
             case c.AdoptState(cut_index=index, round=step):
                 value = self.store.states.pop(index)
                 self._job(lambda: self.copies.update({step: value}))
@@ -131,12 +132,14 @@ class StepNode(Node):
             self.outer, self.corrupt = self.copies[step], False
             self.give(v.BaseLoaded(step, state_digest(self.outer)))
 
-    def _release(self, step: int) -> None:
+    def _release(self, step: int, lineage: int) -> None:
         """A copy is the base: it is committed, and goes to the disk too."""
+        if lineage != self.core.members.lineage:
+            return  # A Restore came between: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base that nobody copied"
             self.copies[0] = self.outer  # We founded the run.
-        lineage, digest = self.core.members.lineage, state_digest(self.copies[step])
+        digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
         self.world.step_checkers.state(self.peer, lineage, step, digest)
         self.disk.kept = Kept(lineage, (Version(0, step, digest),), step, step)

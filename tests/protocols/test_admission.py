@@ -226,6 +226,28 @@ def test_a_state_that_nobody_has_is_taken_from_the_best_checkpoint() -> None:
     assert admission.joins == {}
 
 
+def test_a_checkpoint_that_turned_out_to_be_damaged_is_none() -> None:
+    admission = hopeless()
+    admission.kept[B] = m.Kept(admission.members.lineage, (), 0, 0)
+    assert admission.restore(15.0, patience_s=0.0) is None
+    assert admission.over(15.0, patience_s=0.0)
+
+
+def test_who_came_to_the_end_is_tried_again_whoever_accuses_it() -> None:
+    """Nobody can make that state again, and the rest of the run waits for the joiner."""
+    terms, digest = (contributor(A), contributor(B)), digest_text("a result")
+    last_round = run().outer_steps
+    rounds = [e.Commit(1, 0, 0, n, 0, terms, BORDERS, digest, "") for n in range(1, last_round + 1)]
+    for over, bodies in ((False, rounds[:-1]), (True, rounds)):
+        members = members_of(log_of(*BEGUN, view(1, A, B), *bodies, e.Left(B, "finished")))
+        reports = Reports(A, members)
+        admission = Admission(A, members, reports)
+        reports.has(A, m.Have(members.lineage, 0, len(bodies), START))
+        admission.join(C, join(C, "a wrong state", against=A), 0.0)
+        cut = admission.next_entry(0.0)
+        assert (isinstance(cut, e.Cut) and cut.donor == A) == over
+
+
 def test_while_somebody_may_have_the_state_nothing_is_restored() -> None:
     admission = hopeless()
     admission.kept[B] = kept(admission.members, 2, tokens=200)

@@ -228,8 +228,8 @@ def test_a_damaged_checkpoint_is_said_to_be_one_and_never_offered_again(found: s
     scene = restarted()
     goes_back(scene)
     scene.on(v.KeptAdopted(0, 1, found))
-    assert told(scene) == [join(B, "our checkpoint is damaged", incarnation=2)]
-    assert scene.core.standing.kept is None
+    none = m.Kept(scene.core.members.lineage, (), 0, 0)
+    assert told(scene) == [join(B, "our checkpoint is damaged", incarnation=2), none]
     assert scene.core.rounds[0].version == -1
 
 
