@@ -215,8 +215,8 @@ class Decisions:
             return
         head = core.office.head
         committed = head.committed(0)
-        if not (_has(gone, head.lineage, committed) and gone.running):
-            return
+        if not (_has(gone, head.lineage, committed) and gone.running) or gone.corrupt:
+            return  # A corrupt state may have been refused: then it is as if it had none.
         told = self._reported.get((node.peer, node.core.raft.term, peer))
         if told == (head.lineage, committed) and core.rounds[0].version < committed:
             self._found(f"{peer} may leave, and its leader lacks its state of round {committed}")

@@ -344,3 +344,18 @@ def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts(
     world.checkers.tainted = True
     world.checkers.progress.named(follower, ours)
     assert not follower.corrupt
+
+
+def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() -> None:
+    world, leader, follower = settled()
+    for node in world.nodes.values():
+        node.alive = node is follower
+    log = leader.core.raft.log
+    for corrupt, found in ((True, []), (False, ["and nobody else has round"])):
+        follower.corrupt = corrupt
+        reign = world.checkers.elections.reigns[leader.peer]
+        reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
+        world.checkers.decisions.made(leader, reign)
+        texts = [text for text in world.checkers.violations if "may leave" in text]
+        assert len(texts) == len(found)
+        assert all(part in text for part, text in zip(found, texts, strict=True))
