@@ -9,12 +9,10 @@ from protocols.standing import Standing
 
 def when_finished(standing: Standing, *, leads: bool) -> Stop | None:
     """Everybody goes when it has applied the last round; the leader goes last."""
-    if standing.leaving:
-        return None
-    if leads:
+    if leads:  # Also if it was on its way when it was elected: others may need its state.
         alone = standing.members.receivers.keys() <= {standing.me.peer}
         return Stop("finished", "finished") if alone else None
-    if not standing.catchup.needed:
+    if not standing.leaving and not standing.catchup.needed:
         standing.leaving = "finished"  # The leader writes it down; then we stop.
     return None
 

@@ -283,6 +283,15 @@ def test_a_round_that_only_dead_ones_contributed_to_is_no_busy_loop() -> None:
 # Going ----------------------------------------------------------------------------------------
 
 
+def test_a_leader_that_was_on_its_way_when_it_was_elected_goes_last() -> None:
+    """Seed 960243: it wrote itself out, and with it went the only state of the last round."""
+    scene = leading(B)
+    assert scene.core.office is not None
+    scene.core.office.leader.take(A, m.Leave("finished"), scene.now)
+    scene.waits(1.0)
+    assert written(scene, e.Left) == []
+
+
 def test_who_leaves_is_written_down() -> None:
     scene = leading(B)
     scene.hears(B, m.Leave("asked to"))
