@@ -133,9 +133,8 @@ class Leader:
         self.admission.gone(peer)
         self.closing.forget(peer)
         self.able.discard(peer)
+        self.told.discard(peer)
         self.broken.pop(peer, None)
-        if not left:
-            self.told.discard(peer)
         self.leasing.wants.pop(peer, None)
         if peer in self.members.readers:
             self.gone[peer] = (left, one_line(why))
@@ -196,8 +195,8 @@ class Leader:
 
     def _strike(self) -> e.Entry | None:
         for peer, (left, why) in list(self.gone.items()):
-            if left and (peer not in self.told or self.admission.needs(peer)):
-                continue  # The result that we lack could leave with it, before it said so even.
+            if left and self.admission.needs(peer):
+                continue  # The result that we lack could leave with it.
             if peer in self.raft.log.voters and self.raft.reconfiguring:
                 continue  # One voter at a time, or two majorities might not overlap.
             del self.gone[peer]
