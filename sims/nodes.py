@@ -267,9 +267,9 @@ class Node:
 
     def _checkpoint(self, round_: int, digest: str, *, now: bool = False) -> None:
         members = self.core.members
-        remaining = members.remaining_at(round_)
         due = now or round_ % self.disk.checkpoint_every == 0
-        if self.corrupt or remaining is None or not due:
+        remaining = members.remaining_at(round_) if due and not self.corrupt else None
+        if remaining is None:
             return
         versions, progress = (Version(0, round_, digest),), members.progress_at(round_)
         kept = Kept(members.lineage, versions, *progress, remaining)

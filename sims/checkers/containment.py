@@ -34,7 +34,7 @@ class Containment:
             "result names": sum(len(r.held.results) for r in core.rounds),
             "rounds done": sum(len(r.done) for r in core.rounds),
             "views": len(core.members.views),
-            "ranges of samples": len(core.members.ledger.remaining.samples),
+            "ranges of samples": len(core.members.ledger.free),
             "waiting for the disk": len(core.raft.disk.waiting) // 16,
             "reports": len(core.office.leader.reports.rounds) if core.office else 0,
         }
