@@ -137,7 +137,7 @@ class NodeSide:
             # After a Restore, say. Whatever is applied meanwhile is in the result too, then.
             self._waiting.append(command)
             return
-        full, fragment = command.kind == "full", command.fragment
+        full, fragment = command.kind != "rebase", command.fragment
         if full:
             self._uncounted.pop(fragment, None)
         inner_steps = run.method.inner_steps
@@ -148,7 +148,7 @@ class NodeSide:
         self.group.post_result(
             fragment,
             lambda view: replica.fill_result(fragment, view, full=full),
-            kind=command.kind,
+            kind="full" if full else "delta",
             version=command.round,
             inner_step=self._daemon.core.members.inner_step,
             boundary_steps=-(-inner_steps // 2) if command.first else inner_steps,

@@ -70,10 +70,12 @@ class Catchup:
         """The state that we wait for does not come."""
         return self.transfer is not None and now >= self.transfer.deadline
 
-    @property
-    def holding(self) -> bool:
-        """Somebody will ask for just the version that we have."""
-        return any(owed.hold_until < NEVER for owed in self._owed.values())
+    def stays(self, fragment: int, version: int) -> bool:
+        """Somebody will ask for just this version of the fragment."""
+        return any(
+            owed.hold_until < NEVER and owed.versions[fragment].round <= version
+            for owed in self._owed.values()
+        )
 
     # Taking ---------------------------------------------------------------------------------
 
@@ -131,22 +133,27 @@ class Catchup:
     def serve(self, applied: Sequence[int], last_index: int, now: float) -> list[Command]:
         """Answer those who asked: with what the cut names, if we hold exactly that.
 
-        Call it before rounds are applied. `last_index`: how far we have read the log.
+        Call it before rounds are applied. `applied`: the version of each fragment; `last_index`:
+        how far we have read the log.
         """
         commands: list[Command] = []
         for peer, index in list(self._wanted.items()):
             if index > last_index:
                 continue  # We read of it soon.
-            del self._wanted[peer]
             owed = self._owed.get(peer)
             if owed is None or owed.cut_index != index:
+                del self._wanted[peer]
                 commands.append(Send(peer, NoState(index)))
                 continue
+            beyond = [applied[version.fragment] - version.round for version in owed.versions]
+            if min(beyond) < 0 == max(beyond) and now < owed.hold_until:
+                continue  # The last rounds before the cut are committed, and not applied here yet.
+            del self._wanted[peer]
             owed.hold_until = NEVER
-            if all(applied[version.fragment] == version.round for version in owed.versions):
-                commands.append(ServeState(peer, index, owed.versions))
-            else:
-                commands.append(Send(peer, NoState(index)))
+            fits = min(beyond) == 0 == max(beyond)
+            commands.append(
+                ServeState(peer, index, owed.versions) if fits else Send(peer, NoState(index))
+            )
         for owed in self._owed.values():
             if now >= owed.hold_until:
                 owed.hold_until = NEVER

@@ -177,13 +177,21 @@ class AdoptKept:
     round: int
 
 
+Verdict = Literal["counted", "rebase", "anew"]
+
+
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let the ranks go on: with the outer parameters, or with what they moved by."""
+    """What becomes of the ranks' last contribution to a fragment; let them go on if they wait.
+
+    "counted": the outer parameters are in `round`, their work with them; what they did since they
+    contributed is theirs still, as far as their method keeps it. "rebase": nobody counted it, and
+    they move along with the outer parameters. "anew": they begin from these.
+    """
 
     fragment: int
     round: int
-    kind: Literal["full", "delta"]
+    kind: Verdict
     first: bool
     """No round of these ranks yet: they may be asked to contribute early."""
     finish: bool

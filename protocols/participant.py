@@ -36,6 +36,8 @@ class Participant:
         self.standing = Standing(me, members, founds=founds, kept=kept)
         self.since = 0.0
         """When we first read of the run (for people)."""
+        self._lacked = False
+        """When we looked last, our state was missing or wrong."""
         self.initial_digests: tuple[str, ...] = ()
         """Of the state that we founded the run with."""
 
@@ -302,12 +304,18 @@ class Participant:
         commands = self.standing.adopt_kept()
         if self.steps is not None:
             return commands + self._advance_steps(self.steps, now, connected, leader)
+        lacked, self._lacked = self._lacked, catchup.needed
+        if lacked and not self._lacked:
+            # What we said of a state before all of it was here, its leader took for nobody's.
+            for rounds in self.rounds:
+                rounds.forget_reports()
         commands += self.standing.start_training(self.rounds)
         commands += catchup.request(connected)
         versions = [rounds.version for rounds in self.rounds]
         commands += catchup.serve(versions, self.members.index, now)
         for rounds in self.rounds:
-            commands += rounds.advance(now, connected, leader, stay=catchup.holding)
+            stay = catchup.stays(rounds.fragment, rounds.version)
+            commands += rounds.advance(now, connected, leader, stay=stay)
             if rounds.behind and not catchup.needed:
                 self.standing.ask_cut("results of missed rounds are gone", now)
         return commands
@@ -319,7 +327,8 @@ class Participant:
         commands = catchup.request(connected)
         commands += catchup.serve([steps.base], self.members.index, now)
         ready = trainers.ready and self.standing.accepted
-        commands += steps.advance(now, connected, leader, ready=ready, stay=catchup.holding)
+        stay = catchup.stays(0, steps.base)
+        commands += steps.advance(now, connected, leader, ready=ready, stay=stay)
         trainers.able = ready and steps.able and not catchup.needed
         if steps.behind and not catchup.needed:
             self.standing.ask_cut("payloads of missed steps are gone", now)

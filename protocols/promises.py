@@ -6,7 +6,7 @@ them wait for the ticket. Must NOT know what is promised.
 
 from dataclasses import dataclass, field
 
-from protocols.commands import Persist, Send
+from protocols.commands import Command, Persist, Send
 from protocols.ids import PeerId
 from protocols.log import Log
 from protocols.messages import Control
@@ -31,6 +31,8 @@ class Promises:
     failures: int = 0
     _votes_changed: bool = False
     """Term or vote, since the last ticket."""
+    _vote_ticket: int = 0
+    """The one that has our present term and vote."""
     _first: int | None = None
     """The lowest log index that changed since then."""
     _snapshot: Snapshot | None = None
@@ -58,6 +60,16 @@ class Promises:
         if self.works:
             self.waiting.append((self.ticket + self._is_dirty, Send(peer, message)))
 
+    def hold_back(self, commands: list[Command]) -> list[Command]:
+        """What a leader may send before its own vote is on the disk: nothing. When no other vote
+        was needed, it could come back without it, and lead the same term with other entries."""
+        if not self._votes_changed and self._vote_ticket <= self.safe:
+            return commands
+        for command in commands:
+            if isinstance(command, Send):
+                self.promise(command.peer, command.message)
+        return [command for command in commands if not isinstance(command, Send)]
+
     def collect(self, term: int, vote: str, log: Log) -> Persist | None:
         """What the shell shall write now, if there is anything."""
         if not self._is_dirty or self.retry_at < NEVER:
@@ -68,6 +80,7 @@ class Promises:
         entries = tuple(log.since(first))
         persist = Persist(self.ticket, term, vote, first, entries, self._snapshot, self.failures)
         self._under_way[self.ticket] = first, log.last_index
+        self._vote_ticket = self.ticket if self._votes_changed else self._vote_ticket
         self._votes_changed, self._first, self._snapshot = False, None, None
         return persist
 

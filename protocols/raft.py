@@ -84,8 +84,8 @@ class Raft:
         persist = self.disk.collect(self.term, self.vote, self.log)
         if persist is not None:
             self._out.append(persist)
-        out, self._out = self._out + self.disk.kept(), []
-        return out
+        out, self._out = self.disk.hold_back(self._out) if self.leads else self._out, []
+        return out + self.disk.kept()
 
     def append(self, body: Entry) -> None:
         """The leader's right."""

@@ -7,7 +7,6 @@ of its own. Must NOT decide what is committed (leader.py) nor touch bytes.
 
 from collections.abc import Set
 from dataclasses import dataclass, field
-from typing import Literal
 
 from protocols.commands import (
     ApplyRound,
@@ -20,8 +19,10 @@ from protocols.commands import (
     Send,
     SendResult,
     SendSlice,
+    Verdict,
 )
 from protocols.contributions import Holdings, Own, PartResult, check_contributor
+from protocols.deeds import Deeds
 from protocols.events import ResultReceived, SliceReceived
 from protocols.fencing import Fence
 from protocols.ids import PeerId, Stamp
@@ -32,7 +33,6 @@ from protocols.samples import RANGES_MAX, Samples, contains, subtract, union
 
 KEEP_ROUNDS = 2
 """Results stay this many rounds after their commit, for whoever still lacks them."""
-Deed = tuple[object, ...]
 NO_RANKS = -1
 VOID = -(1 << 40)
 """Of ranks whose work belongs to a lineage that is over: older than anything."""
@@ -61,11 +61,7 @@ class FragmentRounds:
     awaited: int | None = None
     """The round of the state that a transfer brings us: we go on from there, even if back."""
     held: Holdings = field(default_factory=Holdings)
-    done: dict[int, dict[Deed, set[PeerId]]] = field(
-        default_factory=dict[int, dict[Deed, set[PeerId]]]
-    )
-    """By round: what was started or sent already, and to whom; it is undone for a peer when the
-    connection with that peer is new."""
+    done: Deeds = field(default_factory=Deeds)
     hurried: Stamp | None = None
     """The leader said last that others wait for us in this round."""
     stall: Stall = field(default_factory=Stall)
@@ -89,10 +85,8 @@ class FragmentRounds:
         assert tokens > 0, "a contribution without tokens has no weight"
         if self.base == NO_RANKS:
             return []  # Of ranks that are gone.
-        # Ranks that crashed may have contributed to this round already: never twice to one.
-        round_ = max(self.fence.open_round, self.given.round + 1 if self.given else 0)
         seen = union(self.carried, samples)
-        self.own = Own(round=round_, tokens=tokens, steps=steps, since=now, samples=seen)
+        self.own = Own(round=self.next_round, tokens=tokens, steps=steps, since=now, samples=seen)
         if self.version < 0:
             self.own.round = 0  # They wait for the state that we wait for.
             return []
@@ -100,7 +94,7 @@ class FragmentRounds:
         # Others may have trained meanwhile what is not ours; what no message holds, nobody counts.
         ours = len(seen) <= RANGES_MAX and contains(self.members.ledger.claims(self.me), seen)
         if self.finished or stale or not ours:
-            return self._resume("full")
+            return self._resume("anew")
         return []
 
     def encoded(self, round_: int, manifest: str) -> None:
@@ -132,7 +126,7 @@ class FragmentRounds:
         self.applying = None
         commands = self._moved(round_, digest)
         if self.own is not None and (self.own.round <= round_ or self.finished):
-            commands += self._resume("full" if self._counted(round_) else "delta")
+            commands += self._resume("counted" if self._counted(round_) else "rebase")
         return commands
 
     def state_received(self, round_: int, digest: str) -> list[Command]:
@@ -145,14 +139,15 @@ class FragmentRounds:
             return commands  # Its round may still count it: only that commit can tell.
         # Work that a skipped round counted is in the new state already; other work stays local,
         # unless it is too old, and so are commits that we would have to remember.
+        if any(map(self._counted, skipped)):
+            return commands + self._resume("counted")
         stale = round_ - self.base > STALENESS_ROUNDS_MAX
-        full = stale or any(map(self._counted, skipped))
-        return commands + self._resume("full" if full else "delta")
+        return commands + self._resume("anew" if stale else "rebase")
 
     def start(self, *, first: bool) -> list[Command]:
         """Give freshly attached ranks their first parameters."""
         self.own = None
-        return self._resume("full", first=first)
+        return self._resume("anew", first=first)
 
     def trainers_lost(self) -> None:
         """What they had not contributed is gone; the outer state is not."""
@@ -160,15 +155,11 @@ class FragmentRounds:
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: what it needs is sent again."""
-        for deeds in self.done.values():
-            for peers in deeds.values():
-                peers.discard(peer)
+        self.done.forget(peer)
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it hears everything once more."""
-        for deeds in self.done.values():
-            for deed in [deed for deed in deeds if deed[0] in ("have", "ready", "hold")]:
-                del deeds[deed]
+        self.done.forget_kinds("have", "ready", "hold")
 
     def restored(self) -> None:
         """The run went back to a cut: nothing of what we hold belongs to it.
@@ -181,7 +172,7 @@ class FragmentRounds:
             self.own.round = 0  # No round will count it.
         self.given = self.awaited = self.applying = self.hurried = None
         self.carried = ()
-        self.done, self.held = {}, Holdings()
+        self.done, self.held = Deeds(), Holdings()
         self.fetching.start_anew()
         self.stall.over()
 
@@ -197,6 +188,13 @@ class FragmentRounds:
     @property
     def finished(self) -> bool:
         return self.version >= self.outer_steps
+
+    @property
+    def next_round(self) -> int:
+        """What our ranks may contribute to next. Ranks that crashed may have contributed to the
+        open round already: never twice to one."""
+        contributed = (known.round + 1 for known in (self.own, self.given) if known is not None)
+        return max(self.fence.open_round, *contributed, 0)
 
     @property
     def others_wait(self) -> bool:
@@ -254,7 +252,7 @@ class FragmentRounds:
         if not stay:
             commands += self._apply(now, connected)
         # Before Hold: with a commit, everybody who holds its result has reported its state.
-        if leader is not None and self._once(leader, self.version, "have"):
+        if leader is not None and self.done.once(leader, self.version, "have"):
             commands.append(
                 Send(
                     leader,
@@ -282,13 +280,13 @@ class FragmentRounds:
             return []
         me = given.contributor(self.me)
         commands: list[Command] = []
-        if leader is not None and self._once(leader, round_, "ready", plan.stamp):
+        if leader is not None and self.done.once(leader, round_, "ready", plan.stamp):
             commands.append(Send(leader, Ready(plan.stamp, me, given.samples)))
         view, borders = plan.stamp.view, plan.parts.borders
         for part, owner in enumerate(plan.parts.owners):
             if owner == self.me:
                 self.held.add_slice(plan.stamp, part, me)
-            elif owner in connected and self._once(owner, round_, "slice", view, part):
+            elif owner in connected and self.done.once(owner, round_, "slice", view, part):
                 start, stop = borders[part : part + 2]
                 commands.append(SendSlice(owner, plan.stamp, part, start, stop, me))
         return commands
@@ -297,7 +295,7 @@ class FragmentRounds:
         commands: list[Command] = []
         for part in plan.owned_by(self.me):
             terms = self.held.terms(plan, part)
-            if terms and self._once(self.me, plan.stamp.round, "reduce", plan.stamp, part):
+            if terms and self.done.once(self.me, plan.stamp.round, "reduce", plan.stamp, part):
                 # Always from the slices, never from a sum that a lost peer is in.
                 start, stop = plan.parts.borders[part : part + 2]
                 commands.append(ReducePart(plan.stamp, part, start, stop, terms))
@@ -309,17 +307,17 @@ class FragmentRounds:
             SendResult(peer, plan.stamp, part, result.contributors, result.digest)
             for part in plan.owned_by(self.me)
             if (result := self.held.result(plan.stamp, part))
-            for peer in self._anew(receivers, plan.stamp.round, "result", plan.stamp, part)
+            for peer in self.done.anew(receivers, plan.stamp.round, "result", plan.stamp, part)
         ]
 
     def _hold(self, plan: Plan, leader: PeerId | None) -> list[Command]:
         if leader is None or self.version != plan.stamp.round - 1:
             return []  # Holding means: could take the step, so no earlier round is missing.
-        deed: Deed = ("hold", plan.stamp)
-        if leader in self.done.get(plan.stamp.round, {}).get(deed, ()):
+        deed = (leader, plan.stamp.round, "hold", plan.stamp)
+        if self.done.is_done(*deed):
             return []
         digest = self.held.digest(plan.stamp, len(plan.parts.owners))
-        if digest and self._once(leader, plan.stamp.round, *deed):
+        if digest and self.done.once(*deed):
             return [Send(leader, Hold(plan.stamp, digest))]
         return []
 
@@ -362,8 +360,7 @@ class FragmentRounds:
         self.version, self.state_digest = round_, digest
         self.fetching.start_anew()
         self.held.drop_slices(round_)
-        for old in [r for r in self.done if r < round_]:
-            del self.done[old]
+        self.done.drop_before(round_)
         needed = round_ if self.awaited is None else min(round_, self.awaited)
         self.held.drop_results(needed - KEEP_ROUNDS)
         return [ReleaseRound(self.fragment, needed - KEEP_ROUNDS)]
@@ -375,9 +372,9 @@ class FragmentRounds:
             return []
         return [ReleaseRound(self.fragment, oldest)]
 
-    def _resume(self, kind: Literal["full", "delta"], *, first: bool = False) -> list[Command]:
+    def _resume(self, kind: Verdict, *, first: bool = False) -> list[Command]:
         # A rebase keeps the work in the parameters, and with it what it was made of.
-        self.carried = self.own.samples if self.own is not None and kind == "delta" else ()
+        self.carried = self.own.samples if self.own is not None and kind == "rebase" else ()
         self.own, self.base = None, self.version
         return [Resume(self.fragment, self.version, kind, first, self.finished)]
 
@@ -386,15 +383,3 @@ class FragmentRounds:
         if commit is None or self.own is None or not self.own.manifest:
             return False
         return self.own.contributor(self.me) in commit.contributors
-
-    def _once(self, peer: PeerId, round_: int, *deed: object) -> bool:
-        return bool(self._anew({peer}, round_, *deed))
-
-    def _anew(self, peers: Set[PeerId], round_: int, *deed: object) -> list[PeerId]:
-        """Those of the peers for whom this was not done yet: it counts as done now."""
-        done = self.done.setdefault(round_, {}).setdefault(deed, set())
-        if peers <= done:
-            return []
-        new = sorted(peers - done)
-        done.update(new)
-        return new

@@ -112,8 +112,6 @@ class Standing:
             self._early[event.fragment] = event  # Two writers of one state: the step goes first.
             return []
         self.catchup.arrived(event.fragment)
-        if isinstance(rounds, FragmentRounds):
-            rounds.forget_reports()  # Of rounds that we apply again: it was of a wrong state.
         return [
             AdoptState(event.cut_index, event.fragment, version.round),
             *rounds.state_received(version.round, version.state_digest),

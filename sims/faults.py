@@ -248,14 +248,14 @@ def _trainers(world: World, fault: Fault, victim: Node) -> None:
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
     """Not of most: if half of them differ, they go back to what was agreed."""
     holders = [node for node in world.live if node.core.standing.is_member]
-    corrupt = sum(node.corrupt for node in holders)
+    corrupt = sum(bool(node.corrupt) for node in holders)
     if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
         return
     world.tell(f"the state of {victim.peer} is corrupted")
-    victim.outer = (victim.outer + 1 + fault.other) % PRIME
-    part = victim.core.part
-    victim.corrupt_at = (part.steps or part.rounds[0]).version
-    victim.corrupt = world.checkers.corrupted = True
+    fragment, part = fault.other % len(victim.outers), victim.core.part
+    victim.outers[fragment] = (victim.outers[fragment] + 1 + fault.other) % PRIME
+    victim.corrupt[fragment] = (part.steps or part.rounds[fragment]).version
+    world.checkers.corrupted = True
 
 
 Action = Callable[[World, Fault, Node], None]

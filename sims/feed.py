@@ -29,16 +29,25 @@ class Feed:
 
     def start(self, begin: Callable[[], None]) -> None:
         """The ranks go on, from what is ours now; at once if it is enough."""
-        if count(self.lease) < self.interval:
+        left = subtract(self.lease, self._seen)
+        if count(left) < self.interval:
             self._begin = begin
             return
-        self._begin = None
-        self._left, self._seen = self.lease, ()
+        self._begin, self._left = None, left
         begin()
 
     def stop(self) -> None:
         """The ranks are gone."""
         self._begin = None
+        self.forget()
+
+    def forget(self) -> None:
+        """What they did since they contributed last is thrown away."""
+        self._seen = ()
+
+    def holds(self, wanted: int) -> bool:
+        """Is there enough for one step?"""
+        return count(self._left) >= wanted
 
     def draw(self, wanted: int) -> list[int]:
         """For one step: the lowest ones."""

@@ -8,6 +8,7 @@ holds in both. Must NOT decide which branch stays.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from protocols import commands as c
@@ -60,7 +61,7 @@ class ForkCheckers(Checkers):
         """The branch of what each applied last: its core may be further."""
 
     @property
-    def commits(self) -> dict[tuple[int, int], e.Commit]:
+    def commits(self) -> dict[tuple[int, int, int], e.Commit]:
         return {key: x for one in self.branches.values() for key, x in one.commits.items()}
 
     @property
@@ -100,21 +101,21 @@ class ForkCheckers(Checkers):
     def encoded(self, manifest: str, made: Contribution) -> None:
         self.branches[()].encoded(manifest, made)  # All know all contributions.
 
-    def samples_of(self, node: Node, manifest: str, round_: int, samples: list[int]) -> None:
+    def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
         self._of(node.peer).samples_of(node, manifest, round_, samples)
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         for branch in self.branches.values():
-            if (stamp.lineage, stamp.round) in branch.commits:
+            if (stamp.lineage, stamp.fragment, stamp.round) in branch.commits:
                 branch.means(stamp, means)
                 return
         self.found(f"round {stamp.round} is applied and no branch has its commit")
 
-    def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
-        self._of(peer).state(peer, lineage, round_, digest)
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
+        self._of(peer).state(peer, lineage, fragment, round_, digest)
 
-    def dropped(self, peer: PeerId, first: int, last: int, lineage: int) -> None:
-        self._of(peer).dropped(peer, first, last, lineage)
+    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
+        self._of(peer).dropped(peer, fragment, steps, lineage)
 
     def memory(self, node: Node) -> None:
         self._of(node.peer).memory(node)

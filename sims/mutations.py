@@ -225,8 +225,8 @@ ROUND_MUTANTS = (
         "Restarted ranks contribute again: owners sum different bytes of one peer.",
         Edit(
             FragmentRounds.contribute,
-            "max(self.fence.open_round, self.given.round + 1 if self.given else 0)",
-            "self.fence.open_round",
+            "round=self.next_round",
+            "round=self.fence.open_round",
         ),
     ),
     Mutant(
@@ -291,8 +291,8 @@ ROUND_MUTANTS = (
         "A peer that was not counted loses the steps that it made.",
         Edit(
             FragmentRounds.applied,
-            'self._resume("full" if self._counted(round_) else "delta")',
-            'self._resume("full")',
+            'self._resume("counted" if self._counted(round_) else "rebase")',
+            'self._resume("counted")',
         ),
     ),
     Mutant(
@@ -300,8 +300,8 @@ ROUND_MUTANTS = (
         "Work that was counted stays in the parameters, and is counted again.",
         Edit(
             FragmentRounds.applied,
-            'self._resume("full" if self._counted(round_) else "delta")',
-            'self._resume("delta")',
+            'self._resume("counted" if self._counted(round_) else "rebase")',
+            'self._resume("rebase")',
         ),
     ),
     Mutant(
@@ -309,8 +309,8 @@ ROUND_MUTANTS = (
         "Work that a skipped round counted is in the new state, and is counted again.",
         Edit(
             FragmentRounds.state_received,
-            "full = stale or any(map(self._counted, skipped))",
-            "full = stale",
+            "if any(map(self._counted, skipped)):",
+            "if False:",
         ),
     ),
     Mutant(

@@ -34,7 +34,7 @@ LEASE_MUTANTS = (
         "The work stays in the parameters and counts later, but nobody says what it was made of.",
         Edit(
             FragmentRounds._resume,
-            'self.own.samples if self.own is not None and kind == "delta" else ()',
+            'self.own.samples if self.own is not None and kind == "rebase" else ()',
             "()",
         ),
     ),

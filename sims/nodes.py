@@ -1,13 +1,13 @@
-"""One simulated peer: a core, its shell, and a trainer.
+"""One simulated peer: a core and its shell; ranks.py has its ranks.
 
-Training is replaced by arithmetic that is easy to check (models.py): inner steps move a peer's one
-parameter, and the outer step subtracts the weighted mean of what was contributed.
+Training is replaced by arithmetic that is easy to check (models.py): a fragment is one parameter,
+which inner steps move, and the outer step subtracts the weighted mean of what was contributed.
 The shell keeps and drops payloads as the real one does, and does jobs in order, one at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from protocols import commands as c
@@ -19,16 +19,14 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from protocols.messages import Control, Kept
 from sims.checkers import Contribution
-from sims.feed import Feed
 from sims.models import Value
-from sims.stores import Disk, Store, Work
+from sims.ranks import Ranks, Result
+from sims.stores import Disk, Store
 
 if TYPE_CHECKING:
     from sims.world import World
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
-STEP_TOKENS = 16
-STEP_SAMPLES = 2
 
 
 def state_digest(outer: Value) -> str:
@@ -57,25 +55,20 @@ class Node:
         self.paused_until = 0.0
         self.deadline = self.due = float("inf")
         """When the core is woken if nothing else happens: at its deadline, or after a pause."""
-        self.outer: Value = 0
-        """The outer parameter."""
-        self.corrupt = False
-        """Something changed the parameter behind our back."""
-        self.corrupt_at = 0
-        """The round after which it did."""
+        self.outers: list[Value] = [0] * world.training.fragments
+        """The outer parameters, by fragment."""
+        self.versions: list[Version | None] = [None] * world.training.fragments
+        """What they are, as the shell knows it."""
+        self.corrupt: dict[int, int] = {}
+        """Fragments that something changed behind our back, and the round after which it did."""
         self.lies = False
         """The next state that we serve is wrong."""
         self.store = Store()
-        self.work = Work(first=world.steps_of(me.peer), last=world.steps_of(me.peer))
-        self.feed = Feed(world.inner_steps * STEP_SAMPLES)
+        self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
         """Addresses that it wants to be connected with."""
         self.dialling: set[str] = set()
         """Those that it tries at present."""
-        self._trainer_life = 0
-        """Rises when the trainers restart: what older ones scheduled is void."""
-        self._crashed = False
-        """And what they had not contributed is gone."""
         self._busy_until = self._sync_at = 0.0
         self.unsynced: list[c.Persist] = []
         """On their way to the disk."""
@@ -128,13 +121,12 @@ class Node:
 
     def lose_trainers(self, restart_s: float) -> None:
         """The ranks crash and are started again."""
-        self._trainer_life += 1
-        life, self._crashed = self._trainer_life, True
-        self.feed.stop()
+        self.ranks.lose()
+        life = self.ranks.life
         self.give(v.TrainersLost("crash"))
 
         def ready() -> None:
-            if life == self._trainer_life:
+            if life == self.ranks.life:
                 self.give(v.TrainersReady())
 
         self.after(restart_s, ready)
@@ -144,7 +136,8 @@ class Node:
             return
         if isinstance(event, v.SliceReceived):
             stamp = event.stamp
-            key = (stamp.round, stamp.view, event.part, event.contributor.peer)
+            whose = event.contributor.peer
+            key = (stamp.fragment, stamp.round, stamp.view, event.part, whose)
             self.store.slices[key] = value
         elif isinstance(event, v.ResultReceived):
             self.store.results[event.stamp, event.part] = value
@@ -166,10 +159,10 @@ class Node:
                 accepted = v.RunAccepted(world.rules, world.samples_ahead)
                 self.after(world.compute_s, lambda: self.give(accepted))
             case c.Leased(samples=samples):
-                self.feed.leased(samples)
+                self.ranks.feed.leased(samples)
             case c.Applied(entry=entry, index=index):
                 if isinstance(entry, e.Restore):
-                    self._crashed = True  # What its ranks did since belongs to no lineage.
+                    self._set_back(entry)
                 world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
@@ -184,10 +177,10 @@ class Node:
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
-            case c.DropSlices(round=round_):
-                self.store.drop_slices(round_)
-            case c.ReleaseRound(round=round_):
-                self.store.release(round_)
+            case c.DropSlices(fragment=fragment, round=round_):
+                self.store.drop_slices(fragment, round_)
+            case c.ReleaseRound(fragment=fragment, round=round_):
+                self.store.release(fragment, round_)
             case c.Discard():
                 world.happened["discard"] += 1  # `give` did not keep it.
             case c.ExpectState(donor=donor):
@@ -201,7 +194,7 @@ class Node:
         store = self.store
         match command:
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
-                manifest, value = store.encoded[stamp.round]
+                manifest, value = store.encoded[stamp.fragment, stamp.round]
                 assert manifest == me.manifest, "other bytes than were announced"
                 self._send_bulk(to, v.SliceReceived(self.peer, stamp, part, me), value)
             case c.SendResult(peer=to, stamp=stamp, part=part):
@@ -210,24 +203,24 @@ class Node:
                 self._send_bulk(to, event, store.results[stamp, part])
             case c.ReducePart():
                 self._reduce(command)
-            case c.Encode(round=round_):
-                self._job(lambda: self._encode(round_))
+            case c.Encode(fragment=fragment, round=round_):
+                self._job(lambda: self._encode(fragment, round_))
             case c.ApplyRound(stamp=stamp, borders=borders):
                 means = [store.results[stamp, part] for part in range(len(borders) - 1)]
                 self._job(lambda: self._apply(stamp, means))
-            case c.AdoptState(cut_index=index, round=round_):
-                value = store.states.pop(index)
-                self._job(lambda: self._adopt(round_, value))
+            case c.AdoptState(cut_index=index, fragment=fragment, round=round_):
+                value = store.states.pop((index, fragment))
+                self._job(lambda: self._adopt(fragment, round_, value))
             case c.AdoptKept(fragment=fragment, round=round_):
                 self._job(lambda: self._adopt_kept(fragment, round_))
             case c.ServeState(peer=to, cut_index=index, versions=versions):
                 for version in versions:
                     self._job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
-                life, lineage = self._trainer_life, self.core.members.lineage
-                excused = self._crashed
-                if command.kind == "full":
-                    self._crashed = False
+                life, lineage = self.ranks.life, self.core.members.lineage
+                excused = command.fragment in self.ranks.crashed
+                if command.kind == "anew":
+                    self.ranks.crashed.discard(command.fragment)
                 self._job(lambda: self._resume(command, life, lineage, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
@@ -262,18 +255,39 @@ class Node:
         if kept is None or kept.versions[fragment].round != round_:
             self.give(v.KeptAdopted(fragment, round_, ""))
             return
-        self.outer, self.corrupt = self.disk.outer, False
-        self.give(v.KeptAdopted(fragment, round_, state_digest(self.outer)))
+        digest = self._at(fragment, round_, self.disk.outers[fragment])
+        self.corrupt.pop(fragment, None)
+        self.give(v.KeptAdopted(fragment, round_, digest))
 
-    def _checkpoint(self, round_: int, digest: str, *, now: bool = False) -> None:
-        members = self.core.members
-        due = now or round_ % self.disk.checkpoint_every == 0
-        remaining = members.remaining_at(round_) if due and not self.corrupt else None
+    def found(self, outers: Sequence[Value]) -> None:
+        """The run begins with these, and they are our first checkpoint."""
+        for fragment, outer in enumerate(outers):
+            self._at(fragment, 0, outer)
+        self.disk.outers = tuple(outers)
+
+    def _at(self, fragment: int, round_: int, outer: Value) -> str:
+        """A fragment is another one now; the state's digest."""
+        digest = state_digest(outer)
+        self.outers[fragment], self.versions[fragment] = outer, Version(fragment, round_, digest)
+        return digest
+
+    def _set_back(self, restore: e.Restore) -> None:
+        """What the ranks did since belongs to no lineage; nor does any other state."""
+        self.ranks.set_back()
+        for fragment, version in enumerate(restore.versions):
+            if self.versions[fragment] != version:
+                self.versions[fragment] = None
+
+    def _checkpoint(self) -> None:
+        members, versions = self.core.members, [known for known in self.versions if known]
+        if len(versions) < len(self.versions) or self.corrupt:
+            return
+        remaining = members.remaining_at(versions[0].round)
         if remaining is None:
             return
-        versions, progress = (Version(0, round_, digest),), members.progress_at(round_)
-        kept = Kept(members.lineage, versions, *progress, remaining)
-        self.disk.kept, self.disk.outer = kept, self.outer
+        progress = members.progress_at(versions[0].round)
+        kept = Kept(members.lineage, tuple(versions), *progress, remaining)
+        self.disk.kept, self.disk.outers = kept, tuple(self.outers)
         self.give(v.Checkpointed(kept))
 
     def _send(self, to: PeerId, message: Control) -> None:
@@ -286,25 +300,29 @@ class Node:
     def _send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
         self.world.carry(self.peer, to, "bulk", event, value)
 
-    def _encode(self, round_: int) -> None:
-        work, model = self.work, self.world.model
-        delta = model.fold(work.base - work.local)
-        manifest = digest_text(f"{self.peer} {work.first} {work.last} {round_} {self.world.now}")
-        self.store.encoded[round_] = (manifest, delta)
-        shown = (int(delta), int(model.fold(-work.moved))) if model.exact else (0, 0)
-        made = Contribution(self.peer, shown[0], work.first, work.last, shown[1])
+    def _encode(self, fragment: int, round_: int) -> None:
+        work, model = self.ranks.works[fragment], self.world.model
+        handed = work.handed
+        assert handed is not None, "nothing was contributed"
+        text = f"{self.peer} {fragment} {work.first} {handed.last} {round_} {self.world.now}"
+        manifest = digest_text(text)
+        self.store.encoded[fragment, round_] = (manifest, handed.delta)
+        shown = (int(handed.delta), int(model.fold(-handed.moved))) if model.exact else (0, 0)
+        made = Contribution(self.peer, fragment, shown[0], work.first, handed.last, shown[1])
         self.world.checkers.encoded(manifest, made)
-        self.world.checkers.samples_of(self, manifest, round_, work.samples)
-        self.give(v.Encoded(0, round_, manifest))
+        if fragment == 0:
+            self.world.checkers.samples_of(self, manifest, round_, handed.samples)
+        self.give(v.Encoded(fragment, round_, manifest))
 
     def _reduce(self, command: c.ReducePart) -> None:
         stamp, part = command.stamp, command.part
         terms: list[tuple[int, Value]] = []
         for term in command.contributors:
             if term.peer == self.peer:
-                value = self.store.encoded[stamp.round][1]
+                value = self.store.encoded[stamp.fragment, stamp.round][1]
             else:
-                value = self.store.slices[stamp.round, stamp.view, part, term.peer]
+                key = (stamp.fragment, stamp.round, stamp.view, part, term.peer)
+                value = self.store.slices[key]
             terms.append((term.tokens, value))
         mean = self.world.model.mean(terms)
 
@@ -320,26 +338,29 @@ class Node:
         model = self.world.model
         if model.exact:
             self.world.checkers.means(stamp, {int(mean) for mean in means})
-        self.outer = model.fold(self.outer - means[0])
-        digest = state_digest(self.outer)
-        if not self.corrupt:
-            self.world.checkers.state(self.peer, stamp.lineage, stamp.round, digest)
-        self._checkpoint(stamp.round, digest)
+        fragment = stamp.fragment
+        digest = self._at(fragment, stamp.round, model.fold(self.outers[fragment] - means[0]))
+        if fragment not in self.corrupt:
+            self.world.checkers.state(self.peer, stamp.lineage, fragment, stamp.round, digest)
+        if fragment == 0 and stamp.round % self.disk.checkpoint_every == 0:
+            self._checkpoint()
         self.give(v.RoundApplied(stamp, digest))
         self.world.checkers.memory(self)
 
-    def _adopt(self, round_: int, value: Value) -> None:
-        self.outer, self.corrupt = value, False
-        self._checkpoint(round_, state_digest(value), now=True)
+    def _adopt(self, fragment: int, round_: int, value: Value) -> None:
+        digest = self._at(fragment, round_, value)
+        self.corrupt.pop(fragment, None)
+        self._checkpoint()
         lineage = self.core.members.lineage
-        self.world.checkers.state(self.peer, lineage, round_, state_digest(value))
+        self.world.checkers.state(self.peer, lineage, fragment, round_, digest)
 
     def _serve(self, to: PeerId, index: int, version: Version) -> None:
-        value = self.outer + self.lies
+        value = self.outers[version.fragment] + self.lies
         if self.lies:
             self.world.happened["lie"] += 1
             self.lies = False
-        event = v.StateReceived(self.peer, index, 0, version.round, state_digest(value))
+        digest = state_digest(value)
+        event = v.StateReceived(self.peer, index, version.fragment, version.round, digest)
         self.after(self.world.transfer_s(), lambda: self._send_bulk(to, event, value))
 
     def state_arrived(self, event: v.StateReceived, value: Value) -> None:
@@ -349,50 +370,12 @@ class Node:
             return
         transfer = self.core.standing.catchup.transfer
         if transfer is not None and transfer.cut_index == event.cut_index:
-            self.store.states[event.cut_index] = value
+            self.store.states[event.cut_index, event.fragment] = value
         else:
             self.world.happened["unexpected state"] += 1
         self.give(event)
 
-    # Trainer --------------------------------------------------------------------------------
-
     def _resume(self, command: c.Resume, life: int, lineage: int, *, excused: bool) -> None:
-        if life != self._trainer_life:
-            return  # The ranks that waited for it are gone.
-        work = self.work
-        if command.kind == "full":
-            # By the log, not by what we hold: the ledger has given its samples to others.
-            age = self.core.members.committed(0) - work.base_round
-            if not (age > 4 or command.finish or excused):
-                self.world.checkers.dropped(self.peer, work.first, work.last, lineage)
-            self.work = work = Work(local=self.outer, first=work.last, last=work.last)
-        else:
-            work.local = self.world.model.fold(work.local + self.outer - work.base)
-        work.base, work.base_round = self.outer, command.round
-        if not command.finish:
-            self.feed.start(lambda: self._step(life, 0, first=command.first))
-
-    def _step(self, life: int, done: int, *, first: bool) -> None:
-        """One inner step; at the boundary the trainer contributes and blocks."""
-
-        def step() -> None:
-            if self._trainer_life != life:
-                return
-            work, world = self.work, self.world
-            move = world.model.move(self.core.me.name, work.local, world.random)
-            work.local, work.moved = world.model.fold(work.local + move), work.moved + move
-            work.last += 1
-            work.samples += self.feed.draw(STEP_SAMPLES)
-            self.world.count_step(self.peer, work.last)
-            early = first and 2 * (done + 1) >= self.world.inner_steps
-            if early:
-                self.give(v.TrainersAble())
-            asked = early and self.core.rounds[0].others_wait
-            if done + 1 >= self.world.inner_steps or asked:
-                steps = work.last - work.first
-                tokens, saw = steps * STEP_TOKENS, self.feed.contribute()
-                self.give(v.ContributionReady(0, tokens, steps, saw))
-            else:
-                self._step(life, done + 1, first=first)
-
-        self.after(self.speed * self.world.random.uniform(0.9, 1.1), step)
+        if life == self.ranks.life:  # Else the ranks that waited for it are gone.
+            outer = self.outers[command.fragment]
+            self.ranks.result(Result(command, outer, lineage, excused=excused))

@@ -171,7 +171,7 @@ class StepCheckers(Checkers):
         made = self._steps.get((lineage, older[-1].view, step))
         return made is not None and made[1] == state
 
-    def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
         """A copy that somebody keeps is what was committed (I1)."""
         first = self.step_commits.setdefault((lineage, round_), digest)
         if first != digest and not self.tainted:

@@ -87,7 +87,7 @@ class StepNode(Node):
                 lineage = self.core.members.lineage
                 self._job(lambda: self._release(step, lineage))
             case c.AdoptState(cut_index=index, round=step):
-                value = self.store.states.pop(index)
+                value = self.store.states.pop((index, 0))
                 self._job(lambda: self.copies.update({step: value}))
             case c.AdoptKept(fragment=fragment, round=step):
                 self._job(lambda: self._adopt_kept(fragment, step))
@@ -116,21 +116,22 @@ class StepNode(Node):
         stamp = step.stamp
         if life != self._making or stamp.lineage != self.core.members.lineage:
             return  # The ranks are gone or have another state by now, or the run has.
-        before = self.outer
-        self.outer = (before * FACTOR + total) % PRIME
-        self.world.step_checkers.step(self, stamp, step.terms, before, self.outer)
+        before = self.outers[0]
+        after = self.outers[0] = (before * FACTOR + total) % PRIME
+        self.world.step_checkers.step(self, stamp, step.terms, before, after)
         self.completed = (stamp.lineage, stamp.view, stamp.round)
         if step.keep:
-            self.copies[stamp.round] = self.outer
+            self.copies[stamp.round] = after
         self.world.steps_made += 1
-        self.give(v.StepApplied(stamp, state_digest(self.outer)))
+        self.give(v.StepApplied(stamp, state_digest(after)))
         if self.running:
             self.world.step_checkers.names(self)
 
     def _load(self, step: int, life: int) -> None:
         if life == self._making:
-            self.outer, self.corrupt = self.copies[step], False
-            self.give(v.BaseLoaded(step, state_digest(self.outer)))
+            self.outers[0] = self.copies[step]
+            self.corrupt.clear()
+            self.give(v.BaseLoaded(step, state_digest(self.outers[0])))
 
     def _release(self, step: int, lineage: int) -> None:
         """A copy is the base: it is committed, and goes to the disk too."""
@@ -138,12 +139,12 @@ class StepNode(Node):
             return  # A Restore came between: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base that nobody copied"
-            self.copies[0] = self.outer  # We founded the run.
+            self.copies[0] = self.outers[0]  # We founded the run.
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
-        self.world.step_checkers.state(self.peer, lineage, step, digest)
+        self.world.step_checkers.state(self.peer, lineage, 0, step, digest)
         self.disk.kept = Kept(lineage, (Version(0, step, digest),), step, step)
-        self.disk.outer = self.copies[step]
+        self.disk.outers = (self.copies[step],)
         self.give(v.Checkpointed(self.disk.kept))
 
     def _adopt_kept(self, fragment: int, round_: int) -> None:
@@ -151,8 +152,8 @@ class StepNode(Node):
         if kept is None or kept.versions[fragment].round != round_:
             self.give(v.KeptAdopted(fragment, round_, ""))
             return
-        self.copies[round_] = self.disk.outer
-        self.give(v.KeptAdopted(fragment, round_, state_digest(self.disk.outer)))
+        self.copies[round_] = self.disk.outers[0]
+        self.give(v.KeptAdopted(fragment, round_, state_digest(self.disk.outers[0])))
 
     def _serve(self, to: PeerId, index: int, version: Version) -> None:
         value = self.copies.get(version.round, 0) + self.lies

@@ -1,4 +1,4 @@
-"""What a simulated peer has: payloads in memory, a disk, and the work of its ranks.
+"""What a simulated peer has: payloads in memory, and a disk.
 
 Must NOT decide what is kept or dropped: nodes.py does as the core says.
 """
@@ -11,8 +11,8 @@ from protocols.messages import Kept
 from protocols.storage import Saved
 from sims.models import Value
 
-SliceKey = tuple[int, int, int, PeerId]
-"""(round, view, part, contributor), as the real shell has it: not the attempt."""
+SliceKey = tuple[int, int, int, int, PeerId]
+"""(fragment, round, view, part, contributor), as the real shell has it: not the attempt."""
 HICCUPS, HICCUP_S = 0.03, 0.3
 """So often a disk takes so much longer: others have answered before we know our own vote."""
 COMPACT_ENTRIES = (8, 32, 512)
@@ -23,22 +23,24 @@ COMPACT_ENTRIES = (8, 32, 512)
 class Store:
     """Payloads that the core wants; each is one number."""
 
-    encoded: dict[int, tuple[str, Value]] = field(default_factory=dict[int, tuple[str, Value]])
-    """By round: (manifest, value)."""
+    encoded: dict[tuple[int, int], tuple[str, Value]] = field(
+        default_factory=dict[tuple[int, int], tuple[str, Value]]
+    )
+    """By (fragment, round): (manifest, value)."""
     slices: dict[SliceKey, Value] = field(default_factory=dict[SliceKey, Value])
     results: dict[tuple[Stamp, int], Value] = field(default_factory=dict[tuple[Stamp, int], Value])
-    states: dict[int, Value] = field(default_factory=dict[int, Value])
-    """By cut."""
+    states: dict[tuple[int, int], Value] = field(default_factory=dict[tuple[int, int], Value])
+    """By (cut, fragment)."""
 
-    def drop_slices(self, round_: int) -> None:
-        for key in [key for key in self.slices if key[0] <= round_]:
+    def drop_slices(self, fragment: int, round_: int) -> None:
+        for key in [key for key in self.slices if key[0] == fragment and key[1] <= round_]:
             del self.slices[key]
 
-    def release(self, round_: int) -> None:
-        self.drop_slices(round_)
-        for old in [old for old in self.encoded if old <= round_]:
+    def release(self, fragment: int, round_: int) -> None:
+        self.drop_slices(fragment, round_)
+        for old in [old for old in self.encoded if old[0] == fragment and old[1] <= round_]:
             del self.encoded[old]
-        for key in [key for key in self.results if key[0].round <= round_]:
+        for key in [x for x in self.results if x[0].fragment == fragment and x[0].round <= round_]:
             del self.results[key]
 
 
@@ -52,8 +54,8 @@ class Disk:
 
     saved: Saved | None = None
     kept: Kept | None = None
-    outer: Value = 0
-    """The state that `kept` is about."""
+    outers: tuple[Value, ...] = ()
+    """The state that `kept` is about, by fragment."""
     checkpoint_every: int = 1
     """Each node's own choice, in rounds: after a crash, some have more than others."""
     full_until: float = 0.0
@@ -76,19 +78,3 @@ class Disk:
         for index, entry in enumerate(entries, start=base + 1):
             assert entry.index == index, "the log on the disk has a gap"
         self.saved = Saved(persist.term, persist.vote, snapshot, entries)
-
-
-@dataclass(slots=True)
-class Work:
-    """The ranks' parameter, and what of their work no round has counted yet."""
-
-    local: Value = 0
-    base: Value = 0
-    base_round: int = 0
-    first: int = 0
-    """Number of the first step that is not counted; steps of a peer are numbered for its life."""
-    last: int = 0
-    moved: Value = 0
-    """Sum of the moves of these steps."""
-    samples: list[int] = field(default_factory=list[int])
-    """What these steps saw."""

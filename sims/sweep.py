@@ -29,6 +29,7 @@ from sims.faults import Fault, draw_plan, inject
 from sims.forks import ForkWorld, draw_faults
 from sims.mutations import MUTANTS
 from sims.plans import read_plan
+from sims.ranks import Training
 from sims.terminal import bar, run
 from sims.world import World
 
@@ -37,6 +38,8 @@ LIVENESS_S = 400.0
 """Virtual seconds in which what is left of the rounds must be committed and everybody done."""
 PAIR_EVERY = 8
 """Of so many seeds one has two peers, which may go on alone."""
+PLAIN = 0.5
+"""How often ranks train one fragment, and wait for each result."""
 PEERS = (3, 9)
 """At the start of a seed, at least and at most."""
 
@@ -60,6 +63,20 @@ class SeedResult:
     plan: list[Fault] = field(default_factory=list[Fault])
 
 
+def draw_training(seed: int) -> Training:
+    """Other seeds have several fragments in flight, and results that come while ranks train."""
+    source = random.Random(seed ^ 0xF7A6)  # noqa: S311 (a simulation, no secrets)
+    if source.random() < PLAIN:
+        return Training()
+    least = source.choice([0, 0, 1, 3])
+    return Training(
+        fragments=source.choice([1, 2, 3]),
+        overlap_steps=least,
+        overlap_max_steps=least + source.choice([0, 2, 6]),
+        discards_overlap=source.choice([False, True]),
+    )
+
+
 def run_seed(
     seed: int,
     *,
@@ -72,11 +89,12 @@ def run_seed(
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     if log is not None:
         log.write(f"seed {seed}\n")
-    pair = seed % PAIR_EVERY == 0
+    pair, training = seed % PAIR_EVERY == 0, draw_training(seed)
     world = (ForkWorld if pair else World)(
         seed,
         peers=2 if pair else source.randint(*peers),
-        outer_steps=source.choice([20, 24, 30]),
+        outer_steps=-(-source.choice([20, 24, 30]) // training.fragments),
+        training=training,
         log=log,
     )
     draw = draw_faults if pair else draw_plan

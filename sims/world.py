@@ -23,7 +23,8 @@ from sims.checkers import Checkers
 from sims.dialling import Dialling
 from sims.models import Model, Modular, Value
 from sims.network import Network
-from sims.nodes import STEP_SAMPLES, Node, state_digest
+from sims.nodes import Node, state_digest
+from sims.ranks import STEP_SAMPLES, Training
 from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, Disk
 
 FRAGMENT_ELEMENTS = 3 << 18
@@ -51,23 +52,26 @@ class World:
         *,
         peers: int,
         outer_steps: int,
-        inner_steps: int = 8,
+        training: Training | None = None,
         log: TextIO | None = None,
         model: Model | None = None,
     ) -> None:
-        """`model`: what is trained; Modular if nobody says."""
+        """`training`: how, with one fragment and no overlap if nobody says; `model`: what, Modular
+        if nobody says."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.model: Model = model or Modular()
         self.now = 0.0
-        self.outer_steps, self.inner_steps, self.peers_min = outer_steps, inner_steps, peers
+        self.training = training or Training()
+        self.outer_steps, self.peers_min = outer_steps, peers
         self.nodes: dict[PeerId, Node] = {}
         """The newest life of each peer."""
         self.disks: dict[PeerId, Disk] = {}
         self.busy_until = float("inf")
         """Until then somebody may come, though nobody lives."""
         self._coming_back: set[PeerId] = set()
-        self.samples_ahead = self.draw_rounds_ahead(seed) * inner_steps * STEP_SAMPLES
-        self.initial_digest = ""
+        interval = self.training.inner_steps * STEP_SAMPLES
+        self.samples_ahead = self.draw_rounds_ahead(seed) * interval
+        self.initial_digests: tuple[str, ...] = ()
         self.compact_entries = self.draw_compaction(seed)
         """A peer's log becomes a snapshot when it is somewhat longer."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
@@ -108,7 +112,7 @@ class World:
 
     def make_run(self, founder: PeerId) -> e.Run:
         """What its peers agree on."""
-        sizes = (FRAGMENT_ELEMENTS,)
+        sizes = (FRAGMENT_ELEMENTS,) * self.training.fragments
         return e.Run(1, "{}", "", self.peers_min, self.outer_steps, 1, (), sizes, founder)
 
     # Membership and faults ------------------------------------------------------------------
@@ -250,12 +254,12 @@ class World:
 
     def _found(self, node: Node) -> None:
         """The first peer begins the run, from a checkpoint of its initial state."""
-        node.outer = node.disk.outer = self.model.initial(self.random)
-        digest = state_digest(node.outer)
+        outers = [self.model.initial(self.random) for _ in node.outers]
+        node.found(outers)
+        self.initial_digests = tuple(map(state_digest, outers))
         run = self.make_run(node.peer)
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
-        node.give(v.Bootstrap(run, (digest,)))
-        self.initial_digest = digest
+        node.give(v.Bootstrap(run, self.initial_digests))
 
     def _way_in(self, peer: PeerId) -> str:
         """Where a peer is told to join: anybody finds the way, even who has only just come."""
@@ -356,8 +360,10 @@ class World:
         """A peer read the first entry; its founder keeps the state that it began with."""
         lineage = node.core.members.lineage
         if node.core.standing.accepted:
-            self.checkers.state(node.peer, lineage, 0, self.initial_digest)
-            node.disk.kept = Kept(lineage, (Version(0, 0, self.initial_digest),), 0, 0)
+            for fragment, digest in enumerate(self.initial_digests):
+                self.checkers.state(node.peer, lineage, fragment, 0, digest)
+            versions = (Version(f, 0, digest) for f, digest in enumerate(self.initial_digests))
+            node.disk.kept = Kept(lineage, tuple(versions), 0, 0)
 
     def moves(self) -> Counter[tuple[Role, Role]]:
         """Changes of role that anybody made, dead lives included."""

@@ -61,14 +61,14 @@ class Checkers:
         return self.agreement.log
 
     @property
-    def commits(self) -> dict[tuple[int, int], e.Commit]:
-        """By (lineage, round)."""
+    def commits(self) -> dict[tuple[int, int, int], e.Commit]:
+        """By (lineage, fragment, round)."""
         return self.accounting.commits
 
     @property
     def restored(self) -> int:
         """How often the run went back to a checkpoint."""
-        return len(self.agreement.origins)
+        return self.agreement.restored
 
     @property
     def corrupted(self) -> bool:
@@ -110,10 +110,10 @@ class Checkers:
             given = node.core.rounds[event.fragment].given
             # What a Restore overtook in our own arithmetic is handed to nobody.
             if given is not None and given.manifest == event.manifest:
-                self.accounting.contributed(node, event.round)
+                self.accounting.contributed(node, event.fragment, event.round)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
-                self.decisions.released(node, command.round)
+                self.decisions.released(node, command)
             elif isinstance(command, c.SendResult):
                 self.decisions.shared(node, command, commands)
             elif isinstance(command, c.Applied) and isinstance(command.entry, e.Commit):
@@ -149,7 +149,7 @@ class Checkers:
         if isinstance(entry, e.Run):
             self.samples.began(lineage)
         elif isinstance(entry, e.Restore):
-            self.samples.restored(self.agreement.origins.get(lineage, 0), lineage, entry)
+            self.samples.restored(self.agreement.origins.get((lineage, 0), 0), lineage, entry)
         if isinstance(entry, e.Run | e.Restore):
             self.accounting.began(lineage, entry)
         elif isinstance(entry, e.Commit):
@@ -159,7 +159,7 @@ class Checkers:
         """A peer's ranks contributed."""
         self.accounting.encoded(manifest, made)
 
-    def samples_of(self, node: Node, manifest: str, round_: int, samples: list[int]) -> None:
+    def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
         """And which samples their steps saw."""
         self.samples.encoded(node, manifest, round_, samples)
 
@@ -173,13 +173,13 @@ class Checkers:
         """A peer makes the outer step of a round."""
         self.accounting.means(stamp, means)
 
-    def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
         """A peer arrived at a state."""
-        self.agreement.state(peer, lineage, round_, digest)
+        self.agreement.state(peer, lineage, fragment, round_, digest)
 
-    def dropped(self, peer: PeerId, first: int, last: int, lineage: int) -> None:
-        """Ranks begin again from the outer state."""
-        self.accounting.dropped(peer, first, last, lineage)
+    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
+        """Ranks go on from the outer state, without these steps [first, last)."""
+        self.accounting.dropped(peer, fragment, steps, lineage)
 
     def memory(self, node: Node) -> None:
         """A peer applied a round: a good time to look at what it keeps."""

@@ -24,6 +24,7 @@ class Contribution:
     """What a peer encoded: steps [first, last) of all that it ever made, worth `delta`."""
 
     peer: PeerId
+    fragment: int
     delta: int
     first: int
     last: int
@@ -31,26 +32,28 @@ class Contribution:
     """What these steps are worth, added up one by one."""
 
 
+Counted = dict[PeerId, int]
+"""How many steps of each peer are counted, or given up before ones that are."""
+
+
 class Accounting:
     """Of every step of every peer."""
 
     def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
-        self.commits: dict[tuple[int, int], e.Commit] = {}
-        """By (lineage, round)."""
+        self.commits: dict[tuple[int, int, int], e.Commit] = {}
+        """By (lineage, fragment, round)."""
         self._found = found
         self._agreement = agreement
         self.contributions: dict[str, Contribution] = {}
         """By manifest."""
-        self._contributed: set[tuple[PeerId, int, int, int]] = set()
-        """(peer, incarnation, lineage, round)."""
+        self._contributed: set[tuple[PeerId, int, int, int, int]] = set()
+        """(peer, incarnation, lineage, fragment, round)."""
         self._lives: dict[tuple[PeerId, int, int], int] = {}
         """By (peer, lineage, view): in which life it contributed to rounds of this view."""
-        self._counted: dict[PeerId, int] = {}
-        """How many steps of a peer are counted, or given up before ones that are."""
-        self._counted_in: dict[int, dict[PeerId, int]] = {}
-        """The same by lineage: what a Restore takes back was counted until then."""
-        self._counted_at: dict[tuple[int, int], dict[PeerId, int]] = {}
-        """By (lineage, round)."""
+        self._counted: dict[tuple[int, int], Counted] = {}
+        """By (lineage, fragment): what a Restore takes back was counted until then."""
+        self._counted_at: dict[tuple[int, int, int], Counted] = {}
+        """By (lineage, fragment, round)."""
 
     def encoded(self, manifest: str, made: Contribution) -> None:
         """A contribution holds exactly the steps since the last counted one (rebase, I5)."""
@@ -60,13 +63,13 @@ class Accounting:
                 f"{made.peer} contributes {made.delta}, its steps add up to {made.expected}"
             )
 
-    def contributed(self, node: Node, round_: int) -> None:
+    def contributed(self, node: Node, fragment: int, round_: int) -> None:
         """A life contributes to a round once: owners would sum other bytes than the commit says."""
-        given = node.core.rounds[0].given
+        given = node.core.rounds[fragment].given
         if given is None or given.round != round_:
             return  # A Restore ended its lineage meanwhile: the core forgets it.
         me = node.core.me
-        key = (me.peer, me.incarnation, node.core.members.lineage, round_)
+        key = (me.peer, me.incarnation, node.core.members.lineage, fragment, round_)
         if key in self._contributed:
             self._found(f"{me.peer} contributes to round {round_} a second time")
         self._contributed.add(key)
@@ -83,41 +86,51 @@ class Accounting:
     def began(self, lineage: int, entry: e.Run | e.Restore) -> None:
         """A lineage begins; what was counted after its cut is not."""
         if isinstance(entry, e.Run):
-            self._counted_at[lineage, 0] = {}
-            self._counted_in[lineage] = self._counted
+            for fragment in range(len(entry.fragment_elements)):
+                self._begin(lineage, fragment, 0, {})
             return
-        (version,) = entry.versions
-        origin = self._agreement.origins.get(lineage, 0)
-        before = self._counted_at.get((origin, version.round), {})
-        self._counted = self._counted_in[lineage] = dict(before)
-        self._counted_at[lineage, version.round] = dict(before)
+        for version in entry.versions:
+            fragment, round_ = version.fragment, version.round
+            origin = self._agreement.origins.get((lineage, fragment), 0)
+            before = self._counted_at.get((origin, fragment, round_), {})
+            self._begin(lineage, fragment, round_, before)
+
+    def _begin(self, lineage: int, fragment: int, round_: int, counted: Counted) -> None:
+        self._counted[lineage, fragment] = dict(counted)
+        self._counted_at[lineage, fragment, round_] = dict(counted)
 
     def committed(self, lineage: int, commit: e.Commit) -> None:
         """Each inner step is counted at most once (I10)."""
-        if (lineage, commit.round) in self.commits:
+        key = (lineage, commit.fragment, commit.round)
+        if key in self.commits:
             self._found(f"round {commit.round} is committed twice")
-        self.commits[lineage, commit.round] = commit
+        self.commits[key] = commit
+        steps = self._counted[lineage, commit.fragment]
         for term in commit.contributors:
             made = self.contributions[term.manifest]
-            counted = self._counted.get(term.peer, 0)
+            counted = steps.get(term.peer, 0)
+            if made.fragment != commit.fragment:
+                self._found(f"round {commit.round} counts a contribution to another fragment")
             if made.first < counted or made.last - made.first != term.steps:
                 self._found(
                     f"round {commit.round} counts steps {made.first} to {made.last} of "
                     f"{term.peer}, {counted} are counted already"
                 )
-            self._counted[term.peer] = made.last
-        self._counted_at[lineage, commit.round] = dict(self._counted)
+            steps[term.peer] = made.last
+        self._counted_at[key] = dict(steps)
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A round is applied with exactly the contributions of its commit (I2)."""
-        terms = self.commits[stamp.lineage, stamp.round].contributors
+        terms = self.commits[stamp.lineage, stamp.fragment, stamp.round].contributors
         total = sum(term.tokens * self.contributions[term.manifest].delta for term in terms)
         expected = total * pow(sum(term.tokens for term in terms), -1, PRIME) % PRIME
         if means != {expected}:
             self._found(f"round {stamp.round} applied as {means}, its commit says {expected}")
 
-    def dropped(self, peer: PeerId, first: int, last: int, lineage: int) -> None:
-        """Live ranks start again from the outer state: their steps must be in it (I5). `lineage`:
-        where the peer was when it said so: the log may have gone back meanwhile."""
-        if first < last and self._counted_in[lineage].get(peer, 0) < last:
+    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
+        """Ranks go on without these steps (first, and the one after the last): they must be in the
+        outer state (I5). `lineage`: where the peer was when it said so: the log may have gone back
+        meanwhile."""
+        first, last = steps
+        if first < last and self._counted[lineage, fragment].get(peer, 0) < last:
             self._found(f"steps {first} to {last} of {peer} are thrown away")

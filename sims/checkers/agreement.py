@@ -18,14 +18,15 @@ class Agreement:
         self.log: dict[int, e.Entry] = {}
         self.tainted = False
         """Somebody who held the true state died before the log named it."""
-        self.states: dict[tuple[int, int], tuple[str, PeerId]] = {}
-        """By (lineage, round): its digest, and who held it first."""
+        self.states: dict[tuple[int, int, int], tuple[str, PeerId]] = {}
+        """By (lineage, fragment, round): its digest, and who held it first."""
         self._found = found
-        self._parents: dict[int, tuple[int, int]] = {}
-        """By lineage: where it came from, and the round in there that it went back to."""
+        self._parents: dict[int, tuple[int, tuple[int, ...]]] = {}
+        """By lineage: where it came from, and the rounds in there that it went back to, by
+        fragment."""
         self._lineage = 0
-        self.origins: dict[int, int] = {}
-        """By lineage: the one in which the state was made that it began with."""
+        self.origins: dict[tuple[int, int], int] = {}
+        """By (lineage, fragment): the one in which the state was made that it began with."""
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> bool:
         """False if somebody applied this index before."""
@@ -43,39 +44,47 @@ class Agreement:
             self._named(lineage, entry)
         return True
 
-    def state(self, peer: PeerId, lineage: int, round_: int, digest: str) -> None:
+    @property
+    def restored(self) -> int:
+        """How often the run went back."""
+        return len(self._parents)
+
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
         """All peers that applied a round hold the same state."""
-        first, who = self.states.setdefault((lineage, round_), (digest, peer))
+        first, who = self.states.setdefault((lineage, fragment, round_), (digest, peer))
         if first != digest and not self.tainted:
             self._found(f"round {round_}: {peer} holds {digest}, {who} holds {first}")
 
-    def origin(self, round_: int) -> int:
+    def origin(self, fragment: int, round_: int) -> int:
         """In which lineage the present branch went through this round; 0: in none."""
         lineage, left_at = self._lineage, round_
         while lineage:
-            if round_ <= left_at and (lineage, round_) in self.states:
+            if round_ <= left_at and (lineage, fragment, round_) in self.states:
                 return lineage
-            lineage, left_at = self._parents.get(lineage, (0, 0))
+            lineage, rounds = self._parents.get(lineage, (0, ()))
+            left_at = rounds[fragment] if rounds else 0
         return 0
 
     def _restored(self, lineage: int, restore: e.Restore) -> None:
         """What a Restore took back is no state of the run any more: nobody goes back to it."""
-        (version,) = restore.versions
-        origin = self.origin(version.round)
-        if not origin:
-            self._found(f"restored to round {version.round}, which never was")
-        else:
-            self.origins[lineage] = origin
-            digest, who = self.states[origin, version.round]
-            self.states[lineage, version.round] = digest, who
+        for version in restore.versions:
+            fragment, round_ = version.fragment, version.round
+            origin = self.origin(fragment, round_)
+            if not origin:
+                self._found(f"restored to round {round_}, which never was")
+                continue
+            self.origins[lineage, fragment] = origin
+            digest, who = self.states[origin, fragment, round_]
+            self.states[lineage, fragment, round_] = digest, who
             if digest != version.state_digest and not self.tainted:
-                self._found(f"restored to another state of round {version.round} than {who} had")
-        self._parents[lineage] = self._lineage, version.round
+                self._found(f"restored to another state of round {round_} than {who} had")
+        rounds = tuple(version.round for version in restore.versions)
+        self._parents[lineage] = self._lineage, rounds
         self._lineage = lineage
 
     def _named(self, lineage: int, commit: e.Commit) -> None:
         """A commit names the state that a majority had before it: not that of one who differs."""
-        known = self.states.get((lineage, commit.round - 1))
+        known = self.states.get((lineage, commit.fragment, commit.round - 1))
         named = commit.previous_state_digest
         if known is not None and named not in ("", known[0]) and not self.tainted:
             self._found(f"the log says that round {commit.round - 1} led to {named}, not {known}")

@@ -32,7 +32,7 @@ class Containment:
             "encoded": len(store.encoded),
             "slice names": sum(len(r.held.slices) for r in core.rounds),
             "result names": sum(len(r.held.results) for r in core.rounds),
-            "rounds done": sum(len(r.done) for r in core.rounds),
+            "rounds done": sum(len(r.done.by_round) for r in core.rounds),
             "views": len(core.members.views),
             "ranges of samples": len(core.members.ledger.free),
             "waiting for the disk": len(core.raft.disk.waiting) // 16,

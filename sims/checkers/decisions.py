@@ -6,7 +6,7 @@ until they may go. Must NOT ask whether a decision was a good one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from protocols import commands as c
@@ -33,12 +33,13 @@ class Decisions:
         """Who said that it holds a result."""
         self._told: set[tuple[PeerId, int]] = set()
         """(peer, term): who said that it has told that term's leader everything."""
-        self._ready: dict[tuple[Life, PeerId], tuple[int, Stamp]] = {}
-        """By (who, to whom): the term and the round in which it said that it contributed."""
-        self._reported: dict[tuple[PeerId, int, PeerId], tuple[int, int]] = {}
-        """By (leader, term, peer): (lineage, round) of the state that it heard of."""
-        self._have: dict[Life, tuple[int, int, int]] = {}
-        """(term, lineage, round) of the state that each said last it has."""
+        self._ready: dict[tuple[Life, PeerId, int], tuple[int, Stamp]] = {}
+        """By (who, to whom, fragment): the term and the round in which it said that it
+        contributed."""
+        self._reported: dict[tuple[PeerId, int, PeerId, int], tuple[int, int]] = {}
+        """By (leader, term, peer, fragment): (lineage, round) of the state that it heard of."""
+        self._have: dict[tuple[Life, int], tuple[int, int, int]] = {}
+        """By fragment: (term, lineage, round) of the state that each said last it has."""
         self._shared: set[tuple[Life, Stamp, int]] = set()
         """Who sent which result to anybody."""
 
@@ -47,11 +48,13 @@ class Decisions:
     def offered(self, node: Node, to: PeerId, stamp: Stamp) -> None:
         """A peer says that it contributed."""
         me = node.core.me
-        self._ready[(me.peer, me.incarnation), to] = node.core.raft.term, stamp
+        key = ((me.peer, me.incarnation), to, stamp.fragment)
+        self._ready[key] = node.core.raft.term, stamp
 
     def hears_state(self, node: Node, peer: PeerId, have: m.Have) -> None:
         """A leader learns where a peer is."""
-        self._reported[node.peer, node.core.raft.term, peer] = have.lineage, have.round
+        key = (node.peer, node.core.raft.term, peer, have.fragment)
+        self._reported[key] = have.lineage, have.round
 
     def reconnected(self, node: Node, event: v.PeerConnected) -> None:
         """Nothing that an earlier life said holds for this one."""
@@ -68,15 +71,16 @@ class Decisions:
         me, core = node.core.me, node.core
         life = (me.peer, me.incarnation)
         if isinstance(message, m.Have):
-            self._have[life] = core.raft.term, message.lineage, message.round
+            self._have[life, message.fragment] = core.raft.term, message.lineage, message.round
             return
         if isinstance(message, m.Told):
             self._told.add((me.peer, message.term))
-            version = core.rounds[0].version if core.rounds else -1
-            known = self._have.get(life, (0, 0, 0))
-            if version >= 0 and known != (message.term, core.members.lineage, version):
-                self._found(f"{me.peer} has told all in term {message.term}, but not its state")
-            self._told_round(node, to, message.term)
+            for fragment, rounds in enumerate(core.rounds):
+                known = self._have.get((life, fragment), (0, 0, 0))
+                said = known == (message.term, core.members.lineage, rounds.version)
+                if rounds.version >= 0 and not said:
+                    self._found(f"{me.peer} has told all in term {message.term}, but not its state")
+                self._told_round(node, to, message.term, fragment)
             return
         stamp = message.stamp
         self._held.setdefault((stamp, message.result_digest), set()).add((me.peer, me.incarnation))
@@ -84,24 +88,24 @@ class Decisions:
         if stamp.lineage == node.core.members.lineage and version < stamp.round - 1:
             self._found(f"{me.peer} holds round {stamp.round} and is at {version} itself")
 
-    def _told_round(self, node: Node, to: PeerId, term: int) -> None:
+    def _told_round(self, node: Node, to: PeerId, term: int, fragment: int) -> None:
         """Who waits for a round has said so to the leader of this term."""
         core, me = node.core, node.core.me
-        plan = core.members.open_plan(0)
-        if plan is None or to not in core.members.receivers or core.rounds[0].version < 0:
+        rounds, plan = core.rounds[fragment], core.members.open_plan(fragment)
+        if plan is None or to not in core.members.receivers or rounds.version < 0:
             return
-        given = core.rounds[0].given
+        given = rounds.given
         counts = me.peer in plan.roster and core.members.counts(me.peer, plan.stamp.view)
         if given is None or given.round != plan.stamp.round or not (given.manifest and counts):
             return
-        if self._ready.get(((me.peer, me.incarnation), to)) != (term, plan.stamp):
+        if self._ready.get(((me.peer, me.incarnation), to, fragment)) != (term, plan.stamp):
             self._found(f"{me.peer} has told all in term {term}, but not that it contributed")
 
-    def released(self, node: Node, round_: int) -> None:
+    def released(self, node: Node, release: c.ReleaseRound) -> None:
         """A result goes when the log is far enough beyond it, whatever its holder has done."""
-        committed = node.core.members.committed(0)
-        if round_ > max(0, committed - KEEP_ROUNDS):
-            self._found(f"{node.peer} drops the result of round {round_} of {committed}")
+        committed = node.core.members.committed(release.fragment)
+        if release.round > max(0, committed - KEEP_ROUNDS):
+            self._found(f"{node.peer} drops the result of round {release.round} of {committed}")
 
     def shared(self, node: Node, command: c.SendResult, commands: Sequence[c.Command]) -> None:
         """A part's owner gives its result to everybody who shall receive it."""
@@ -154,8 +158,8 @@ class Decisions:
                     self._may_go(node, body.peer, fresh[position + 1 :])
                 case _:
                     pass
-            if isinstance(body, e.Commit | e.Attempt | e.Restore) or _takes_over(node, body):
-                reign.planned_at = node.world.now
+            for fragment in _plans(node, body):
+                reign.planned_at[fragment] = node.world.now
 
     def _one_voter(self, node: Node) -> None:
         """Two changes at once, and two majorities need not overlap."""
@@ -194,7 +198,8 @@ class Decisions:
         patience_s = core.rules.reduction_timeout_s
         roster = {term.peer for term in commit.contributors}
         lacking = {peer for peer in roster - holding if head.counts(peer, commit.view)}
-        if lacking and node.world.now < reign.planned_at + patience_s:
+        planned_at = reign.planned_at.get(commit.fragment, reign.began)
+        if lacking and node.world.now < planned_at + patience_s:
             self._found(f"round {commit.round} is committed at once, and {lacking} lack it")
 
     def _is_told(self, node: Node, reign: Reign, body: e.Entry) -> None:
@@ -214,28 +219,45 @@ class Decisions:
         if core.office is None or any(isinstance(entry, e.Commit | e.Restore) for entry in later):
             return
         head = core.office.head
-        committed = head.committed(0)
-        if not (_has(gone, head.lineage, committed) and gone.running) or gone.corrupt:
+        for fragment in range(head.fragments):
+            self._leaves_a_state(node, gone, fragment)
+
+    def _leaves_a_state(self, node: Node, gone: Node, fragment: int) -> None:
+        core, peer = node.core, gone.peer
+        assert core.office is not None
+        head = core.office.head
+        committed = head.committed(fragment)
+        if not (_has(gone, head.lineage, fragment, committed) and gone.running) or gone.corrupt:
             return  # A corrupt state may have been refused: then it is as if it had none.
-        told = self._reported.get((node.peer, node.core.raft.term, peer))
-        if told == (head.lineage, committed) and core.rounds[0].version < committed:
+        told = self._reported.get((node.peer, core.raft.term, peer, fragment))
+        if told == (head.lineage, committed) and core.rounds[fragment].version < committed:
             self._found(f"{peer} may leave, and its leader lacks its state of round {committed}")
         others = [other for p in head.members if (other := node.world.nodes[p]) is not gone]
-        if not any(_has(other, head.lineage, committed) for other in others if other.running):
+        here = [other for other in others if other.running]
+        if not any(_has(other, head.lineage, fragment, committed) for other in here):
             self._found(f"{peer} may leave, and nobody else has round {committed}")
 
 
-def _takes_over(node: Node, body: e.Entry) -> bool:
-    """A view that changes the open round too, and not only later ones."""
-    return isinstance(body, e.View) and body.first_round[0] <= node.core.members.committed(0) + 1
+def _plans(node: Node, body: e.Entry) -> Collection[int]:
+    """The fragments of which an entry opens a round, or changes the open one."""
+    members = node.core.members
+    match body:
+        case e.Commit(fragment=fragment) | e.Attempt(fragment=fragment):
+            return (fragment,)
+        case e.Restore():
+            return range(members.fragments)
+        case e.View(first_round=first):  # Not one that changes later rounds only.
+            return [f for f, round_ in enumerate(first) if round_ <= members.committed(f) + 1]
+        case _:
+            return ()
 
 
-def _has(node: Node, lineage: int, round_: int) -> bool:
+def _has(node: Node, lineage: int, fragment: int, round_: int) -> bool:
     """The state after a round, or the results that lead there."""
     core = node.core
     if not core.rounds or core.members.lineage != lineage:
         return False
-    rounds = core.rounds[0]
+    rounds = core.rounds[fragment]
     return rounds.version >= round_ or (
         rounds.version >= 0 and any(stamp.round == round_ for stamp in rounds.held.results)
     )

@@ -40,8 +40,8 @@ class Reign:
     looked_at: float
     heard: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """When each acknowledged something."""
-    planned_at: float = 0.0
-    """When it last began, or opened or changed a round."""
+    planned_at: dict[int, float] = field(default_factory=dict[int, float])
+    """By fragment: when it last opened or changed a round."""
     voters: tuple[PeerId, ...] = ()
     """Of whom a majority must answer."""
 
@@ -141,7 +141,7 @@ class Elections:
             return None
         if reign is None or reign.node is not node or reign.term != raft.term:
             seen, committed = raft.log.last_index, raft.commit_index
-            reign = Reign(node, raft.term, now, now, seen, committed, now, planned_at=now)
+            reign = Reign(node, raft.term, now, now, seen, committed, now)
             self.reigns[node.peer] = reign
             self._elected(node, log)
         if now > reign.looked_at + ASLEEP_S:

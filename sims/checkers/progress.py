@@ -35,24 +35,28 @@ class Progress:
         """A commit reaches a peer, whose state may be corrupt. When all who held the true one have
         died before the log named it, what is left is the run's state: everybody takes it from
         there, and nobody can know better."""
-        if not (node.corrupt and node.world.checkers.tainted):
+        fragment, version = commit.fragment, commit.round - 1
+        if not (fragment in node.corrupt and node.world.checkers.tainted):
             return
-        named, version = commit.previous_state_digest, commit.round - 1
-        if digest_text(str(node.outer)) != named:
+        named = commit.previous_state_digest
+        if digest_text(str(node.outers[fragment])) != named:
             return
         for peer in {node.peer, *node.core.members.members}:
             other = node.world.nodes[peer]
-            if not other.running or not other.core.rounds or other.core.rounds[0].version < version:
+            rounds = other.core.rounds[fragment] if other.core.rounds else None
+            if not other.running or rounds is None or rounds.version < version:
                 continue
-            if other.core.rounds[0].version > version or digest_text(str(other.outer)) != named:
+            if rounds.version > version or digest_text(str(other.outers[fragment])) != named:
                 return
-        node.corrupt = False
+        del node.corrupt[fragment]
 
     def ended(self, world: World) -> None:
         """The run is over."""
         for node in world.nodes.values():
             # A step's state is in every commit of steps: step_checkers.py looks at those.
-            if node.outcome == "finished" and node.corrupt and node.core.rounds:
-                rounds = node.core.rounds[0].version - node.corrupt_at
+            if node.outcome != "finished" or not node.core.rounds:
+                continue
+            for fragment, since in node.corrupt.items():
+                rounds = node.core.rounds[fragment].version - since
                 if rounds > CORRUPT_ROUNDS_MAX:
                     self._found(f"{node.peer} ends with a state corrupted {rounds} rounds ago")

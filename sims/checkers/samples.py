@@ -7,7 +7,7 @@ what it should be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ class Samples:
         self._views: list[e.View] = []
         self._attempt: e.Attempt | None = None
 
-    def encoded(self, node: Node, manifest: str, round_: int, samples: list[int]) -> None:
+    def encoded(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
         """A node made a contribution to this round; its steps saw these since the last counted."""
         me = node.core.me
         saw = frozenset(samples)
@@ -67,13 +67,13 @@ class Samples:
         match entry:
             case e.View():
                 self._views.append(entry)
-            case e.Attempt():
+            case e.Attempt(fragment=0):
                 self._attempt = entry
             case e.Left(peer=peer) | e.Lost(peer=peer):
                 self._went(peer, 0)
             case e.Cut(info=info) | e.Member(info=info):
                 self._went(info.peer, info.incarnation)
-            case e.Commit():
+            case e.Commit(fragment=0):
                 self._commit(lineage, entry)
             case e.Lease():
                 self._lease(entry)

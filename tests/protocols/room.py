@@ -32,7 +32,13 @@ class Room:
     """The first one founds the run and leads; the others join. `now` is set by the test."""
 
     def __init__(
-        self, names: str, *, outer_steps: int = 10, parts: int = 3, samples_ahead: int = 0
+        self,
+        names: str,
+        *,
+        outer_steps: int = 10,
+        parts: int = 3,
+        samples_ahead: int = 0,
+        fragments: int = 1,
     ) -> None:
         self.now = 0.0
         self.accepted = v.RunAccepted(RULES, samples_ahead)
@@ -50,10 +56,10 @@ class Room:
         self.held: list[tuple[str, v.Event]] = []
         self._queue: deque[tuple[str, v.Event]] = deque()
         first = names[0]
-        founder, elements = self.ids[first], (parts * PART,)
+        founder, elements = self.ids[first], (parts * PART,) * fragments
         run = e.Run(1, "{}", "", len(names), outer_steps, 1, (), elements, founder)
         self.feed(first, self.accepted)
-        self.feed(first, v.Bootstrap(run, (digest_text("0"),)))
+        self.feed(first, v.Bootstrap(run, (digest_text("0"),) * fragments))
         for name in names[1:]:
             self.meet(first, name)
         for name in names:
@@ -160,8 +166,10 @@ class Room:
             for name in self.peers:
                 self.feed(name, v.DeadlineReached())
 
-    def contribute(self, name: str, *, tokens: int = 100, samples: Samples = ()) -> None:
-        self.feed(name, v.ContributionReady(0, tokens, 10, samples))
+    def contribute(
+        self, name: str, *, tokens: int = 100, samples: Samples = (), fragment: int = 0
+    ) -> None:
+        self.feed(name, v.ContributionReady(fragment, tokens, 10, samples))
 
     def all_contribute(self) -> None:
         for name in self.peers:
@@ -221,7 +229,8 @@ class Room:
             case c.CheckRun():
                 answer = self.accepted
             case c.Encode(fragment=fragment, round=round_):
-                answer = v.Encoded(fragment, round_, digest_text(f"{name} {round_} {self.now}"))
+                text = f"{name} {fragment} {round_} {self.now}"
+                answer = v.Encoded(fragment, round_, digest_text(text))
             case c.ReducePart(stamp=stamp, part=part, contributors=terms):
                 text = " ".join(f"{x.peer} {x.tokens} {x.manifest}" for x in terms)
                 answer = v.PartReduced(stamp, part, digest_text(f"{part} {text}"))
@@ -229,7 +238,8 @@ class Room:
                 core = self.peers[name]
                 commit = core.members.commit(stamp.fragment, stamp.round)
                 assert commit is not None
-                digest = digest_text(core.rounds[0].state_digest + commit.result_digest)
+                before = core.rounds[stamp.fragment].state_digest
+                digest = digest_text(before + commit.result_digest)
                 answer = v.RoundApplied(stamp, digest)
             case _:
                 pass

@@ -116,6 +116,21 @@ def test_a_donor_that_went_on_says_so_at_once() -> None:
     assert catchup.serve([4, 2], 7, 0.0) == [Send(B, NoState(7))]
 
 
+def test_a_donor_that_is_about_to_apply_what_the_cut_names_does_it_first() -> None:
+    """With several fragments in flight one of them nearly always is."""
+    catchup = owing()
+    catchup.wanted(B, 7)
+    assert catchup.serve([3, 1], 7, 0.0) == []
+    assert catchup.stays(0, 3), "the other fragment waits for it"
+    assert catchup.serve([3, 2], 7, 0.1) == [ServeState(B, 7, VERSIONS)]
+    late = owing()
+    late.wanted(B, 7)
+    assert late.serve([3, 1], 7, HOLD_S) == [Send(B, NoState(7))]
+    mixed = owing()
+    mixed.wanted(B, 7)
+    assert mixed.serve([4, 1], 7, 0.0) == [Send(B, NoState(7))]
+
+
 def test_nobody_gets_what_no_cut_names() -> None:
     catchup = owing()
     catchup.wanted(C, 7)
@@ -130,15 +145,17 @@ def test_nobody_gets_what_no_cut_names() -> None:
 def test_a_donor_stays_where_the_cut_is_until_it_is_asked_but_not_for_long() -> None:
     """No joiner could be served by somebody whose rounds are quicker than its connection."""
     catchup = owing(now=5.0)
-    assert catchup.holding
+    assert catchup.stays(0, 3)
+    assert catchup.stays(1, 2)
+    assert not catchup.stays(1, 1), "the last round before the cut is to be applied"
     assert catchup.deadline == 5.0 + HOLD_S
     catchup.serve([3, 2], 7, 5.0 + HOLD_S)
-    assert not catchup.holding
+    assert not catchup.stays(0, 3)
     assert catchup.deadline == float("inf")
     asked = owing()
     asked.wanted(B, 7)
     asked.serve([3, 2], 7, 0.1)
-    assert not asked.holding
+    assert not asked.stays(0, 3)
 
 
 def test_a_request_dies_with_its_connection() -> None:
@@ -166,9 +183,9 @@ def skipping(rounds: int, *, counted: bool = True) -> Peer:
 
 def test_a_transfer_moves_waiting_ranks_along() -> None:
     kept = skipping(2, counted=False).rounds.state_received(2, state_digest(2))
-    assert only(c.Resume, kept) == [c.Resume(0, 2, "delta", first=False, finish=False)]
+    assert only(c.Resume, kept) == [c.Resume(0, 2, "rebase", first=False, finish=False)]
     counted = skipping(2).rounds.state_received(2, state_digest(2))
-    assert only(c.Resume, counted) == [c.Resume(0, 2, "full", first=False, finish=False)]
+    assert only(c.Resume, counted) == [c.Resume(0, 2, "counted", first=False, finish=False)]
 
 
 def test_work_that_a_forgotten_commit_may_have_counted_is_not_kept() -> None:
@@ -177,7 +194,7 @@ def test_work_that_a_forgotten_commit_may_have_counted_is_not_kept() -> None:
     peer = skipping(rounds)
     assert peer.members.commit(0, 1) is None
     made = peer.rounds.state_received(rounds, state_digest(rounds))
-    assert only(c.Resume, made) == [c.Resume(0, rounds, "full", first=False, finish=False)]
+    assert only(c.Resume, made) == [c.Resume(0, rounds, "anew", first=False, finish=False)]
 
 
 def test_a_contribution_to_a_round_after_the_cut_waits_for_its_commit() -> None:
@@ -190,7 +207,7 @@ def test_a_contribution_to_a_round_after_the_cut_waits_for_its_commit() -> None:
     peer.commits(A, B, C)
     peer.does()
     made = peer.rounds.applied(2, state_digest(2))
-    assert only(c.Resume, made) == [c.Resume(0, 2, "full", first=False, finish=False)]
+    assert only(c.Resume, made) == [c.Resume(0, 2, "counted", first=False, finish=False)]
 
 
 def test_ranks_that_train_are_not_disturbed_by_a_transfer() -> None:

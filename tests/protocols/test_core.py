@@ -34,7 +34,7 @@ def test_a_healthy_round_writes_one_entry_and_all_arrive_at_one_state() -> None:
     assert room.rosters() == [["a", "b", "c"]]
     assert len(room.digests()) == 1
     for name in room.peers:
-        assert room.last(name, c.Resume) == c.Resume(0, 1, "full", first=False, finish=False)
+        assert room.last(name, c.Resume) == c.Resume(0, 1, "counted", first=False, finish=False)
 
 
 def test_rounds_begin_when_enough_members_are_in_and_able() -> None:
@@ -229,7 +229,7 @@ def test_the_last_round_finishes_everybody_and_the_leader_goes_last() -> None:
     room = Room("ab", outer_steps=1)
     room.all_contribute()
     for name in "ab":
-        assert room.last(name, c.Resume) == c.Resume(0, 1, "full", first=False, finish=True)
+        assert room.last(name, c.Resume) == c.Resume(0, 1, "counted", first=False, finish=True)
     room.wait(1.0)
     stops = [room.last(name, c.Stop) for name in "ab"]
     assert [x.outcome for x in stops if isinstance(x, c.Stop)] == ["finished", "finished"]

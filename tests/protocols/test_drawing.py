@@ -89,7 +89,7 @@ def test_a_rebase_carries_the_samples_to_the_next_contribution() -> None:
     at = room()
     drawn = left_out(at)
     assert "c" not in covered(at)
-    assert at.last("c", c.Resume).kind == "delta"
+    assert at.last("c", c.Resume).kind == "rebase"
     assert not intersection(may_draw(at, "c"), drawn["c"]), "they are in its parameters"
     again = train(at, *"abc")
     at.wait(130.0)
@@ -173,7 +173,7 @@ def test_work_on_samples_that_are_not_ours_is_given_up() -> None:
     at = room()
     before = may_draw(at, "c")
     at.contribute("c", samples=ranges((8 * EACH * 9, 8 * EACH * 9 + 5)))
-    assert at.last("c", c.Resume).kind == "full"
+    assert at.last("c", c.Resume).kind == "anew"
     assert may_draw(at, "c") == before
 
 

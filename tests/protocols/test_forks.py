@@ -65,7 +65,7 @@ def test_what_its_ranks_did_before_is_trained_again() -> None:
     room.contribute("b")
     room.wait(ALONE_S)
     assert room.peers["b"].members.tokens == 0
-    assert [x.kind for x in room.given["b"] if isinstance(x, c.Resume)] == ["full", "full"]
+    assert [x.kind for x in room.given["b"] if isinstance(x, c.Resume)] == ["anew", "anew"]
     room.contribute("b")
     assert room.peers["b"].members.tokens == 100
 

@@ -4,12 +4,13 @@ import pytest
 
 from protocols import entries as e
 from protocols import messages as m
+from protocols.commands import Persist, Send
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.raft import Raft
 from protocols.roles import Role
 from tests.protocols.circle import RULES, Circle, note, stands, votes, voting
-from tests.protocols.scenes import A, B, C, D
+from tests.protocols.scenes import A, B, C, D, run
 from tests.protocols.storm import Storm
 
 E = PeerId("e.00000004")
@@ -34,6 +35,20 @@ def test_the_founder_leads_at_once_but_nothing_holds_before_it_is_on_its_disk() 
     circle.settle()
     assert [type(body) for body in circle.committed(A)] == [e.Run, e.Member, e.Elected]
     assert raft.settled
+
+
+def test_the_founder_says_nothing_before_its_disk_knows_that_it_leads() -> None:
+    """It would come back with an empty disk, found the run again, and others would have read
+    entries of the same term that are not these."""
+    raft = Raft(A)
+    raft.connected(B, 0.0)
+    raft.begin(0.0, (run(founder=A),))
+    raft.serve([A, B])
+    (persist,) = raft.take()
+    assert isinstance(persist, Persist)
+    raft.persisted(persist.ticket, 0.0)
+    raft.serve_from(B, 0)
+    assert {type(send.message) for send in raft.take() if isinstance(send, Send)} == {m.Append}
 
 
 def test_when_the_leader_is_gone_another_is_elected_and_begins_its_term_with_an_entry() -> None:

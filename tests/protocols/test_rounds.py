@@ -27,8 +27,8 @@ from tests.protocols.scenes import (
     state_digest,
 )
 
-FULL = c.Resume(0, 1, "full", first=False, finish=False)
-DELTA = c.Resume(0, 1, "delta", first=False, finish=False)
+COUNTED = c.Resume(0, 1, "counted", first=False, finish=False)
+REBASE = c.Resume(0, 1, "rebase", first=False, finish=False)
 
 
 # Contributing ---------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_ranks_whose_work_was_counted_start_from_the_new_state() -> None:
     peer.does()
     peer.commits(A, B, C)
     assert only(c.ApplyRound, peer.does()) == [c.ApplyRound(peer.stamp(), BORDERS, counted=True)]
-    assert peer.rounds.applied(1, state_digest(1)) == [c.ReleaseRound(0, 1 - KEEP_ROUNDS), FULL]
+    assert peer.rounds.applied(1, state_digest(1)) == [c.ReleaseRound(0, 1 - KEEP_ROUNDS), COUNTED]
 
 
 def test_work_that_was_not_counted_is_rebased_and_counted_once_later() -> None:
@@ -267,7 +267,7 @@ def test_work_that_was_not_counted_is_rebased_and_counted_once_later() -> None:
     peer.gets_results(A, C, attempt=1)
     peer.commits(A, C)
     peer.does()
-    assert only(c.Resume, peer.rounds.applied(1, state_digest(1))) == [DELTA]
+    assert only(c.Resume, peer.rounds.applied(1, state_digest(1))) == [REBASE]
     offered = peer.contributes(2)
     assert sent(m.Ready, offered)[0] == (A, m.Ready(peer.stamp(2), contributor(B, 2)))
 
@@ -292,7 +292,7 @@ def test_the_last_round_lets_everybody_go() -> None:
     peer.commits(A, B, C)
     peer.does()
     made = peer.rounds.applied(1, state_digest(1))
-    assert only(c.Resume, made) == [c.Resume(0, 1, "full", first=False, finish=True)]
+    assert only(c.Resume, made) == [c.Resume(0, 1, "counted", first=False, finish=True)]
     assert peer.rounds.finished
 
 
@@ -306,7 +306,7 @@ def test_work_that_is_too_old_is_given_up() -> None:
         stale.goes_through(A, C)
     round_ = STALENESS_ROUNDS_MAX + 1
     assert stale.rounds.contribute(tokens=9, steps=9, now=0.0) == [
-        c.Resume(0, round_, "full", first=False, finish=False)
+        c.Resume(0, round_, "anew", first=False, finish=False)
     ]
 
 
@@ -318,7 +318,7 @@ def test_little_of_the_past_is_kept() -> None:
     rounds = peer.rounds
     assert {stamp.round for stamp in rounds.held.results} == {28, 29}
     assert rounds.held.slices == {}
-    assert set(rounds.done) == {29}
+    assert set(rounds.done.by_round) == {29}
 
 
 # What others do -------------------------------------------------------------------------------

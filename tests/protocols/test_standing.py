@@ -261,7 +261,7 @@ def test_a_member_says_whether_it_is_able() -> None:
 
 def test_ranks_start_with_the_first_view() -> None:
     scene = follower(B)
-    assert scene.one(c.Resume) == c.Resume(0, 0, "full", first=False, finish=False)
+    assert scene.one(c.Resume) == c.Resume(0, 0, "anew", first=False, finish=False)
 
 
 def test_a_joiner_into_a_running_run_is_able_after_some_steps() -> None:
@@ -271,7 +271,7 @@ def test_a_joiner_into_a_running_run_is_able_after_some_steps() -> None:
     scene.gets_state()
     scene.reads(e.Member(info(B, 1)))
     scene.on(v.TrainersReady())
-    assert scene.one(c.Resume) == c.Resume(0, 0, "full", first=True, finish=False)
+    assert scene.one(c.Resume) == c.Resume(0, 0, "anew", first=True, finish=False)
     assert told(scene) == []
     scene.on(v.TrainersAble())
     assert told(scene) == [m.Able()]

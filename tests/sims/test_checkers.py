@@ -7,6 +7,7 @@ import pytest
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.commands import ReleaseRound
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
 from sims.nodes import Node, state_digest
@@ -29,7 +30,7 @@ def begun() -> Checkers:
     """A run whose initial state is X."""
     checkers = Checkers()
     checkers.applied(A, OURS, 1, run())
-    checkers.state(A, OURS, 0, X)
+    checkers.state(A, OURS, 0, 0, X)
     return checkers
 
 
@@ -41,7 +42,7 @@ def fed(*, first: int = 0) -> Checkers:
     """A and B encoded their first ten steps, worth 3 and 5."""
     checkers = begun()
     for peer, delta in ((A, 3), (B, 5)):
-        made = Contribution(peer, delta, first, first + STEPS, delta)
+        made = Contribution(peer, 0, delta, first, first + STEPS, delta)
         checkers.encoded(manifest(peer, 1), made)
     return checkers
 
@@ -59,7 +60,7 @@ def test_a_step_counts_once() -> None:
     checkers = fed()
     checkers.applied(A, OURS, 2, commit(1))
     for peer, delta in ((A, 3), (B, 5)):
-        checkers.encoded(manifest(peer, 2), Contribution(peer, delta, 5, 5 + STEPS, delta))
+        checkers.encoded(manifest(peer, 2), Contribution(peer, 0, delta, 5, 5 + STEPS, delta))
     checkers.applied(A, OURS, 3, commit(2))
     assert [text for text in checkers.violations if "are counted already" in text] == (
         checkers.violations
@@ -72,21 +73,21 @@ def test_later_steps_count_too() -> None:
     checkers = fed()
     checkers.applied(A, OURS, 2, commit(1))
     for peer in (A, B):
-        checkers.encoded(manifest(peer, 2), Contribution(peer, 1, STEPS, 2 * STEPS, 1))
+        checkers.encoded(manifest(peer, 2), Contribution(peer, 0, 1, STEPS, 2 * STEPS, 1))
     checkers.applied(A, OURS, 3, commit(2))
     assert checkers.violations == []
 
 
 def test_a_contribution_says_how_many_steps_it_holds() -> None:
     checkers = begun()
-    checkers.encoded(manifest(A, 1), Contribution(A, 3, 0, STEPS + 1, 3))
+    checkers.encoded(manifest(A, 1), Contribution(A, 0, 3, 0, STEPS + 1, 3))
     checkers.applied(A, OURS, 2, commit(1, A))
     assert checkers.violations != []
 
 
 def test_a_contribution_holds_exactly_the_uncounted_steps() -> None:
     checkers = Checkers()
-    checkers.encoded(X, Contribution(A, 3, 0, STEPS, 4))
+    checkers.encoded(X, Contribution(A, 0, 3, 0, STEPS, 4))
     assert checkers.violations == [f"{A} contributes 3, its steps add up to 4"]
 
 
@@ -103,21 +104,21 @@ def test_a_round_is_applied_with_what_its_commit_lists() -> None:
 
 def test_all_arrive_at_one_state() -> None:
     checkers = Checkers()
-    checkers.state(A, OURS, 1, X)
-    checkers.state(B, OURS, 1, X)
-    checkers.state(B, OURS, 2, digest_text("y"))
+    checkers.state(A, OURS, 0, 1, X)
+    checkers.state(B, OURS, 0, 1, X)
+    checkers.state(B, OURS, 0, 2, digest_text("y"))
     assert checkers.violations == []
-    checkers.state(B, OURS, 1, digest_text("y"))
+    checkers.state(B, OURS, 0, 1, digest_text("y"))
     assert "round 1" in checkers.violations[0]
 
 
 def test_live_work_is_not_thrown_away() -> None:
     checkers = fed()
-    checkers.dropped(A, 0, 0, OURS)
+    checkers.dropped(A, 0, (0, 0), OURS)
     checkers.applied(A, OURS, 2, commit())
-    checkers.dropped(A, 0, STEPS, OURS)
+    checkers.dropped(A, 0, (0, STEPS), OURS)
     assert checkers.violations == []
-    checkers.dropped(A, STEPS, STEPS + 3, OURS)
+    checkers.dropped(A, 0, (STEPS, STEPS + 3), OURS)
     assert checkers.violations == [f"steps 10 to 13 of {A} are thrown away"]
 
 
@@ -126,9 +127,9 @@ def test_what_was_counted_until_a_restore_was_not_thrown_away() -> None:
     checkers = fed()
     checkers.applied(A, OURS, 2, commit())
     checkers.applied(B, THEIRS, 3, back_to(0))
-    checkers.dropped(A, 0, STEPS, OURS)
+    checkers.dropped(A, 0, (0, STEPS), OURS)
     assert checkers.violations == []
-    checkers.dropped(A, 0, STEPS, THEIRS)
+    checkers.dropped(A, 0, (0, STEPS), THEIRS)
     assert checkers.violations == [f"steps 0 to 10 of {A} are thrown away"]
 
 
@@ -149,10 +150,10 @@ def test_notes_that_need_a_reason(corrupted: bool, kind: str, found: int) -> Non
 def test_the_same_round_may_be_committed_again_after_it_was_taken_back() -> None:
     checkers = fed()
     checkers.applied(A, OURS, 2, commit(1))
-    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.state(A, OURS, 0, 1, digest_text("y"))
     checkers.applied(A, THEIRS, 3, back_to(0))
     checkers.applied(A, THEIRS, 4, commit(1))  # Its steps count in no other state that stands.
-    checkers.state(A, THEIRS, 1, digest_text("z"))
+    checkers.state(A, THEIRS, 0, 1, digest_text("z"))
     assert checkers.violations == []
     checkers.applied(A, THEIRS, 5, commit(1))
     assert checkers.violations[0] == "round 1 is committed twice"
@@ -161,10 +162,10 @@ def test_the_same_round_may_be_committed_again_after_it_was_taken_back() -> None
 def test_what_is_before_the_cut_stays_counted() -> None:
     checkers = fed()
     checkers.applied(A, OURS, 2, commit(1))
-    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.state(A, OURS, 0, 1, digest_text("y"))
     checkers.applied(A, THEIRS, 3, back_to(1, digest_text("y")))
     for peer in (A, B):
-        checkers.encoded(manifest(peer, 2), Contribution(peer, 1, 5, 5 + STEPS, 1))
+        checkers.encoded(manifest(peer, 2), Contribution(peer, 0, 1, 5, 5 + STEPS, 1))
     checkers.applied(A, THEIRS, 4, commit(2))
     assert ["are counted already" in text for text in checkers.violations] == [True, True]
 
@@ -204,7 +205,7 @@ def test_a_run_does_not_go_back_to_what_it_took_back() -> None:
     """Round 1 was made, taken back, and not made again: its old state is no state of the run."""
     checkers = fed()
     checkers.applied(A, OURS, 2, commit(1))
-    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.state(A, OURS, 0, 1, digest_text("y"))
     checkers.applied(A, THEIRS, 3, back_to(0))
     assert checkers.violations == []
     checkers.applied(A, 4, 4, back_to(1, digest_text("y")))
@@ -215,7 +216,7 @@ def test_the_log_names_no_state_that_is_not_the_runs() -> None:
     checkers = fed()
     checkers.applied(A, OURS, 2, replace(commit(1), previous_state_digest=X))
     assert checkers.violations == []
-    checkers.state(A, OURS, 1, digest_text("y"))
+    checkers.state(A, OURS, 0, 1, digest_text("y"))
     checkers.applied(A, OURS, 3, replace(commit(2), previous_state_digest=X, contributors=()))
     assert "the log says that round 1 led to" in checkers.violations[0]
 
@@ -285,9 +286,9 @@ def test_what_is_applied_is_on_the_disks_of_a_majority() -> None:
 def test_results_stay_until_they_may_go() -> None:
     world, leader, _ = settled()
     committed = leader.core.members.committed(0)
-    world.checkers.decisions.released(leader, committed - 2)
+    world.checkers.decisions.released(leader, ReleaseRound(0, committed - 2))
     assert world.checkers.violations == []
-    world.checkers.decisions.released(leader, committed - 1)
+    world.checkers.decisions.released(leader, ReleaseRound(0, committed - 1))
     assert "drops the result" in world.checkers.violations[0]
 
 
@@ -295,9 +296,9 @@ def test_a_peer_contributes_to_a_round_once_and_in_one_life() -> None:
     world, _, follower = settled()
     given = follower.core.rounds[0].given
     assert given is not None
-    world.checkers.accounting.contributed(follower, given.round + 1)  # The core took no such one.
+    world.checkers.accounting.contributed(follower, 0, given.round + 1)  # No such one.
     assert world.checkers.violations == []
-    world.checkers.accounting.contributed(follower, given.round)
+    world.checkers.accounting.contributed(follower, 0, given.round)
     again = f"{follower.peer} contributes to round {given.round} a second time"
     assert world.checkers.violations == [again]
     stamp = replace(STAMP, view=99)
@@ -312,10 +313,10 @@ def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
     world = World(9, peers=3, outer_steps=10)
     world.run(until_s=90.0)
     node = next(iter(world.nodes.values()))
-    node.corrupt, node.corrupt_at = True, 7
+    node.corrupt[0] = 7
     world.checkers.ended(world)
     assert world.checkers.violations == []
-    node.corrupt_at = 6
+    node.corrupt[0] = 6
     world.checkers.ended(world)
     assert "corrupted 4 rounds ago" in world.checkers.violations[0]
 
@@ -334,11 +335,11 @@ def test_what_a_restore_overtook_while_it_was_encoded_is_no_contribution() -> No
 def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts() -> None:
     """Seed 910233."""
     world, leader, follower = settled()
-    follower.outer += 1
-    follower.corrupt = True
+    follower.outers[0] += 1
+    follower.corrupt[0] = 0
     following = commit(follower.core.rounds[0].version + 1)
-    theirs = replace(following, previous_state_digest=state_digest(leader.outer))
-    ours = replace(following, previous_state_digest=state_digest(follower.outer))
+    theirs = replace(following, previous_state_digest=state_digest(leader.outers[0]))
+    ours = replace(following, previous_state_digest=state_digest(follower.outers[0]))
     for named, others, tainted in ((theirs, True, True), (ours, True, True), (ours, False, False)):
         for node in world.nodes.values():
             node.alive = others or node is follower
@@ -355,7 +356,7 @@ def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() ->
     for node in world.nodes.values():
         node.alive = node is follower
     log = leader.core.raft.log
-    for corrupt, found in ((True, []), (False, ["and nobody else has round"])):
+    for corrupt, found in (({0: 1}, []), ({}, ["and nobody else has round"])):
         follower.corrupt = corrupt
         reign = world.checkers.elections.reigns[leader.peer]
         reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1

@@ -21,9 +21,11 @@ from protocols.rounds import FragmentRounds
 from sims.models import Value
 from sims.mutations import MUTANTS
 from sims.nodes import Node
+from sims.ranks import Training
 from sims.world import World
 
 INNER_STEPS, ROUNDS, INITIAL = 8, 12, 5.0
+TRAINING = Training(inner_steps=INNER_STEPS)
 STEP = 0.03
 CURVATURE = {"p0": 0.5, "p1": 1.0, "p2": 2.0}
 OPTIMUM = {"p0": -1.0, "p1": 2.0, "p2": 7.0}
@@ -66,7 +68,7 @@ class Bumpy(World):
     def __init__(self) -> None:
         self.path = Path()
         self._outer: dict[str, Value] = {}
-        super().__init__(3, peers=3, outer_steps=ROUNDS, inner_steps=INNER_STEPS, model=Quadratic())
+        super().__init__(3, peers=3, outer_steps=ROUNDS, training=TRAINING, model=Quadratic())
         self.network.delay_s, self.network.jitter = 0.01, 0.0
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
@@ -76,8 +78,8 @@ class Bumpy(World):
                 line = self.network.line(node.peer, other.peer)
                 line.slow_until, line.slow_s = self.now + 0.5, self.rules.reduction_timeout_s + 0.5
         if isinstance(event, v.RoundApplied):
-            before = self.path.states.setdefault(event.stamp.round, node.outer)
-            assert before == node.outer, "all hold the same bits"
+            before = self.path.states.setdefault(event.stamp.round, node.outers[0])
+            assert before == node.outers[0], "all hold the same bits"
 
 
 def play() -> Path:
@@ -85,7 +87,7 @@ def play() -> Path:
     world.run(until_s=400.0)
     assert world.finished
     names = {peer: node.core.me.name for peer, node in world.nodes.items()}
-    for (_, round_), commit in world.checkers.commits.items():
+    for (_, _, round_), commit in world.checkers.commits.items():
         world.path.counted[round_] = {names[x.peer]: x.steps for x in commit.contributors}
     return world.path
 

@@ -87,10 +87,10 @@ def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.Monkey
     for name in ("start", "finished", "contribute"):
         monkeypatch.setattr(FragmentRounds, name, vars(FragmentRounds)[name])
     contribute = FragmentRounds.contribute
-    Edit(FragmentRounds.start, '"full"', '"delta"').plant()
+    Edit(FragmentRounds.start, '"anew"', '"rebase"').plant()
     Edit(FragmentRounds.finished, ">=", "<").plant()
-    assert '"delta"' not in repr(contribute.__code__.co_consts)
-    assert "delta" in FragmentRounds.start.__code__.co_consts
+    assert '"rebase"' not in repr(contribute.__code__.co_consts)
+    assert "rebase" in FragmentRounds.start.__code__.co_consts
     assert isinstance(vars(FragmentRounds)["finished"], property)
     assert FragmentRounds.contribute is contribute
 

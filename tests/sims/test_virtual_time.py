@@ -46,7 +46,7 @@ def waits(world: Clocked, round_trip_s: float) -> dict[int, list[float]]:
     """By round that everybody was counted in: when each knew of its commit, in round trips after
     the last contribution."""
     found: dict[int, list[float]] = {}
-    for (_, round_), commit in world.checkers.commits.items():
+    for (_, _, round_), commit in world.checkers.commits.items():
         roster = [term.peer for term in commit.contributors]
         if len(roster) == world.peers_min:
             since = world.contributed[round_]

@@ -1,0 +1,256 @@
+"""The ranks of one simulated node: inner steps, boundaries, results, and what nobody counted yet.
+
+They contribute to one fragment after the other and go on training while a round is under way: a
+result is taken at the first step at least `overlap_steps` after the contribution, and
+`overlap_max_steps` after it they wait. Must NOT know of rounds beyond what the core says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocols import commands as c
+from protocols import events as v
+from protocols.samples import Samples
+from protocols.schedule import next_fragment
+from sims.feed import Feed
+from sims.models import Value
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+STEP_TOKENS = 16
+STEP_SAMPLES = 2
+STALE_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How the ranks of a run train; steps are inner steps."""
+
+    inner_steps: int = 8
+    """Between two contributions to one fragment."""
+    fragments: int = 1
+    overlap_steps: int = 0
+    overlap_max_steps: int = 0
+    discards_overlap: bool = False
+    """A counted result replaces what the ranks did since they contributed; else that is kept."""
+
+    @property
+    def slot_steps(self) -> int:
+        """Between two boundaries."""
+        return max(1, self.inner_steps // self.fragments)
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What the ranks contributed, as it lies in shared memory."""
+
+    last: int
+    """The number of the first step that is not in it."""
+    delta: Value
+    moved: Value
+    samples: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Work:
+    """The ranks' parameters of one fragment, and what of their work no round has counted yet."""
+
+    local: Value = 0
+    base: Value = 0
+    base_round: int = 0
+    first: int = 0
+    """Number of the first step that is not counted; steps of a peer are numbered for its life."""
+    moved: Value = 0
+    """Sum of the moves of these steps."""
+    samples: list[int] = field(default_factory=list[int])
+    """What these steps saw."""
+    handed: Handed | None = None
+    """While they have no result of it."""
+    over: bool = False
+    """The last round of the fragment is behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """On its way to the ranks."""
+
+    resume: c.Resume
+    outer: Value
+    lineage: int
+    excused: bool
+    """Ranks crashed, or the run went back: what they did is lost, and nobody's fault."""
+
+
+class Ranks:
+    """Of one node, for its life; ranks that crash are replaced in here."""
+
+    def __init__(self, node: Node, training: Training) -> None:
+        self._node = node
+        self._training = training
+        self.last = node.world.steps_of(node.peer)
+        """How many steps this peer made in all its lives."""
+        self.works = [Work(first=self.last) for _ in range(training.fragments)]
+        self.feed = Feed(training.inner_steps * STEP_SAMPLES)
+        self.crashed: set[int] = set()
+        """Fragments whose work since the last result is gone, or of no lineage."""
+        self.life = 0
+        """Rises when the ranks restart: what older ones scheduled is void."""
+        self._results: dict[int, Result] = {}
+        """That wait for their step."""
+        self._without = set(range(training.fragments))
+        """Fragments of which the ranks have no parameters yet."""
+        self._first = False
+        """No round of these ranks yet."""
+        self._since_start = self._since_boundary = 0
+        self._at_boundary = self._runs = False
+        """They have to contribute; a step is under way."""
+        self._fed = False
+        """They have the samples of the interval that they are in."""
+
+    # What the shell does --------------------------------------------------------------------
+
+    def lose(self) -> None:
+        """They crash."""
+        self.life += 1
+        self.set_back()
+        self.feed.stop()
+        self._results.clear()
+        self._without = set(range(len(self.works)))
+        self._runs = self._fed = self._at_boundary = False
+        self._since_start = self._since_boundary = 0
+
+    def set_back(self) -> None:
+        """What they did since the last result belongs to no lineage, or is gone."""
+        self.crashed = set(range(len(self.works)))
+
+    def result(self, result: Result) -> None:
+        """A result is in shared memory: they take it when its step has come."""
+        self._results[result.resume.fragment] = result
+        self._go_on()
+
+    # What they do ---------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Whatever is due between two steps, and then the next step unless something is missing."""
+        if self._runs:
+            return
+        for fragment in [f for f in self._results if self._is_due(f)]:
+            self._take(self._results.pop(fragment))
+        left = [f for f, work in enumerate(self.works) if not work.over]
+        if self._without or not left:
+            return
+        if self._at_boundary:
+            fragment = next_fragment(self._node.core.rounds, left)
+            if self.works[fragment].handed is not None:
+                return  # Its last result is still to come.
+            if self.works[fragment].first < self.last:
+                self._contribute(fragment)  # Else a result has just replaced all: one step more.
+        patience = self._training.overlap_max_steps
+        if any(work.handed and self.last - work.handed.last >= patience for work in self.works):
+            return
+        if self._fed and self.feed.holds(STEP_SAMPLES):
+            self._step()
+            return
+        anchor = self.works[0]
+        if self._fed and anchor.handed is None and anchor.first < self.last:
+            self._contribute(0)  # It is time that what they saw is counted.
+        self._fed = False
+        self.feed.start(self._begin)
+
+    def _begin(self) -> None:
+        self._fed = True
+        self._go_on()
+
+    def _is_due(self, fragment: int) -> bool:
+        handed = self.works[fragment].handed
+        return handed is None or self.last - handed.last >= self._training.overlap_steps
+
+    def _contribute(self, fragment: int) -> None:
+        work = self.works[fragment]
+        delta = self._node.world.model.fold(work.base - work.local)
+        work.handed = Handed(self.last, delta, work.moved, tuple(work.samples))
+        self._since_boundary, self._at_boundary = 0, False
+        seen: Samples = ()
+        if fragment == 0:
+            seen, self._fed = self.feed.contribute(), False
+        steps = self.last - work.first
+        self._node.give(v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen))
+
+    def _step(self) -> None:
+        """One inner step; behind it there may be a boundary."""
+        life, world = self.life, self._node.world
+        self._runs = True
+
+        def made() -> None:
+            if life != self.life:
+                return
+            self._runs = False
+            self.last += 1
+            self._since_start += 1
+            self._since_boundary += 1
+            for work in self.works:
+                move = world.model.move(self._node.core.me.name, work.local, world.random)
+                work.local, work.moved = world.model.fold(work.local + move), work.moved + move
+            self.works[0].samples += self.feed.draw(STEP_SAMPLES)
+            world.count_step(self._node.peer, self.last)
+            self._look()
+            self._go_on()
+
+        self._node.after(self._node.speed * world.random.uniform(0.9, 1.1), made)
+
+    def _look(self) -> None:
+        """Are we at a boundary? New ranks may be asked for an early one."""
+        early = self._first and 2 * self._since_start >= self._training.inner_steps
+        if early:
+            self._node.give(v.TrainersAble())
+        rounds, left = self._node.core.rounds, [f for f, x in enumerate(self.works) if not x.over]
+        asked = early and rounds[next_fragment(rounds, left)].others_wait
+        self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
+
+    def _take(self, result: Result) -> None:
+        """Go on from a result, with all work that it does not contain."""
+        resume, work = result.resume, self.works[result.resume.fragment]
+        fold, checkers = self._node.world.model.fold, self._node.world.checkers
+        handed, work.handed = work.handed, None
+        gone = (work.first, work.first)
+        match resume.kind:
+            case "rebase":
+                work.local = fold(work.local + result.outer - work.base)
+            case "counted":
+                assert handed is not None, "a result of nothing"
+                gone = (work.first, handed.last)
+                self._go_from(work, handed, result)
+            case "anew":
+                if not self._excused(result, work):
+                    gone = (work.first, self.last)
+                self._restart(work, result)
+        checkers.dropped(self._node.peer, resume.fragment, gone, result.lineage)
+        work.base, work.base_round, work.over = result.outer, resume.round, resume.finish
+        self._first = resume.first
+        self._without.discard(resume.fragment)
+
+    def _go_from(self, work: Work, handed: Handed, result: Result) -> None:
+        """What was contributed is in the outer parameter: what came after it may stay ours."""
+        if self.last == handed.last or self._training.discards_overlap:
+            self._restart(work, result)
+            return
+        local = work.local + result.outer - work.base + handed.delta
+        work.local, work.first = self._node.world.model.fold(local), handed.last
+        work.moved -= handed.moved
+        del work.samples[: len(handed.samples)]
+
+    def _restart(self, work: Work, result: Result) -> None:
+        """From the outer parameter alone. The samples of what is dropped are still ours to draw."""
+        work.local, work.first, work.moved, work.samples = result.outer, self.last, 0, []
+        if result.resume.fragment == 0:
+            self._fed = False
+            self.feed.forget()
+
+    def _excused(self, result: Result, work: Work) -> bool:
+        """By the log, not by what we hold: the ledger has given its samples to others."""
+        resume = result.resume
+        age = self._node.core.members.committed(resume.fragment) - work.base_round
+        return age > STALE_ROUNDS or resume.finish or result.excused
