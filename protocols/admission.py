@@ -57,7 +57,7 @@ class Admission:
         """Two say that a state is not what its holder reported: it is as if nobody had it."""
         accusers = self.accused.setdefault(donor, set())
         accusers.add(peer)
-        if self._is_over():
+        if self.members.is_over:
             return  # Nobody can make this state again: whoever came so far is tried again.
         if len(accusers) >= 2 or self.members.receivers.keys() <= {donor, peer}:
             self.reports.forget_states(donor)
@@ -139,13 +139,6 @@ class Admission:
         following = self.members.commit(version.fragment, version.round + 1)
         agreed = following.previous_state_digest if following is not None else ""
         return agreed in ("", version.state_digest)
-
-    def _is_over(self) -> bool:
-        """All rounds or steps of the run are committed."""
-        run, fragments = self.members.run, range(self.members.fragments)
-        return run is not None and all(
-            self.members.committed(fragment) >= run.outer_steps for fragment in fragments
-        )
 
     def _nobody_has_state(self) -> bool:
         """Every member asks for a state and none has one to give."""
