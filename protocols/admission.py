@@ -104,17 +104,7 @@ class Admission:
         self.accused.clear()
         self.joins.clear()  # Who does not hold just that asks again when it has read this.
         self.hopeless_since = NEVER
-        return e.Restore(
-            parent_lineage=self.members.lineage,
-            versions=kept.versions,
-            inner_step=kept.inner_step,
-            tokens=kept.tokens,
-            voters=(),
-            fork=0,
-            lonely=False,
-            salt=self.members.index,
-            remaining=kept.remaining,
-        )
+        return back_to(self.members, kept)
 
     def over(self, now: float, *, patience_s: float) -> bool:
         """Nobody has the state, and there is no checkpoint to go back to: this is the end."""
@@ -230,3 +220,18 @@ class Admission:
         # Go round, starting after the one that failed: several of them may be bad.
         tried = order.index(last[1].donor) + 1 if last and last[1].donor in donors else 0
         return order[tried % len(order)] if order else None
+
+
+def back_to(members: Membership, kept: Kept) -> e.Restore:
+    """The entry with which everybody goes on from this cut."""
+    return e.Restore(
+        parent_lineage=members.lineage,
+        versions=kept.versions,
+        inner_step=kept.inner_step,
+        tokens=kept.tokens,
+        voters=(),
+        fork=0,
+        lonely=False,
+        salt=members.index,
+        remaining=kept.remaining,
+    )

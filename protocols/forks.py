@@ -11,7 +11,9 @@ be that voter again. Must NOT append to the log (office.py), nor elect anybody (
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 
+from protocols.admission import back_to
 from protocols.commands import Command, Send, Stop
 from protocols.config import ProtocolConfig
 from protocols.entries import Dropped, Restore
@@ -32,17 +34,8 @@ Name = tuple[int, ...]
 def fork_of(members: Membership, me: PeerId, cut: Kept, *, lonely: bool) -> Restore:
     """The entry with which `me` goes on as the only voter, from this cut."""
     seed = f"{me} {members.lineage} {members.index}".encode()
-    return Restore(
-        parent_lineage=members.lineage,
-        versions=cut.versions,
-        inner_step=cut.inner_step,
-        tokens=cut.tokens,
-        voters=(me,),
-        fork=int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1,
-        lonely=lonely,
-        salt=members.index,
-        remaining=cut.remaining,
-    )
+    fork = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1
+    return replace(back_to(members, cut), voters=(me,), fork=fork, lonely=lonely)
 
 
 class Forks:
