@@ -1,7 +1,7 @@
 """`lowcomm witness`: a peer that votes on the run's log and does nothing else (protocol.md 2).
 
 The same core and shell as a node's daemon, without ranks, outer state or data. Must NOT import
-torch or numpy-heavy parts of the daemon: it runs where nothing else does.
+torch, nor hold an array (numpy itself comes with startup.py): it runs where nothing else does.
 """
 
 import asyncio

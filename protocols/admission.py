@@ -39,10 +39,10 @@ class Admission:
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
     """Who wants to vote, and nothing else."""
     hopeless_since: float = NEVER
-    """Since when all members ask for a state that nobody has."""
+    """Since when nobody can give a state, or say whose is right."""
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
-        """The peer wants a state; without a `why`, only a place."""
+        """The peer wants a state."""
         seat = self.members.seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
             # Its round may still be open: what its earlier life sent must not be listed as
@@ -107,7 +107,7 @@ class Admission:
         return back_to(self.members, kept)
 
     def over(self, now: float, *, patience_s: float) -> bool:
-        """Nobody has the state, and there is no checkpoint to go back to: this is the end."""
+        """As `restore`, and there is no checkpoint to go back to: this is the end."""
         return now >= self.hopeless_since + patience_s and not self._usable()
 
     @property

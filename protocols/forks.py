@@ -2,11 +2,13 @@
 
 Two voters that lose each other cannot tell who is gone, and none of them is a majority. After
 `lonely_after_s` each may go on in a branch of its own, named by the forks that led to it; two
-branches tell each other nothing but OnBranch. When their leaders meet, both stop committing and say
-what they have: the one with fewer committed tokens gives its branch up (protocol.md section 8).
+branches tell each other nothing of their logs but OnBranch. When their leaders meet, both stop
+committing and say what they have: the one with fewer committed tokens gives its branch up
+(protocol.md section 8).
 
 A peer leaves its branch under a new id and without its log: it voted there, and must never seem to
-be that voter again. Must NOT append to the log (office.py), nor elect anybody (raft.py).
+be that voter again. Two entries are decided here, and written by others: the Restore that opens a
+branch (raft.py), Dropped when one ends (office.py). Must NOT decide any other, nor elect anybody.
 """
 
 import hashlib

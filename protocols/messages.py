@@ -104,8 +104,7 @@ class Durable:
 class Join:
     """To the leader: I know the log so far; give me a cut.
 
-    A member that fell behind or diverged asks in the same way. Without a `why` it needs no cut: it
-    has the state that the run went back to, and says only who it is.
+    A member that fell behind or diverged asks in the same way.
     """
 
     name: str
