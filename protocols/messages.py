@@ -56,10 +56,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing to say, still here, and need you; `index` is the sender's last log entry. Whoever
-    does not send heartbeats itself answers Here."""
-
-    index: int
+    """Nothing to say, still here, and need you. Whoever does not send heartbeats itself answers
+    Here."""
 
 
 @dataclass(frozen=True, slots=True)
