@@ -29,7 +29,7 @@ from lowcomm.outer import F32, state_digest
 from protocols.errors import ConfigError, LowcommError
 from protocols.samples import ALL_REMAIN, Remaining
 
-SCHEMA = 1
+SCHEMA = 2
 MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
 
 _NAME = re.compile(r"round-(\d{6,})(\.old)?")
@@ -70,16 +70,6 @@ class PeerCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeatCut:
-    """Who had which number in the run: the same peers get it back."""
-
-    peer: str
-    name: str
-    incarnation: int
-    slot: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """The run at one index of its log."""
 
@@ -88,8 +78,6 @@ class Cut:
     run_digest: str
     fragments: tuple[FragmentCut, ...]
     own: PeerCut
-    seats: tuple[SeatCut, ...]
-    """Of everybody who ever took part."""
     remaining: Remaining = ALL_REMAIN
     """Which samples are not committed at that round."""
 

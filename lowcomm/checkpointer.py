@@ -17,7 +17,6 @@ from lowcomm.checkpoint import (
     FragmentCut,
     Layout,
     PeerCut,
-    SeatCut,
     prune,
     read_cut,
     write_checkpoint,
@@ -179,10 +178,6 @@ def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining
             incarnation=me.incarnation,
             data_slot=members.slot_of(me.peer),
             rank_state=rank_state,
-        ),
-        seats=tuple(
-            SeatCut(peer=x.peer, name=x.name, incarnation=x.incarnation, slot=x.slot)
-            for x in sorted(members.seats.values(), key=lambda x: x.slot)
         ),
         remaining=remaining,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from lowcomm.outcomes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.errors import ConfigError, LowcommError, RefusedError
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Starts all nodes of a run directory again: whoever can start several has it."""
-EXIT_CONFIG = 2
-EXIT_REFUSED = 3
-EXIT_FAILED = 4
 RUNS = Path("runs")
 JOINED, WITNESSED = "joined", "witnessed"
 """The run's name in the path of a joiner or a witness: it learns the real one too late."""
@@ -98,7 +96,6 @@ def main() -> None:
 
 
 def exit_code(error: LowcommError | OSError) -> int:
-    """2: what somebody typed cannot work; 3: refused; 4: anything else that stopped us."""
     if isinstance(error, ConfigError):
         return EXIT_CONFIG
     return EXIT_REFUSED if isinstance(error, RefusedError) else EXIT_FAILED

@@ -22,6 +22,7 @@ from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
 from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
+from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
 from lowcomm.replica import Replica, check_memory, free_memory_bytes
 from lowcomm.reporting import report_metrics, status_json, tell_entry, tell_samples
 from peers.driver import Driver
@@ -42,10 +43,6 @@ from protocols.messages import Message
 
 FINISH_TIMEOUT_S = 60.0
 """For the ranks' last evaluation after the run is over."""
-LEAVE_TIMEOUT_S = 1.5
-"""For the leader to write down that we leave."""
-EXIT_CONFIG = 2
-EXIT_CODES = {"finished": 0, "left": 0, "refused": 3, "failed": 4, "dropped": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from lowcomm.checkpoint import newest_checkpoint, read_cut
 from lowcomm.checkpointer import CHECKPOINTS
 from lowcomm.identity import NodeDirectory, read_record
 from lowcomm.journal import Journal
+from lowcomm.reporting import fork_fields
 from lowcomm.status import node_directories
 from peers.wal import Wal
 from protocols.commands import Persist
@@ -58,22 +59,15 @@ class Recovery:
 
     def write(self) -> None:
         """Do it: the log ends with the fork, safe on the disk. Raises WalError."""
-        raft, kept = self._book.raft, self._kept
-        fork = fork_of(self._book.members, self._me, kept, lonely=False)
+        raft = self._book.raft
+        fork = fork_of(self._book.members, self._me, self._kept, lonely=False)
         raft.seize(0.0, fork, after=raft.log.last_index)
         for command in raft.take():
             if isinstance(command, Persist):
                 self._wal.write(command)
         name = self._book.members.seats[self._me].name
         with closing(Journal(self.directory, peer=self._me, name=name)) as journal:
-            journal.record(
-                "forked",
-                round=kept.versions[0].round,
-                inner_step=kept.inner_step,
-                voter=self._me,
-                voter_name=name,
-                lonely=False,
-            )
+            journal.record("forked", **fork_fields(fork, lambda _: name))
 
 
 @contextmanager

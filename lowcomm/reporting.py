@@ -98,16 +98,8 @@ def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], s
             journal.write(kind, member=peer, member_name=name_of(peer), why=why)
         case e.Elected(peer=peer):
             journal.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
-        case e.Restore(versions=versions, inner_step=inner_step) if entry.fork:
-            (voter,) = entry.voters
-            journal.write(
-                "forked",
-                round=versions[0].round,
-                inner_step=inner_step,
-                voter=voter,
-                voter_name=name_of(voter),
-                lonely=entry.lonely,
-            )
+        case e.Restore() if entry.fork:
+            journal.write("forked", **fork_fields(entry, name_of))
         case e.Dropped(peer=peer, tokens=tokens):
             journal.write("dropped", member=peer, member_name=name_of(peer), tokens=tokens)
         case e.Witness(info=info):
@@ -127,3 +119,15 @@ def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], s
             )
         case _:
             pass
+
+
+def fork_fields(fork: e.Restore, name_of: Callable[[PeerId], str]) -> dict[str, object]:
+    """Of a "forked" event."""
+    (voter,) = fork.voters
+    return {
+        "round": fork.versions[0].round,
+        "inner_step": fork.inner_step,
+        "voter": voter,
+        "voter_name": name_of(voter),
+        "lonely": fork.lonely,
+    }

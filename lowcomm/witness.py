@@ -1,7 +1,7 @@
 """`lowcomm witness`: a peer that votes on the run's log and does nothing else (protocol.md 2).
 
 The same core and shell as a node's daemon, without ranks, outer state or data. Must NOT import
-torch or numpy-heavy parts of the daemon: it runs where nothing else does.
+torch, nor hold an array (numpy itself comes with startup.py): it runs where nothing else does.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from lowcomm import startup
 from lowcomm.config import FileConfig
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
+from lowcomm.outcomes import EXIT_CODES, LEAVE_TIMEOUT_S
 from lowcomm.reporting import tell_entry
 from peers.driver import Driver
 from peers.listening import Listening
@@ -27,9 +28,6 @@ from protocols.entries import Run
 from protocols.errors import LowcommError, RefusedError
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
-
-LEAVE_TIMEOUT_S = 1.5
-EXIT_CODES = {"finished": 0, "left": 0, "refused": 3, "failed": 4, "dropped": 0}
 
 
 class WitnessDaemon:

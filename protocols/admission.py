@@ -39,10 +39,10 @@ class Admission:
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
     """Who wants to vote, and nothing else."""
     hopeless_since: float = NEVER
-    """Since when all members ask for a state that nobody has."""
+    """Since when nobody can give a state, or say whose is right."""
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
-        """The peer wants a state; without a `why`, only a place."""
+        """The peer wants a state."""
         seat = self.members.seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
             # Its round may still be open: what its earlier life sent must not be listed as
@@ -57,7 +57,7 @@ class Admission:
         """Two say that a state is not what its holder reported: it is as if nobody had it."""
         accusers = self.accused.setdefault(donor, set())
         accusers.add(peer)
-        if self._is_over():
+        if self.members.is_over:
             return  # Nobody can make this state again: whoever came so far is tried again.
         if len(accusers) >= 2 or self.members.receivers.keys() <= {donor, peer}:
             self.reports.forget_states(donor)
@@ -104,20 +104,10 @@ class Admission:
         self.accused.clear()
         self.joins.clear()  # Who does not hold just that asks again when it has read this.
         self.hopeless_since = NEVER
-        return e.Restore(
-            parent_lineage=self.members.lineage,
-            versions=kept.versions,
-            inner_step=kept.inner_step,
-            tokens=kept.tokens,
-            voters=(),
-            fork=0,
-            lonely=False,
-            salt=self.members.index,
-            remaining=kept.remaining,
-        )
+        return back_to(self.members, kept)
 
     def over(self, now: float, *, patience_s: float) -> bool:
-        """Nobody has the state, and there is no checkpoint to go back to: this is the end."""
+        """As `restore`, and there is no checkpoint to go back to: this is the end."""
         return now >= self.hopeless_since + patience_s and not self._usable()
 
     @property
@@ -139,13 +129,6 @@ class Admission:
         following = self.members.commit(version.fragment, version.round + 1)
         agreed = following.previous_state_digest if following is not None else ""
         return agreed in ("", version.state_digest)
-
-    def _is_over(self) -> bool:
-        """All rounds or steps of the run are committed."""
-        run, fragments = self.members.run, range(self.members.fragments)
-        return run is not None and all(
-            self.members.committed(fragment) >= run.outer_steps for fragment in fragments
-        )
 
     def _nobody_has_state(self) -> bool:
         """Every member asks for a state and none has one to give."""
@@ -237,3 +220,18 @@ class Admission:
         # Go round, starting after the one that failed: several of them may be bad.
         tried = order.index(last[1].donor) + 1 if last and last[1].donor in donors else 0
         return order[tried % len(order)] if order else None
+
+
+def back_to(members: Membership, kept: Kept) -> e.Restore:
+    """The entry with which everybody goes on from this cut."""
+    return e.Restore(
+        parent_lineage=members.lineage,
+        versions=kept.versions,
+        inner_step=kept.inner_step,
+        tokens=kept.tokens,
+        voters=(),
+        fork=0,
+        lonely=False,
+        salt=members.index,
+        remaining=kept.remaining,
+    )

@@ -15,6 +15,7 @@ from protocols.ids import PeerId, Provider, Stamp
 from protocols.limits import HELD_STEPS_MAX
 from protocols.membership import Membership
 from protocols.messages import Stepped, Stopped, Waiting
+from protocols.step_entries import step_view
 
 NEVER = float("inf")
 
@@ -83,7 +84,7 @@ class Closing:
         if run is None or not views or not roster:
             return None
         for (view, step), states in sorted(self.states.items(), key=_by_step, reverse=True):
-            owner = self.members.step_view(step)
+            owner = step_view(self.members, step)
             if step <= self.members.course.step or not commits(run, step):
                 continue
             if owner is None or owner.view != view or not roster <= states.keys():
@@ -148,7 +149,7 @@ class Closing:
         roster, course = self._counted(), self.members.course
         for (view, step), states in sorted(self.states.items(), key=_by_step):
             said = {peer: digest for peer, digest in states.items() if peer in roster}
-            owner = self.members.step_view(step)
+            owner = step_view(self.members, step)
             standing = view == self.members.views[-1].view or owner is None or owner.view == view
             if step <= course.step or not standing or not roster <= said.keys():
                 continue

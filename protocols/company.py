@@ -97,7 +97,7 @@ class Company:
                     commands.append(self._links.gone(loss.peer, loss.why))
                     continue
             commands += self._links.renew(loss)
-        for beat in self._links.due_heartbeats(now, self._members.index):
+        for beat in self._links.due_heartbeats(now):
             commands += self._raft.beat(beat.peer) or [beat]
         return commands
 

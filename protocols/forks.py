@@ -2,16 +2,20 @@
 
 Two voters that lose each other cannot tell who is gone, and none of them is a majority. After
 `lonely_after_s` each may go on in a branch of its own, named by the forks that led to it; two
-branches tell each other nothing but OnBranch. When their leaders meet, both stop committing and say
-what they have: the one with fewer committed tokens gives its branch up (protocol.md section 8).
+branches tell each other nothing of their logs but OnBranch. When their leaders meet, both stop
+committing and say what they have: the one with fewer committed tokens gives its branch up
+(protocol.md section 8).
 
 A peer leaves its branch under a new id and without its log: it voted there, and must never seem to
-be that voter again. Must NOT append to the log (office.py), nor elect anybody (raft.py).
+be that voter again. Two entries are decided here, and written by others: the Restore that opens a
+branch (raft.py), Dropped when one ends (office.py). Must NOT decide any other, nor elect anybody.
 """
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 
+from protocols.admission import back_to
 from protocols.commands import Command, Send, Stop
 from protocols.config import ProtocolConfig
 from protocols.entries import Dropped, Restore
@@ -32,17 +36,8 @@ Name = tuple[int, ...]
 def fork_of(members: Membership, me: PeerId, cut: Kept, *, lonely: bool) -> Restore:
     """The entry with which `me` goes on as the only voter, from this cut."""
     seed = f"{me} {members.lineage} {members.index}".encode()
-    return Restore(
-        parent_lineage=members.lineage,
-        versions=cut.versions,
-        inner_step=cut.inner_step,
-        tokens=cut.tokens,
-        voters=(me,),
-        fork=int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1,
-        lonely=lonely,
-        salt=members.index,
-        remaining=cut.remaining,
-    )
+    fork = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1
+    return replace(back_to(members, cut), voters=(me,), fork=fork, lonely=lonely)
 
 
 class Forks:

@@ -325,8 +325,8 @@ class Leader:
             same = all(self.members.counts(peer, newest.view) for peer in roster)
             if same and not any(map(self._dead, fragments)):
                 return None
-        if all(self.members.committed(f) >= run.outer_steps for f in fragments):
-            return None  # The run is finished.
+        if self.members.is_over:
+            return None
         return e.View(
             view=newest.view + 1 if newest else 1,
             roster=roster,

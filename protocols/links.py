@@ -115,6 +115,6 @@ class Links:
         """Where everybody listens who is connected."""
         return {peer: where for peer, where in self.addresses.items() if peer in self.up}
 
-    def due_heartbeats(self, now: float, last_index: int) -> list[Send]:
+    def due_heartbeats(self, now: float) -> list[Send]:
         """To everybody whom we watch, when they are due."""
-        return [Send(p, Heartbeat(last_index)) for p in self.liveness.due_heartbeats(now)]
+        return [Send(p, Heartbeat()) for p in self.liveness.due_heartbeats(now)]

@@ -121,19 +121,11 @@ class Membership:
         """Peers agree on each step, in a fixed roster, and not on rounds."""
         return self.run is not None and self.run.commit_every_steps > 0
 
-    def step_view(self, step: int) -> e.View | None:
-        """In whose roster a step is made, as far as the log says; None: nobody's (yet, or any
-        more: what came before the base is forgotten)."""
-        view = next((v for v in reversed(self.views) if v.first_round[0] <= step), None)
-        close = self.course.close
-        ended = view is not None and view is self.views[-1] and close is not None
-        return None if ended and close is not None and step > close.last_step else view
-
     @property
-    def num_making(self) -> int:
-        """How many of the newest roster are in still, in a stepwise run."""
-        view = self.views[-1] if self.stepwise and self.views else None
-        return sum(self.counts(peer, view.view) for peer in view.roster) if view is not None else 0
+    def is_over(self) -> bool:
+        """All rounds, or steps, of the run are committed."""
+        run, fragments = self.run, range(self.fragments)
+        return run is not None and all(self.committed(f) >= run.outer_steps for f in fragments)
 
     def cut_round(self, fragment: int) -> int:
         """Of the state that a joiner gets: in a stepwise run a copy, so that no donor stops."""
@@ -223,7 +215,7 @@ class Membership:
         why = objection(self, entry.body)
         if why:
             raise LogError(f"entry {entry.index} of the log {why}")
-        self.index, making = entry.index, self.num_making
+        self.index, making = entry.index, step_entries.num_making(self)
         if isinstance(entry.body, e.Restore) and entry.body.fork:
             self._fork(entry.body)
         self.voters = voters_after(self.voters, entry.body)

@@ -56,10 +56,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing to say, still here, and need you; `index` is the sender's last log entry. Whoever
-    does not send heartbeats itself answers Here."""
-
-    index: int
+    """Nothing to say, still here, and need you. Whoever does not send heartbeats itself answers
+    Here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,7 @@ class Durable:
 class Join:
     """To the leader: I know the log so far; give me a cut.
 
-    A member that fell behind or diverged asks in the same way. Without a `why` it needs no cut: it
-    has the state that the run went back to, and says only who it is.
+    A member that fell behind or diverged asks in the same way.
     """
 
     name: str

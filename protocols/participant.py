@@ -48,10 +48,8 @@ class Participant:
         """Every fragment's last round is applied here; a witness only knows of it."""
         if self.steps is not None:
             return self.steps.finished
-        members, run = self.members, self.members.run
         if self.me.witness:
-            last = run.outer_steps if run is not None else 1
-            return all(members.committed(f) >= last for f in range(max(members.fragments, 1)))
+            return self.members.is_over
         for rounds in self.rounds:
             if not rounds.finished:
                 return False

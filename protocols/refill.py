@@ -10,6 +10,7 @@ from protocols.ids import PeerId
 from protocols.messages import FetchSteps
 from protocols.payloads import Payloads
 from protocols.step_bounds import StepBounds
+from protocols.step_entries import step_view
 
 FETCH_STEPS = 16
 """Asked for at a time by who is far behind."""
@@ -44,7 +45,7 @@ class Refill:
         lacking = {
             (step, peer)
             for step in range(first, min(target, first + FETCH_STEPS - 1) + 1)
-            if (view := members.step_view(step)) is not None
+            if (view := step_view(members, step)) is not None
             for peer in payloads.missing(view, step)
         }
         if not lacking or first <= 0:
@@ -66,7 +67,7 @@ class Refill:
             return []
         commands: list[Command] = []
         for step in range(message.first, min(message.last, message.first + FETCH_STEPS - 1) + 1):
-            view = self._bounds.members.step_view(step)
+            view = step_view(self._bounds.members, step)
             if view is None:
                 continue
             stamp = self._bounds.stamp(view.view, step)
@@ -80,7 +81,7 @@ class Refill:
     def is_hopeless(self, ours: int) -> bool:
         """Nobody has what follows our step any more."""
         members = self._bounds.members
-        if 0 <= ours < members.course.base and members.step_view(ours + 1) is None:
+        if 0 <= ours < members.course.base and step_view(members, ours + 1) is None:
             return True  # Nobody knows even who made the steps between.
         released = self.tries >= RELEASED_FETCHES and ours < members.course.base
         return released or self.tries > FETCHES_MAX

@@ -197,7 +197,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     m.BulkHello: {"protocol": _u32, "run": _u64, "peer": peer_id, "incarnation": _u32},
     m.Refused: {"why": _words},
-    m.Heartbeat: {"index": _u63},
+    m.Heartbeat: {},
     m.ReadLog: {"index": _u63},
     m.Seek: {},
     m.Leads: {"address": _name},

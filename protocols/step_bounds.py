@@ -11,6 +11,7 @@ from protocols.hellos import Identity
 from protocols.ids import Stamp
 from protocols.membership import Membership
 from protocols.payloads import Payloads
+from protocols.step_entries import step_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,5 +93,5 @@ class StepBounds:
     def reaches(self, step: int, payloads: Payloads) -> bool:
         """From the state after this step we can get to what is committed."""
         steps = range(step + 1, self.members.course.step + 1)
-        views = ((self.members.step_view(step), step) for step in steps)
+        views = ((step_view(self.members, step), step) for step in steps)
         return all(v is not None and not payloads.missing(v, step) for v, step in views)

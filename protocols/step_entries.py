@@ -1,4 +1,4 @@
-"""What the log's entries mean to a stepwise run: Membership's part that only such a run has.
+"""What the log means to a stepwise run: Membership's part that only such a run has.
 
 Must NOT judge entries (step_rules.py), nor look at anything but what the log led to.
 """
@@ -30,7 +30,7 @@ def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close
 def stand_still(members: Membership, index: int, before: int) -> None:
     """Who makes steps with somebody who is gone stops; so does who needs its payloads.
     `before`: how many of the roster were in before this entry."""
-    course, here = members.course, members.num_making
+    course, here = members.course, num_making(members)
     lost = not course.halted and here < len(members.views[-1].roster)
     providers = course.close.providers if course.close is not None else ()
     gone = any(provider.holder not in members.members for provider in providers)
@@ -38,6 +38,23 @@ def stand_still(members: Membership, index: int, before: int) -> None:
     nobody = course.close is not None and before > 0 and here == 0
     if lost or gone or nobody:
         members.course = course.stopped(index)
+
+
+def num_making(members: Membership) -> int:
+    """How many of the newest roster are in still, in a stepwise run."""
+    view = members.views[-1] if members.stepwise and members.views else None
+    if view is None:
+        return 0
+    return sum(members.counts(peer, view.view) for peer in view.roster)
+
+
+def step_view(members: Membership, step: int) -> e.View | None:
+    """In whose roster a step is made, as far as the log says; None: nobody's (yet, or any
+    more: what came before the base is forgotten)."""
+    view = next((v for v in reversed(members.views) if v.first_round[0] <= step), None)
+    close = members.course.close
+    ended = view is not None and view is members.views[-1] and close is not None
+    return None if ended and close is not None and step > close.last_step else view
 
 
 def forget_views(members: Membership) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from protocols import entries as e
 from protocols.course import commits
+from protocols.step_entries import num_making, step_view
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -57,7 +58,7 @@ def objection(members: Membership, body: e.StepCommit | e.Halt | e.Close) -> str
 def _commit(members: Membership, commit: e.StepCommit) -> str:
     assert members.run is not None
     step = commit.upto_step
-    if step <= members.course.step or members.step_view(step) is None:
+    if step <= members.course.step or step_view(members, step) is None:
         return f"commits step {step} out of order"
     if step > members.run.outer_steps or not commits(members.run, step) or not commit.state_digest:
         return f"commits step {step}, at which nobody reports"
@@ -69,7 +70,7 @@ def _close(members: Membership, close: e.Close) -> str:
     if not course.halted or course.close is not None:
         return "ends a view that runs, or has ended"
     # What is committed is never taken back, nor what all who are left of the roster began with.
-    if close.last_step < max(course.step, begun if members.num_making else 0):
+    if close.last_step < max(course.step, begun if num_making(members) else 0):
         return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
     if any(provider.holder not in members.members for provider in close.providers):
         return "names providers that are not there"

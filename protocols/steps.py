@@ -31,6 +31,7 @@ from protocols.patience import Stall
 from protocols.payloads import Payloads
 from protocols.refill import FETCH_STEPS, Refill
 from protocols.step_bounds import StepBounds
+from protocols.step_entries import step_view
 
 NONE = -1
 PARKED_VIEWS = 4
@@ -89,7 +90,7 @@ class Steps:
             # Its sender has read more of the log. Nobody passes on what nobody can ask for yet.
             near = stamp.view <= newest + PARKED_VIEWS and event.sender == event.peer
             return near and self.payloads.add(stamp.view, stamp.round, event.peer, event.digest)
-        view = members.step_view(stamp.round)
+        view = step_view(members, stamp.round)
         if view is None or view.view != stamp.view or event.peer not in view.roster:
             return False
         return self.payloads.add(stamp.view, stamp.round, event.peer, event.digest)
@@ -182,7 +183,7 @@ class Steps:
 
     def missing(self) -> tuple[PeerId, ...]:
         """Whom the next step waits for, as seen from here."""
-        view = self.members.step_view(self.version + 1)
+        view = step_view(self.members, self.version + 1)
         lacking = self.payloads.missing(view, self.version + 1) if view is not None else ()
         return tuple(peer for peer in lacking if peer != self.me)
 
@@ -221,13 +222,13 @@ class Steps:
         if life != self._life:
             self._life = life
             self._void()  # Whoever said so had a reason: our state may be wrong.
-        view = members.step_view(self.version) if self.version > self.base else None
+        view = step_view(members, self.version) if self.version > self.base else None
         if (view is not None and view.view != self._at) or self._beyond_end:
             self._void()  # The others ended that view before this step.
         for step, digest in ((agreed.base, agreed.base_digest), (agreed.step, agreed.digest)):
             made_in, ours = self.digests.get(step, (0, digest))
             if ours != digest:
-                owner = members.step_view(step)
+                owner = step_view(members, step)
                 if owner is not None and owner.view == made_in:
                     text = f"our state at step {step} is not the one that is committed"
                     commands.append(Note("diverged", text))
@@ -253,7 +254,7 @@ class Steps:
         self._pruned = (self.members.index, floor)
 
         def fits(view: int, step: int) -> bool:
-            owner = self.members.step_view(step)
+            owner = step_view(self.members, step)
             return step > floor and (view > newest or (owner is not None and owner.view == view))
 
         self.payloads.prune(fits)
@@ -296,7 +297,7 @@ class Steps:
         step = self.version + 1
         if not 0 < step <= self._frontier or self.applying is not None:
             return []
-        view = self.members.step_view(step)
+        view = step_view(self.members, step)
         if view is None or self.payloads.missing(view, step):
             return []
         self.applying, held = self.bounds.stamp(view.view, step), self.payloads.of(view.view, step)
@@ -355,7 +356,7 @@ class Steps:
     def _completed(self) -> int:
         """The furthest step that we completed and nobody took back."""
         view, step = self._reached
-        owner = self.members.step_view(step)
+        owner = step_view(self.members, step)
         stands = step <= self.base or (owner is not None and owner.view == view)
         return max(step, self.base) if stands else self.base
 

@@ -147,7 +147,7 @@ class ForkCheckers(Checkers):
 
 
 class ForkWorld(World):
-    """Two training peers, and in some seeds a third one that comes later."""
+    """Two training peers, and no witness."""
 
     rules = replace(RULES, lonely_after_s=8.0)
 

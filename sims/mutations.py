@@ -6,7 +6,6 @@ one. Must NOT run anything (mutants.py), nor be planted in a process that does a
 """
 
 import inspect
-import sys
 import textwrap
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -32,7 +31,7 @@ class UnplantableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In one method or property, `old` occurs once and becomes `new`."""
+    """In one function, method or property, `old` occurs once and becomes `new`."""
 
     what: object
     old: str
@@ -40,10 +39,7 @@ class Edit:
 
     def plant(self) -> None:
         """Raises UnplantableError."""
-        changed, before = self.changed(), self.function
-        owner = getattr(sys.modules[before.__module__], before.__qualname__.split(".")[0])
-        value = property(changed) if isinstance(self.what, property) else changed
-        setattr(owner, before.__name__, value)
+        self.function.__code__ = self.changed().__code__  # Whoever imported it has the bug too.
 
     def changed(self) -> FunctionType:
         """The function with the bug in it. Raises UnplantableError."""
@@ -61,7 +57,7 @@ class Edit:
     @property
     def function(self) -> FunctionType:
         found = self.what.fget if isinstance(self.what, property) else self.what
-        assert isinstance(found, FunctionType), f"{self.what} is no method"
+        assert isinstance(found, FunctionType), f"{self.what} is no function"
         return found
 
 

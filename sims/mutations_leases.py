@@ -3,7 +3,7 @@
 Must NOT run anything (mutants.py).
 """
 
-from protocols.admission import Admission
+from protocols.admission import back_to
 from protocols.ledger import Ledger
 from protocols.membership import Membership
 from protocols.rounds import FragmentRounds
@@ -55,6 +55,6 @@ LEASE_MUTANTS = (
     Mutant(
         "restores-the-newest-ledger",
         "What was committed after the cut is taken for trained, though the model has lost it.",
-        Edit(Admission.restore, "kept.remaining", "self.members.ledger.remaining"),
+        Edit(back_to, "kept.remaining", "members.ledger.remaining"),
     ),
 )

@@ -4,8 +4,8 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 """
 
 from protocols.closing import Closing
-from protocols.membership import Membership
 from protocols.step_bounds import StepBounds
+from protocols.step_entries import step_view
 from sims.mutations import Edit, Mutant
 
 ALL_REPORTED = """\
@@ -36,7 +36,7 @@ STEP_MUTANTS = (
         "takes-a-late-payload-of-a-closed-view",
         "A step that the Close left out is completed by those whom the payload still reached.",
         Edit(
-            Membership.step_view,
+            step_view,
             "None if ended and close is not None and step > close.last_step else view",
             "view",
         ),

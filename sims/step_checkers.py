@@ -17,6 +17,7 @@ from sims.nodes import state_digest
 
 if TYPE_CHECKING:
     from sims.stepwise import StepNode, StepWorld
+    from sims.world import World
 
 FACTOR = 3
 """A state is multiplied by this before payloads are added: their order over steps matters."""
@@ -25,7 +26,7 @@ Terms = tuple[tuple[PeerId, str], ...]
 
 
 class StepCheckers(Checkers):
-    """Fed by a stepwise world; `commits` has its step commits."""
+    """Fed by a stepwise world; `step_commits` takes the place of `commits`."""
 
     def __init__(self, world: StepWorld) -> None:
         super().__init__()
@@ -45,6 +46,13 @@ class StepCheckers(Checkers):
         """By (lineage, view, step): what was added, and the state it led to."""
         self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
         """By (lineage, view, step): who made it."""
+
+    @property
+    def num_commits(self) -> int:
+        return len(self.step_commits)
+
+    def ended(self, world: World) -> None:
+        """Of steps nothing is open at the end: each was looked at when it was made."""
 
     # The log --------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ import statistics
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import Pool
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -42,6 +42,7 @@ PLAIN = 0.5
 """How often ranks train one fragment, and wait for each result."""
 PEERS = (3, 9)
 """At the start of a seed, at least and at most."""
+Job = TypeVar("Job")
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class SeedResult:
     seed: int
     virtual_s: float
     commits: int
-    """Rounds that were committed, those that a Restore took back included."""
+    """Rounds (or states of steps) that were committed, also if a Restore took them back."""
     happened: dict[str, int]
     """Faults that took place, and what came of them."""
     log: dict[str, int]
@@ -98,8 +99,12 @@ def run_seed(
         log=log,
     )
     draw = draw_faults if pair else draw_plan
-    faults = draw(seed, until_s=SAFETY_S) if plan is None else list(plan)
-    inject(world, faults)
+    return play(seed, world, draw(seed, until_s=SAFETY_S) if plan is None else plan)
+
+
+def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
+    """Both phases of a world that was drawn from this seed."""
+    inject(world, plan)
     world.at(SAFETY_S, world.heal)
     violations: list[str] = []
     try:
@@ -111,13 +116,13 @@ def run_seed(
     return SeedResult(
         seed=seed,
         virtual_s=world.now,
-        commits=len(world.checkers.commits),
+        commits=world.checkers.num_commits,
         happened=dict(world.happened),
         log=dict(Counter(type(entry).__name__ for entry in world.checkers.log.values())),
         moves={f"{one.value} > {two.value}": n for (one, two), n in world.moves().items()},
         violations=violations,
         story=world.story,
-        plan=faults,
+        plan=list(plan),
     )
 
 
@@ -179,12 +184,18 @@ def summary(results: Sequence[SeedResult]) -> dict[str, object]:
 
 
 def _run_all(seeds: range, *, peers: tuple[int, int], processes: int) -> Iterator[SeedResult]:
-    jobs = [(seed, peers) for seed in seeds]
+    return in_turn(_job, [(seed, peers) for seed in seeds], processes=processes)
+
+
+def in_turn(
+    play_job: Callable[[Job], SeedResult], jobs: Iterable[Job], *, processes: int
+) -> Iterator[SeedResult]:
+    """The results in the order of the jobs. `play_job` has a name at the top of its module."""
     if processes == 1:
-        yield from map(_job, jobs)
+        yield from map(play_job, jobs)
         return
     with Pool(processes) as pool:
-        yield from pool.imap(_job, jobs, chunksize=4)
+        yield from pool.imap(play_job, jobs, chunksize=4)
 
 
 def _run_noted(
@@ -262,25 +273,43 @@ def main(
       python -m sims.sweep --first 4711 --seeds 1 --log events.txt
       python -m sims.sweep --first 4711 --seeds 1 --plan plan.json
     """
-    results: list[SeedResult] = []
-    whole, failed = range(first, first + seeds), 0
+    whole = range(first, first + seeds)
     if mutant:
         plant(mutant)
     if mutant or log is not None or plan is not None:
         running = _run_noted(whole, peers=parse_peers(peers), plan=plan, log=log)
     else:
         running = _run_all(whole, peers=parse_peers(peers), processes=min(processes, seeds))
+
+    def again(result: SeedResult) -> Iterator[str]:
+        yield f"replay: {replay(result.seed, peers=peers, plan=plan, mutant=mutant)}"
+        if result.violations and plan is None:
+            yield f"fewer faults: {replay(result.seed, peers=peers, mutant=mutant, shrink=True)}"
+
+    report(running, seeds, again, show=show, as_json=as_json)
+
+
+def report(
+    running: Iterable[SeedResult],
+    seeds: int,
+    again: Callable[[SeedResult], Iterable[str]],
+    *,
+    show: bool,
+    as_json: bool,
+) -> NoReturn:
+    """What a person sees of so many seeds as they end; exits with 1 if something did not hold.
+
+    `again`: the commands with which a person can look at one of them.
+    """
+    results: list[SeedResult] = []
+    failed = 0
     with bar("seeds", seeds) as (advance, tell):
         for result in running:
             results.append(result)
             failed += bool(result.violations)
             if show or result.violations:
                 tell("\n".join([*result.story[-60:], *result.violations]))
-                tell(f"replay: {replay(result.seed, peers=peers, plan=plan, mutant=mutant)}")
-            if result.violations and plan is None:
-                tell(
-                    f"fewer faults: {replay(result.seed, peers=peers, mutant=mutant, shrink=True)}"
-                )
+                tell("\n".join(again(result)))
             advance(f"{failed} failed" if failed else "")
     total = summary(results)
     text = json.dumps(total) if as_json else "\n".join(f"{k}: {v}" for k, v in total.items())

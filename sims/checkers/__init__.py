@@ -66,6 +66,10 @@ class Checkers:
         return self.accounting.commits
 
     @property
+    def num_commits(self) -> int:
+        return len(self.commits)
+
+    @property
     def restored(self) -> int:
         """How often the run went back to a checkpoint."""
         return self.agreement.restored

@@ -55,7 +55,6 @@ def write(directory: Path, number: int, elements: int, seed: int = 0) -> Path:
         run_digest="0" * 32,
         fragments=(place,),
         own=PeerCut(peer="alpha.00000001", incarnation=1, data_slot=0, rank_state=""),
-        seats=(),
     )
     return write_checkpoint(directory, cut, [layout], [outer], [momentum])
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, SeatCut, write_checkpoint
+from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
 from lowcomm.config import MethodConfig
 from lowcomm.methods import method
@@ -138,7 +138,6 @@ def kept(directory: Path, round_: int) -> tuple[list[F32], list[F32]]:
             for i in range(len(SIZES))
         ),
         own=PeerCut(peer="p0.0", incarnation=1, data_slot=0, rank_state=""),
-        seats=(SeatCut(peer="p0.0", name="p0", incarnation=1, slot=0),),
     )
     layout = [[(t.name, t.shape, t.offset) for t in LAYOUT if t.fragment == f] for f in (0, 1)]
     write_checkpoint(directory, cut, layout, outer, momentum)

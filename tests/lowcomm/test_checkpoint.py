@@ -23,7 +23,6 @@ from lowcomm.checkpoint import (
     FragmentCut,
     LayoutEntry,
     PeerCut,
-    SeatCut,
     newest_checkpoint,
     prune,
     read_checkpoint,
@@ -61,10 +60,6 @@ def cut_at(round: int, outer: list[F32], momentum: list[F32]) -> Cut:  # noqa: A
             for fragment in (0, 1)
         ),
         own=PeerCut(peer="alpha.1f0c9a2e", incarnation=3, data_slot=1, rank_state="ranks-12"),
-        seats=(
-            SeatCut(peer="alpha.1f0c9a2e", name="alpha", incarnation=1, slot=0),
-            SeatCut(peer="beta.00000002", name="beta", incarnation=2, slot=1),
-        ),
     )
 
 
@@ -243,8 +238,8 @@ def test_a_failed_read_is_one_line(tmp_path: Path) -> None:
 
 def test_another_schema_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
-    reseal(path, lambda record: record.update(schema=2, news=True))
-    with pytest.raises(CheckpointError, match="has schema 2; this version reads 1"):
+    reseal(path, lambda record: record.update(schema=3, news=True))
+    with pytest.raises(CheckpointError, match="has schema 3; this version reads 2"):
         read_checkpoint(path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowcomm.checkpoint import FragmentCut, PeerCut, SeatCut, newest_checkpoint, read_checkpoint
+from lowcomm.checkpoint import FragmentCut, PeerCut, newest_checkpoint, read_checkpoint
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES, Checkpointer
 from lowcomm.config import MethodConfig
 from lowcomm.methods import method
@@ -172,11 +172,6 @@ async def test_a_checkpoint_says_where_the_run_was(scene: Scene) -> None:
     assert [each.version for each in cut.fragments] == [2, 0]
     assert cut.own == PeerCut(
         peer=ALPHA, incarnation=3, data_slot=0, rank_state=scene.checkpointer.rank_state(2).name
-    )
-    assert cut.seats == (
-        SeatCut(peer=ALPHA, name="alpha", incarnation=3, slot=0),
-        SeatCut(peer=BETA, name="beta", incarnation=2, slot=4),
-        SeatCut(peer=GAMMA, name="gamma", incarnation=2, slot=7),
     )
     assert layout == ((("embed", (2, 3), 0), ("head", (), 6)), (("norm", (4,), 0),))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, SeatCut, write_checkpoint
+from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
 from lowcomm.codecs.base import Codec
 from lowcomm.codecs.fp32 import Fp32
@@ -61,10 +61,6 @@ def write(directory: Path, round_: int) -> Path:
             for fragment in (0, 1)
         ),
         own=PeerCut(peer="alpha.1", incarnation=2, data_slot=1, rank_state=f"round-{round_:06d}"),
-        seats=(
-            SeatCut(peer="beta.2", name="beta", incarnation=1, slot=0),
-            SeatCut(peer="alpha.1", name="alpha", incarnation=2, slot=1),
-        ),
     )
     layout = [[("embed", (2, 3), 0), ("head", (), 6)], [("norm", (4,), 0)]]
     return write_checkpoint(directory / CHECKPOINTS, cut, layout, outer, momentum)

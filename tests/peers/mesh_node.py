@@ -18,9 +18,9 @@ from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import (
     Chunk,
     Control,
-    Heartbeat,
     Hello,
     Message,
+    ReadLog,
     StateChunk,
 )
 
@@ -201,9 +201,9 @@ async def still_works(alpha: Node, beta: Node) -> None:
     """The healthy ones noticed nothing."""
     for node in (alpha, beta):
         assert node.seen == []
-    assert alpha.mesh.send(BETA, Heartbeat(1))
+    assert alpha.mesh.send(BETA, ReadLog(1))
     assert beta.stream(ALPHA)
-    await beta.until_seen((ALPHA, Heartbeat(1)))
+    await beta.until_seen((ALPHA, ReadLog(1)))
     await alpha.until_seen(PAYLOAD)
 
 

@@ -14,10 +14,10 @@ from peers.link import BULK_OUTBOX_MAX, HELLO_BYTES_MAX, PREFIX, STAGE_BYTES, Fr
 from protocols import limits, wire
 from protocols.entries import LogEntry, Run
 from protocols.ids import PeerId
-from protocols.messages import Append, Chunk, Heartbeat, Leave, Message, Refused, StateChunk
+from protocols.messages import Append, Chunk, Leave, Message, ReadLog, Refused, StateChunk
 
 PEER = PeerId("beta.00000002")
-BEATS = [Heartbeat(index) for index in range(3)]
+BEATS = [ReadLog(index) for index in range(3)]
 
 
 def state_chunk(size: int) -> StateChunk:

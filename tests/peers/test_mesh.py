@@ -13,7 +13,7 @@ from peers.listening import bind
 from peers.mesh import STRANGERS_MAX, Tls
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL_VERSION, PeerId
-from protocols.messages import BulkHello, Heartbeat, Leave, Refused
+from protocols.messages import BulkHello, Leave, ReadLog, Refused
 from tests.peers.mesh_node import (
     ALPHA,
     BETA,
@@ -38,7 +38,7 @@ from tests.peers.mesh_node import (
 
 @pytest.mark.asyncio
 async def test_messages_and_chunks_go_both_ways_exactly_and_in_order() -> None:
-    beats = [Heartbeat(index) for index in range(100)]
+    beats = [ReadLog(index) for index in range(100)]
     other = PAYLOAD[::-1]
     async with pair() as (alpha, beta):
         for node, to in ((alpha, BETA), (beta, ALPHA)):
@@ -238,8 +238,8 @@ async def test_nothing_half_received_is_delivered_after_a_cut() -> None:
     async with pair() as (alpha, beta):
         long = bytes(64 << 20)
         assert alpha.stream(BETA, long)
-        assert alpha.mesh.send(BETA, Heartbeat(1))
-        await beta.until_seen((ALPHA, Heartbeat(1)))
+        assert alpha.mesh.send(BETA, ReadLog(1))
+        await beta.until_seen((ALPHA, ReadLog(1)))
         cut(alpha.mesh.sessions[BETA].bulk)
         await beta.until(lambda: Up(ALPHA) in beta.seen)
         assert [type(one) for one in beta.seen] == [Down, Up]
@@ -270,12 +270,12 @@ async def test_a_peer_that_connects_again_replaces_its_old_connections() -> None
         for incarnation in (1, 1, 2):
             old, live = live, [Stranger(alpha.address), Stranger(alpha.address)]
             control, bulk = live
-            await control.send(hello(BETA, incarnation=incarnation), frame(Heartbeat(incarnation)))
+            await control.send(hello(BETA, incarnation=incarnation), frame(ReadLog(incarnation)))
             assert await control.answer() == alpha.hello()
             assert alpha.seen == [], "a hello alone moves nothing"
             await bulk.send(frame(BulkHello(PROTOCOL_VERSION, RUN, BETA, incarnation)))
             gone = [Down(BETA, "it connected anew")] if old else []
-            await alpha.until_seen(*gone, Up(BETA), (BETA, Heartbeat(incarnation)))
+            await alpha.until_seen(*gone, Up(BETA), (BETA, ReadLog(incarnation)))
             for stranger in old:
                 assert await stranger.messages() == []
         for stranger in live:
@@ -297,14 +297,14 @@ async def test_a_slow_peer_is_told_by_a_full_outbox_and_can_be_dropped() -> None
 
 
 async def still_control(alpha: Node, beta: Node) -> None:
-    assert alpha.mesh.send(BETA, Heartbeat(5))
-    await beta.until_seen((ALPHA, Heartbeat(5)))
+    assert alpha.mesh.send(BETA, ReadLog(5))
+    await beta.until_seen((ALPHA, ReadLog(5)))
 
 
 @pytest.mark.asyncio
 async def test_what_is_sent_to_nobody_is_dropped() -> None:
     async with nodes(ALPHA) as (alpha,):
-        assert alpha.mesh.send(BETA, Heartbeat(1))
+        assert alpha.mesh.send(BETA, ReadLog(1))
         assert alpha.stream(BETA)
         alpha.mesh.drop(BETA, "nobody")
         alpha.mesh.disconnect(BETA, "nobody")

@@ -130,5 +130,5 @@ def keep_alive(scene: Led, seconds: float, *peers: PeerId) -> None:
     """Time passes, and these are heard of."""
     for _ in range(int(seconds)):
         for peer in peers:
-            scene.hears(peer, m.Heartbeat(0))
+            scene.hears(peer, m.Heartbeat())
         scene.waits(1.0)

@@ -65,8 +65,8 @@ def test_who_knows_no_log_watches_whomever_it_knows() -> None:
 def test_who_is_needed_and_needs_nobody_answers() -> None:
     scene = follower(B, C)
     beats(scene)
-    assert scene.hears(C, m.Heartbeat(0)) == [c.Send(C, m.Here())]
-    assert scene.hears(A, m.Heartbeat(0)) == [], "it hears of us anyway"
+    assert scene.hears(C, m.Heartbeat()) == [c.Send(C, m.Here())]
+    assert scene.hears(A, m.Heartbeat()) == [], "it hears of us anyway"
     assert scene.hears(C, m.Here()) == []
 
 

@@ -26,11 +26,11 @@ def test_who_is_connected_is_known_with_its_life_and_its_address() -> None:
     assert links.up == set()
 
 
-def test_heartbeats_say_how_far_our_log_is() -> None:
+def test_heartbeats_go_to_whom_we_watch_when_they_are_due() -> None:
     links = linked()
     links.liveness.watch({A}, 0.0)
-    assert links.due_heartbeats(0.1, 7) == []
-    assert links.due_heartbeats(0.6, 7) == [Send(A, Heartbeat(7))]
+    assert links.due_heartbeats(0.1) == []
+    assert links.due_heartbeats(0.6) == [Send(A, Heartbeat())]
 
 
 def test_everybody_of_the_run_is_dialled_once() -> None:
@@ -112,7 +112,7 @@ def test_a_silent_stranger_is_not_kept() -> None:
     scene.meets(STRANGER)
     said: list[c.Command] = []
     for _ in range(int(RULES.silence_timeout_s) + 1):
-        scene.hears(B, m.Heartbeat(0))
+        scene.hears(B, m.Heartbeat())
         said += scene.waits(1.0)
     gone = [x for x in said if isinstance(x, c.Disconnect)]
     assert [x.peer for x in gone] == [STRANGER]

@@ -35,6 +35,15 @@ def read(*bodies: e.Entry) -> Membership:
     return members_of(log_of(*bodies))
 
 
+def test_a_run_is_over_when_every_fragment_has_its_last_round() -> None:
+    assert not Membership().is_over, "there is none yet"
+    last = (Version(0, 9, START), Version(1, 8, START))
+    for rounds, over in ((last, False), ((last[0], Version(1, 9, START)), True)):
+        restore = e.Restore(1, rounds, 0, 0, (), 0, False, salt=1)
+        members = members_of(log_of(run(outer_steps=9, fragments=2), e.Member(info(A)), restore))
+        assert members.is_over == over
+
+
 def test_a_cut_makes_a_receiver_and_member_makes_a_member() -> None:
     members = read(*JOINED[:3])
     assert (list(members.members), list(members.joiners)) == ([A], [B])

@@ -33,14 +33,14 @@ def test_who_follows_far_behind_asks_one_after_the_other_and_then_for_a_new_copy
     asked = [(peer, message.first, message.last) for peer, message in scene.sent(m.FetchSteps)]
     assert len(asked) == 1
     assert asked[0][1:] == (1, 4)
-    scene.hears(A, m.Heartbeat(0))
+    scene.hears(A, m.Heartbeat())
     for _ in range(8):
         scene.waits(1.0)
         asked += [(p, x.first, x.last) for p, x in scene.sent(m.FetchSteps)]
         if scene.sent(m.Join):
             break
         scene.beat()
-        scene.hears(C, m.Heartbeat(0))
+        scene.hears(C, m.Heartbeat())
     assert {peer for peer, _, _ in asked} == {A, C}
     (join,) = scene.told(m.Join)
     assert isinstance(join, m.Join)

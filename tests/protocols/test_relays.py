@@ -99,8 +99,8 @@ def test_a_relay_that_says_nothing_is_none() -> None:
     scene = relayed()
     told: dict[PeerId, str] = {}
     for _ in range(int(RULES.election_timeout_s) + 2):
-        scene.hears(C, m.Heartbeat(0))
-        scene.hears(D, m.Heartbeat(0))
+        scene.hears(C, m.Heartbeat())
+        scene.hears(D, m.Heartbeat())
         scene.waits(BEAT_S)
         told |= told_to_report(scene)
     assert told == {C: "", D: ""}
@@ -193,7 +193,7 @@ def test_before_a_learner_is_left_out_it_is_asked_without_its_relay() -> None:
     said: dict[PeerId, str] = {}
     for _ in range(int(RULES.round_grace_s / 2) + 1):
         for peer in (B, C, D):
-            scene.hears(peer, m.Heartbeat(0))
+            scene.hears(peer, m.Heartbeat())
         acknowledge(scene, B, C, D)
         scene.waits(1.0)
         said |= told_to_report(scene)

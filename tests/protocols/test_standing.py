@@ -123,7 +123,7 @@ def test_a_transfer_that_takes_too_long_is_asked_for_again() -> None:
     scene.gets_cut()
     asked: list[m.Control] = []
     for _ in range(int(RULES.transfer_timeout_s) + 1):
-        scene.hears(A, m.Heartbeat(0))
+        scene.hears(A, m.Heartbeat())
         scene.said = scene.waits(1.0)
         asked += [x for x in told(scene) if isinstance(x, m.Join)]
     assert asked == [join(B, "the transfer took too long")]

@@ -9,6 +9,7 @@ from protocols.course import Course
 from protocols.errors import LogError
 from protocols.ids import Provider, Version
 from protocols.membership import Membership
+from protocols.step_entries import step_view
 from protocols.wire import decode_image, encode_image
 from tests.protocols.scenes import START, A, B, C, D, info, log_of, members_of, run
 from tests.protocols.scenes import view as round_view
@@ -80,18 +81,18 @@ def test_a_commit_moves_the_base_only_at_every_other_one() -> None:
 
 def test_a_view_ends_where_its_close_says() -> None:
     members = after(*CLOSED)
-    assert members.step_view(6) == RUNNING[-1]
-    assert members.step_view(7) is None
+    assert step_view(members, 6) == RUNNING[-1]
+    assert step_view(members, 7) is None
     members = after(*CLOSED, view(2, A, B, C, first=7))
-    assert members.step_view(6) == RUNNING[-1]
-    assert members.step_view(7) == view(2, A, B, C, first=7)
+    assert step_view(members, 6) == RUNNING[-1]
+    assert step_view(members, 7) == view(2, A, B, C, first=7)
     assert members.course == Course()
 
 
 def test_views_are_forgotten_with_the_steps_that_nobody_replays() -> None:
     members = after(*CLOSED, view(2, A, B, first=7), e.StepCommit(2, 8, state(8)))
     assert [known.view for known in members.views] == [2]
-    assert members.step_view(6) is None
+    assert step_view(members, 6) is None
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,8 @@ def test_a_close_is_void_without_anybody_of_its_roster() -> None:
     members = after(*opened, e.Close(2, 9, ()), e.Lost(A, "silent"))
     assert members.course.close is None
     members = after(*opened, e.Lost(A, "silent"), e.Close(2, 3, ()), view(3, B, first=4))
-    assert members.step_view(3) == RUNNING[-1]
-    assert members.step_view(9) == view(3, B, first=4)
+    assert step_view(members, 3) == RUNNING[-1]
+    assert step_view(members, 9) == view(3, B, first=4)
 
 
 def test_who_is_back_from_its_own_checkpoint_is_not_who_the_view_meant() -> None:

@@ -333,7 +333,7 @@ def test_who_waits_too_long_says_for_whom() -> None:
     said: list[tuple[PeerId, m.Waiting]] = []
     for _ in range(int(RULES.reduction_timeout_s) + 1):
         scene.beat()
-        scene.hears(C, m.Heartbeat(0))
+        scene.hears(C, m.Heartbeat())
         scene.waits(1.0)
         said += scene.sent(m.Waiting)
     assert said == [(A, m.Waiting(scene.at(1), (C,)))]

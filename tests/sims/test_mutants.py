@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from protocols import steps
 from protocols.raft import Raft
 from protocols.rounds import FragmentRounds
+from protocols.step_entries import step_view
 from sims.mutants import MUTANTS, Hunt, StuckError, cpu_limit, hunt_all, main, what_fails
 from sims.mutations import Edit, Mutant, UnplantableError
 
@@ -84,8 +86,9 @@ def test_an_edit_that_does_not_fit_any_more_is_refused() -> None:
 
 def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that the old ones come back when this test is over.
-    for name in ("start", "finished", "contribute"):
-        monkeypatch.setattr(FragmentRounds, name, vars(FragmentRounds)[name])
+    for what in (FragmentRounds.start, FragmentRounds.finished):
+        function = Edit(what, "", "").function
+        monkeypatch.setattr(function, "__code__", function.__code__)
     contribute = FragmentRounds.contribute
     Edit(FragmentRounds.start, '"anew"', '"rebase"').plant()
     Edit(FragmentRounds.finished, ">=", "<").plant()
@@ -93,6 +96,13 @@ def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.Monkey
     assert "rebase" in FragmentRounds.start.__code__.co_consts
     assert isinstance(vars(FragmentRounds)["finished"], property)
     assert FragmentRounds.contribute is contribute
+
+
+def test_who_imported_a_function_has_the_bug_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_view, "__code__", step_view.__code__)
+    before = steps.step_view.__code__
+    Edit(step_view, "if ended and", "if not ended and").plant()
+    assert steps.step_view.__code__ != before
 
 
 def test_somebody_elses_mutant_is_planted(tmp_path: Path) -> None:
