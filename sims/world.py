@@ -220,7 +220,9 @@ class World:
 
     def _is_needed(self, node: Node) -> bool:
         """Somebody's log has voters that are no majority without it."""
-        back = {n.peer for n in self.nodes.values() if n.running} | self._coming_back
+        # Who was asked to leave may go yet, and while nobody leads without being written out.
+        staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
+        back = staying | self._coming_back
         votes = [other.core.raft.log.voters for other in self.nodes.values()]
         return any(
             node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)
@@ -259,11 +261,14 @@ class World:
 
     def _way_in(self, peer: PeerId) -> str:
         """Where a peer is told to join: anybody finds the way, even who has only just come."""
-        others = [other for other in self.live if other.peer != peer]
-        knows = [other for other in others if other.core.members.run is not None] or others
-        if not knows:
-            knows = [other for other in self.nodes.values() if other.peer != peer]
-        return self.random.choice(knows).core.me.address
+        places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
+        live = [node for node in places if node.running]
+        knows = [node for node in live if node.core.members.run is not None]
+        return self.random.choice(knows or live or places).core.me.address
+
+    def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
+        """May the peer be told to join there?"""
+        return node.peer != peer
 
     # Time -----------------------------------------------------------------------------------
 
