@@ -264,6 +264,9 @@ class World:
         places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
         live = [node for node in places if node.running]
         knows = [node for node in live if node.core.members.run is not None]
+        if not knows and peer in self.nodes and self.disks[peer].saved is None:
+            # Two that come back, each told of the other, would never hear of who founds the run.
+            places, live = places[:1], []
         return self.random.choice(knows or live or places).core.me.address
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:

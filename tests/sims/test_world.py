@@ -358,6 +358,18 @@ def test_of_two_a_newcomer_is_told_of_who_lives() -> None:
     assert ways == [{alive.core.me.address}] * 8
 
 
+def test_who_comes_back_before_the_run_begins_is_told_of_its_founder() -> None:
+    """Seed 1500391: all were told of each other, and nobody of the founder."""
+    world = calm(4)
+    founder, *others = world.nodes.values()
+    for node in (founder, *others):
+        world.kill(node)
+    for node in others:
+        world.revive(node, 0.1)
+    world.run(until_s=0.2)
+    assert [node.dials for node in world.live] == [{founder.core.me.address}] * 3
+
+
 def test_a_busy_loop_is_noticed() -> None:
     world = calm()
     world.run(until_s=2.5)
