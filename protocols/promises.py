@@ -6,7 +6,7 @@ them wait for the ticket. Must NOT know what is promised.
 
 from dataclasses import dataclass, field
 
-from protocols.commands import Persist, Send
+from protocols.commands import Command, Persist, Send
 from protocols.ids import PeerId
 from protocols.log import Log
 from protocols.messages import Control
@@ -29,6 +29,8 @@ class Promises:
     """Why the disk takes nothing; "" if it does."""
     retry_at: float = NEVER
     failures: int = 0
+    _mute_until: int = 0
+    """Nobody hears anything of us before this ticket is safe."""
     _votes_changed: bool = False
     """Term or vote, since the last ticket."""
     _first: int | None = None
@@ -57,6 +59,23 @@ class Promises:
         """To be sent once everything that we know now is on the disk."""
         if self.works:
             self.waiting.append((self.ticket + self._is_dirty, Send(peer, message)))
+
+    def mute(self) -> None:
+        """We lead in a term that only we know of: a crash may make us lead in it once more, with
+        other entries. Nobody hears of any before what we know now is on the disk."""
+        self._mute_until = self.ticket + self._is_dirty
+
+    @property
+    def is_mute(self) -> bool:
+        return self.safe < self._mute_until
+
+    def release(self, commands: list[Command], persist: Persist | None) -> list[Command]:
+        """What the shell may have now, in order, and promises that can be made."""
+        if self.is_mute:
+            sends = [command for command in commands if isinstance(command, Send)]
+            self.waiting += [(self._mute_until, send) for send in sends]
+            commands = [command for command in commands if not isinstance(command, Send)]
+        return [*commands, *([persist] if persist is not None else ()), *self.kept()]
 
     def collect(self, term: int, vote: str, log: Log) -> Persist | None:
         """What the shell shall write now, if there is anything."""

@@ -68,6 +68,7 @@ class Raft:
         """Found a run: the first entry names us as its only voter, so we lead at once."""
         assert self.log.last_index == 0, "this log has begun"
         self._vote(1, self.me)
+        self.disk.mute()
         self._lead(now, first=entries)
 
     def seize(self, now: float, fork: Restore, *, after: int) -> None:
@@ -76,16 +77,14 @@ class Raft:
         self.disk.log_changed(after + 1)
         self.durable_index = min(self.durable_index, after)
         self._vote(self.term + 1, self.me)
+        self.disk.mute()
         self._become(Role.CANDIDATE, None)
         self._lead(now, first=(fork,))
 
     def take(self) -> list[Command]:
         """Commands since the last call. A change that must survive us is handed to the disk."""
-        persist = self.disk.collect(self.term, self.vote, self.log)
-        if persist is not None:
-            self._out.append(persist)
-        out, self._out = self._out + self.disk.kept(), []
-        return out
+        out, self._out = self._out, []
+        return self.disk.release(out, self.disk.collect(self.term, self.vote, self.log))
 
     def append(self, body: Entry) -> None:
         """The leader's right."""
@@ -166,7 +165,8 @@ class Raft:
 
     def beat(self, peer: PeerId) -> list[Command]:
         """The leader's heartbeat, if it replicates to this peer."""
-        return self.replication.beat(peer, self._header()) if self.leads else []
+        speaks = self.leads and not self.disk.is_mute
+        return self.replication.beat(peer, self._header()) if speaks else []
 
     def persisted(self, ticket: int, now: float) -> None:
         """Everything up to this ticket is on the disk."""
