@@ -270,6 +270,12 @@ class Participant:
         if not self.standing.catchup.asking:
             self.standing.ask_cut("declared lost", now)
 
+    def came(self, peer: PeerId) -> None:
+        """Somebody is a member. A new life could not judge what we sent it on connecting, before it
+        had read the log; nobody may hold the open round's result but we, so it is sent again."""
+        for rounds in self.rounds:
+            rounds.forget(peer)
+
     def gone(self, peer: PeerId, now: float) -> None:
         """Somebody left the run."""
         if self.standing.catchup.gone(peer):

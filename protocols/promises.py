@@ -29,10 +29,10 @@ class Promises:
     """Why the disk takes nothing; "" if it does."""
     retry_at: float = NEVER
     failures: int = 0
+    _mute_until: int = 0
+    """Nobody hears anything of us before this ticket is safe."""
     _votes_changed: bool = False
     """Term or vote, since the last ticket."""
-    _vote_ticket: int = 0
-    """The one that has our present term and vote."""
     _first: int | None = None
     """The lowest log index that changed since then."""
     _snapshot: Snapshot | None = None
@@ -60,15 +60,22 @@ class Promises:
         if self.works:
             self.waiting.append((self.ticket + self._is_dirty, Send(peer, message)))
 
-    def hold_back(self, commands: list[Command]) -> list[Command]:
-        """What a leader may send before its own vote is on the disk: nothing. When no other vote
-        was needed, it could come back without it, and lead the same term with other entries."""
-        if not self._votes_changed and self._vote_ticket <= self.safe:
-            return commands
-        for command in commands:
-            if isinstance(command, Send):
-                self.promise(command.peer, command.message)
-        return [command for command in commands if not isinstance(command, Send)]
+    def mute(self) -> None:
+        """We lead. If that took no vote but our own, a crash may make us lead the same term once
+        more, with other entries: nobody hears of any before that vote is on the disk."""
+        self._mute_until = self.ticket + self._is_dirty
+
+    @property
+    def is_mute(self) -> bool:
+        return self.safe < self._mute_until
+
+    def release(self, commands: list[Command], persist: Persist | None) -> list[Command]:
+        """What the shell may have now, in order, and promises that can be made."""
+        if self.is_mute:
+            sends = [command for command in commands if isinstance(command, Send)]
+            self.waiting += [(self._mute_until, send) for send in sends]
+            commands = [command for command in commands if not isinstance(command, Send)]
+        return [*commands, *([persist] if persist is not None else ()), *self.kept()]
 
     def collect(self, term: int, vote: str, log: Log) -> Persist | None:
         """What the shell shall write now, if there is anything."""
@@ -80,7 +87,6 @@ class Promises:
         entries = tuple(log.since(first))
         persist = Persist(self.ticket, term, vote, first, entries, self._snapshot, self.failures)
         self._under_way[self.ticket] = first, log.last_index
-        self._vote_ticket = self.ticket if self._votes_changed else self._vote_ticket
         self._votes_changed, self._first, self._snapshot = False, None, None
         return persist
 

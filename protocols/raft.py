@@ -81,11 +81,8 @@ class Raft:
 
     def take(self) -> list[Command]:
         """Commands since the last call. A change that must survive us is handed to the disk."""
-        persist = self.disk.collect(self.term, self.vote, self.log)
-        if persist is not None:
-            self._out.append(persist)
-        out, self._out = self.disk.hold_back(self._out) if self.leads else self._out, []
-        return out + self.disk.kept()
+        out, self._out = self._out, []
+        return self.disk.release(out, self.disk.collect(self.term, self.vote, self.log))
 
     def append(self, body: Entry) -> None:
         """The leader's right."""
@@ -166,7 +163,8 @@ class Raft:
 
     def beat(self, peer: PeerId) -> list[Command]:
         """The leader's heartbeat, if it replicates to this peer."""
-        return self.replication.beat(peer, self._header()) if self.leads else []
+        speaks = self.leads and not self.disk.is_mute
+        return self.replication.beat(peer, self._header()) if speaks else []
 
     def persisted(self, ticket: int, now: float) -> None:
         """Everything up to this ticket is on the disk."""
@@ -317,6 +315,7 @@ class Raft:
 
     def _lead(self, now: float, first: Iterable[Entry] = ()) -> None:
         self._become(Role.LEADER, self.me)
+        self.disk.mute()
         self._timer.deadline = NEVER
         self._quorum_at = now + self.rules.election_timeout_s
         self.replication.begin()

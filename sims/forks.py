@@ -171,11 +171,9 @@ class ForkWorld(World):
 
         self.at(RETURN_S, again)
 
-    def _way_in(self, peer: PeerId) -> str:
+    def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         """Not where it listens itself, which an earlier peer of its node did."""
-        mine = peer.partition(".")[0]
-        others = [node.core.me for node in self.nodes.values() if node.core.me.name != mine]
-        return self.random.choice(others).address
+        return node.core.me.name != peer.partition(".")[0]
 
     def revive(self, node: Node, after_s: float) -> None:
         if node.outcome != "dropped":

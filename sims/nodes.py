@@ -259,11 +259,17 @@ class Node:
         self.corrupt.pop(fragment, None)
         self.give(v.KeptAdopted(fragment, round_, digest))
 
-    def found(self, outers: Sequence[Value]) -> None:
-        """The run begins with these, and they are our first checkpoint."""
-        for fragment, outer in enumerate(outers):
-            self._at(fragment, 0, outer)
-        self.disk.outers = tuple(outers)
+    def found(self, outers: Sequence[Value]) -> tuple[str, ...]:
+        """The run begins with these; their digests."""
+        return tuple(self._at(fragment, 0, outer) for fragment, outer in enumerate(outers))
+
+    def keep_first(self) -> None:
+        """What the run begins with is our first checkpoint."""
+        lineage, versions = self.core.members.lineage, [known for known in self.versions if known]
+        for version in versions:
+            checkers, digest = self.world.checkers, version.state_digest
+            checkers.state(self.peer, lineage, version.fragment, 0, digest)
+        self.disk.kept, self.disk.outers = Kept(lineage, tuple(versions), 0, 0), tuple(self.outers)
 
     def _at(self, fragment: int, round_: int, outer: Value) -> str:
         """A fragment is another one now; the state's digest."""

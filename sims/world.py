@@ -16,14 +16,14 @@ from protocols import entries as e
 from protocols import events as v
 from protocols.config import ProtocolConfig
 from protocols.hellos import Identity
-from protocols.ids import PeerId, Version
-from protocols.messages import Appended, Control, Hold, Kept, Ready
+from protocols.ids import PeerId
+from protocols.messages import Appended, Control, Hold, Ready
 from protocols.roles import Role
 from sims.checkers import Checkers
 from sims.dialling import Dialling
 from sims.models import Model, Modular, Value
 from sims.network import Network
-from sims.nodes import Node, state_digest
+from sims.nodes import Node
 from sims.ranks import STEP_SAMPLES, Training
 from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, Disk
 
@@ -71,7 +71,6 @@ class World:
         self._coming_back: set[PeerId] = set()
         interval = self.training.inner_steps * STEP_SAMPLES
         self.samples_ahead = self.draw_rounds_ahead(seed) * interval
-        self.initial_digests: tuple[str, ...] = ()
         self.compact_entries = self.draw_compaction(seed)
         """A peer's log becomes a snapshot when it is somewhat longer."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
@@ -224,7 +223,9 @@ class World:
 
     def _is_needed(self, node: Node) -> bool:
         """Somebody's log has voters that are no majority without it."""
-        back = {n.peer for n in self.nodes.values() if n.running} | self._coming_back
+        # Who was asked to leave may go yet, and while nobody leads without being written out.
+        staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
+        back = staying | self._coming_back
         votes = [other.core.raft.log.voters for other in self.nodes.values()]
         return any(
             node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)
@@ -254,20 +255,24 @@ class World:
 
     def _found(self, node: Node) -> None:
         """The first peer begins the run, from a checkpoint of its initial state."""
-        outers = [self.model.initial(self.random) for _ in node.outers]
-        node.found(outers)
-        self.initial_digests = tuple(map(state_digest, outers))
+        digests = node.found([self.model.initial(self.random) for _ in node.outers])
         run = self.make_run(node.peer)
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
-        node.give(v.Bootstrap(run, self.initial_digests))
+        node.give(v.Bootstrap(run, digests))
 
     def _way_in(self, peer: PeerId) -> str:
         """Where a peer is told to join: anybody finds the way, even who has only just come."""
-        others = [other for other in self.live if other.peer != peer]
-        knows = [other for other in others if other.core.members.run is not None] or others
-        if not knows:
-            knows = [other for other in self.nodes.values() if other.peer != peer]
-        return self.random.choice(knows).core.me.address
+        places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
+        live = [node for node in places if node.running]
+        knows = [node for node in live if node.core.members.run is not None]
+        if not knows and peer in self.nodes and self.disks[peer].saved is None:
+            # Two that come back, each told of the other, would never hear of who founds the run.
+            places, live = places[:1], []
+        return self.random.choice(knows or live or places).core.me.address
+
+    def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
+        """May the peer be told to join there?"""
+        return node.peer != peer
 
     # Time -----------------------------------------------------------------------------------
 
@@ -358,12 +363,8 @@ class World:
 
     def begun(self, node: Node) -> None:
         """A peer read the first entry; its founder keeps the state that it began with."""
-        lineage = node.core.members.lineage
         if node.core.standing.accepted:
-            for fragment, digest in enumerate(self.initial_digests):
-                self.checkers.state(node.peer, lineage, fragment, 0, digest)
-            versions = (Version(f, 0, digest) for f, digest in enumerate(self.initial_digests))
-            node.disk.kept = Kept(lineage, tuple(versions), 0, 0)
+            node.keep_first()
 
     def moves(self) -> Counter[tuple[Role, Role]]:
         """Changes of role that anybody made, dead lives included."""

@@ -51,6 +51,8 @@ class Samples:
         self._committed = 0
         self._views: list[e.View] = []
         self._attempt: e.Attempt | None = None
+        self._named: dict[int, tuple[PeerId, ...]] = {}
+        """By lineage that a Restore ended: who could be counted then."""
 
     def encoded(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
         """A node made a contribution to this round; its steps saw these since the last counted."""
@@ -87,6 +89,7 @@ class Samples:
         claimed = set(range(remaining.frontier)) - _numbers(remaining.samples)
         self._found(f"restored to round {round_} with other samples", claimed ^ spent)
         self._spent, self._spent_at[lineage, round_] = set(spent), spent
+        self._named[restore.parent_lineage] = self._roster()
         self._committed, self._views, self._attempt, self._open = round_, [], None, []
 
     def at_the_end(self, nodes: Iterable[Node]) -> None:
@@ -106,8 +109,10 @@ class Samples:
         holders += [ledger.free, *(gone.held.samples for gone in ledger.gone)]
         if sum(map(s.count, holders)) != s.count(remaining.samples):
             self._violations.append(f"two hold the same samples in the ledger of {node.peer}")
+        # Who finished before a Restore gave back what could be given back then.
+        named = self._named.get(members.lineage, self._roster())
         for gone in ledger.gone:
-            if gone.until <= round_ and gone.held.peer not in self._roster():
+            if gone.until <= round_ and gone.held.peer not in named:
                 self._violations.append(f"what {gone.held.peer} held is never given back")
 
     def _went(self, peer: PeerId, incarnation: int) -> None:

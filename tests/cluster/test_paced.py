@@ -108,9 +108,12 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
 
     From the files it takes who has which slot and how many steps each one made in each round.
     """
-    path, _ = newest_checkpoint(run_dir / NAMES[0] / "checkpoints")
-    assert path is not None
-    slots = {seat.peer: seat.slot for seat in read_checkpoint(path)[0].seats}
+    slots: dict[str, int] = {}
+    for name in NAMES:
+        path, _ = newest_checkpoint(run_dir / name / "checkpoints")
+        assert path is not None
+        own = read_checkpoint(path)[0].own
+        slots[own.peer] = own.data_slot
     assert sorted(slots.values()) == [0, 1, 2]
     steps = {(event.peer, event.round): event.steps for event in of(Ready, run_dir)}
     data_steps = dict.fromkeys(slots, 0)

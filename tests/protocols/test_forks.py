@@ -159,6 +159,30 @@ def test_neither_commits_while_they_decide() -> None:
     assert room.peers["a"].members.tokens == 300
 
 
+def test_what_was_due_waits_until_they_have_decided() -> None:
+    """Seed 1703160: the time in which reports are waited for was over meanwhile, for ever."""
+    room = Room("ab")
+    room.all_contribute()
+    room.cut("a", "b")
+    while not room.peers["b"].leads:
+        room.wait(0.5)
+    due = room.now + RULES.election_timeout_s
+    room.hold = lambda _, x: (
+        isinstance(x, v.MessageReceived) and isinstance(x.message, m.OnBranch) and x.message.final
+    )
+    room.down.clear()
+    room.meet("a", "b")
+    not_yet = m.OnBranch((), 0, leads=True, final=False, leader="a:1")
+    room.feed("b", v.MessageReceived(room.ids["a"], not_yet))
+    office = room.peers["b"].office
+    assert office is not None
+    assert office.frozen
+    while room.now <= due:
+        room.now = room.peers["b"].deadline
+        room.feed("b", v.DeadlineReached())
+        assert room.peers["b"].deadline > room.now
+
+
 def test_who_never_answers_is_hung_up_on_and_the_run_goes_on() -> None:
     room = parted()
     room.hold = lambda to, x: (

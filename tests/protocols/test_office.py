@@ -98,6 +98,35 @@ def test_a_run_of_which_everybody_was_killed_goes_back_to_its_best_checkpoint() 
     assert len(room.digests()) == 1
 
 
+def test_a_round_of_one_is_committed_though_its_result_came_before_the_other_could_read() -> None:
+    """Seed 1804296: the other one's new life dropped the result, and it was not sent again."""
+    room = Room("ab")
+    room.all_contribute()
+    core = room.peers["a"]
+    version = Version(0, 1, core.rounds[0].state_digest)
+    kept = m.Kept(core.members.lineage, (version,), 10, 200)
+    for name in "ab":
+        room.kill(name)
+    for name in "ab":
+        room.restart(name, incarnation=2, kept=kept)
+    room.feed("a", v.TrainersLost("crash"))
+    room.meet("a", "b")
+    room.wait(RULES.silence_timeout_s + 3 * RULES.election_timeout_s)
+    assert room.log(e.View)[-1].roster == (room.ids["b"],)
+    room.kill("a")
+    room.contribute("b")
+    assert room.last("b", c.ReducePart).stamp.round == 2
+    room.hold = lambda to, x: to == "a" and isinstance(x, v.MessageReceived)
+    room.restart("a", incarnation=3, kept=kept)
+    room.meet("a", "b")
+    assert isinstance(room.last("a", c.Discard).payload, v.ResultReceived)
+    room.release()
+    room.wait(3 * RULES.election_timeout_s)
+    assert room.log(e.Member)[-1].info.incarnation == 3
+    assert [term.peer for term in room.log(e.Commit)[-1].contributors] == [room.ids["b"]]
+    assert room.peers["a"].rounds[0].version == 2
+
+
 # One office ---------------------------------------------------------------------------------
 
 

@@ -85,6 +85,20 @@ def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:
     assert disk.kept() == [Send(C, YES), Send(A, NO)], "in order"
 
 
+def test_who_is_mute_says_nothing_until_the_disk_holds_what_it_knew_then() -> None:
+    disk, beat = Promises(), Send(B, m.Heartbeat())
+    disk.vote_changed()
+    disk.mute()
+    persist = disk.collect(1, A, Log())
+    assert persist is not None
+    assert disk.release([beat], persist) == [persist]
+    disk.promise(C, YES)
+    assert disk.release([], None) == []
+    disk.persisted(1)
+    assert disk.release([], None) == [beat, Send(C, YES)]
+    assert disk.release([beat], None) == [beat]
+
+
 def test_one_answer_may_stand_for_several_tickets() -> None:
     disk = Promises()
     log = log_with(disk)

@@ -4,13 +4,12 @@ import pytest
 
 from protocols import entries as e
 from protocols import messages as m
-from protocols.commands import Persist, Send
 from protocols.errors import RemoteProtocolError
-from protocols.ids import PeerId
+from protocols.ids import PeerId, Version
 from protocols.raft import Raft
 from protocols.roles import Role
 from tests.protocols.circle import RULES, Circle, note, stands, votes, voting
-from tests.protocols.scenes import A, B, C, D, run
+from tests.protocols.scenes import A, B, C, D
 from tests.protocols.storm import Storm
 
 E = PeerId("e.00000004")
@@ -37,18 +36,30 @@ def test_the_founder_leads_at_once_but_nothing_holds_before_it_is_on_its_disk() 
     assert raft.settled
 
 
-def test_the_founder_says_nothing_before_its_disk_knows_that_it_leads() -> None:
-    """It would come back with an empty disk, found the run again, and others would have read
-    entries of the same term that are not these."""
-    raft = Raft(A)
-    raft.connected(B, 0.0)
-    raft.begin(0.0, (run(founder=A),))
-    raft.serve([A, B])
-    (persist,) = raft.take()
-    assert isinstance(persist, Persist)
-    raft.persisted(persist.ticket, 0.0)
-    raft.serve_from(B, 0)
-    assert {type(send.message) for send in raft.take() if isinstance(send, Send)} == {m.Append}
+def test_nobody_hears_of_a_run_that_its_founder_could_forget() -> None:
+    """Seed 1500280: it founded the run anew, in the same term, and B kept what it had heard."""
+    circle = Circle(A, B)
+    circle.stuck.add(A)
+    circle.begin()
+    circle.beat(A)
+    circle.settle()
+    assert (circle.wire, circle.rafts[B].log.last_index) == ([], 0)
+    circle.stuck.clear()
+    circle.settle()
+    assert circle.committed(B) == circle.committed(A) != []
+
+
+def test_nobody_hears_of_a_branch_that_a_crash_could_take_back() -> None:
+    circle = voting(A, B)
+    circle.restart(A)
+    raft = circle.rafts[A]
+    fork = e.Restore(1, (Version(0, 0, ""),), 0, 0, (A,), 7, True, 0)
+    raft.seize(circle.now, fork, after=raft.log.last_index)
+    circle.collect(A)
+    circle.beat(A)
+    assert (raft.leads, circle.wire) == (True, [])
+    circle.write(A)
+    assert circle.sent(m.Append) != []
 
 
 def test_when_the_leader_is_gone_another_is_elected_and_begins_its_term_with_an_entry() -> None:

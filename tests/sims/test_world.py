@@ -11,8 +11,10 @@ import pytest
 
 from protocols import commands as c
 from protocols import entries as e
+from protocols import events as v
 from protocols.ids import PeerId
 from sims.faults import draw_plan, inject
+from sims.forks import ForkWorld
 from sims.nodes import Node
 from sims.stores import Disk
 from sims.world import RULES, World
@@ -327,6 +329,45 @@ def test_healing_brings_as_many_as_the_run_needs() -> None:
     world.run(until_s=60.0)
     assert len(world.nodes) == 5
     assert commits(world) == 10
+
+
+def test_healing_does_not_count_on_who_was_asked_to_leave() -> None:
+    """Seed 1200759: a member that was stopped just then heard it later, when nobody led, and went:
+    of four voters two were left."""
+    world = World(1, peers=3, outer_steps=30)  # A seed that brings back none of the dead.
+    world.run(until_s=8.0)
+    dead, asked = leader(world), followers(world)[0]
+    world.pause(asked, 2.0)
+    asked.asked_to_leave = True
+    asked.give(v.LeaveRequested("a person asked"))
+    world.kill(dead)
+    world.heal()
+    world.run(until_s=world.now + 60.0)
+    assert asked.outcome == "left"
+    assert world.happened["revived"] == 1
+    assert commits(world) == 30
+
+
+def test_of_two_a_newcomer_is_told_of_who_lives() -> None:
+    """Seed 1200896: it asked where nobody listened any more, and gave up."""
+    world = ForkWorld(8, peers=2, outer_steps=10)
+    world.run(until_s=1.0)
+    (dead,), alive = followers(world), leader(world)
+    world.kill(dead)
+    ways = [world.add_peer().dials for _ in range(8)]
+    assert ways == [{alive.core.me.address}] * 8
+
+
+def test_who_comes_back_before_the_run_begins_is_told_of_its_founder() -> None:
+    """Seed 1500391: all were told of each other, and nobody of the founder."""
+    world = calm(4)
+    founder, *others = world.nodes.values()
+    for node in (founder, *others):
+        world.kill(node)
+    for node in others:
+        world.revive(node, 0.1)
+    world.run(until_s=0.2)
+    assert [node.dials for node in world.live] == [{founder.core.me.address}] * 3
 
 
 def test_a_busy_loop_is_noticed() -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from protocols import entries as e
 from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, Version, digest_text
+from protocols.image import Gone, Held
+from protocols.ledger import Ledger
 from protocols.samples import Grant, Remaining, SampleRange, Samples
 from sims.checkers import samples as checker
 
@@ -22,6 +24,17 @@ def ranges(*pairs: tuple[int, int]) -> Samples:
 def node(peer: PeerId, incarnation: int = 1) -> Any:
     me = SimpleNamespace(peer=peer, incarnation=incarnation)
     return SimpleNamespace(core=SimpleNamespace(me=me))
+
+
+def finished(peer: PeerId, ledger: Ledger) -> Any:
+    """Of the first lineage, after the first round."""
+
+    def committed(_: int) -> int:
+        return 1
+
+    members = SimpleNamespace(ledger=ledger, lineage=RUN, committed=committed)
+    core = SimpleNamespace(members=members)
+    return SimpleNamespace(peer=peer, outcome="finished", core=core)
 
 
 def info(peer: PeerId, incarnation: int) -> PeerInfo:
@@ -169,3 +182,22 @@ def test_a_restore_goes_back_to_what_was_committed_then() -> None:
     assert story.found == [
         "restored to round 1 with other samples: 10 samples (10, 11, 12, 13, 14, ...)"
     ]
+
+
+@pytest.mark.parametrize(("roster", "found"), [((A, B), 0), ((B,), 1)])
+def test_what_an_open_roster_named_before_a_restore_was_not_to_be_given_back(
+    roster: tuple[PeerId, ...], found: int
+) -> None:
+    """Seed 1200277: who finished before the Restore was judged by the roster after it."""
+    story = Story()
+    story.view(2, *roster, first_round=2)
+    story.makes(A, 1, *range(10))
+    story.commits(1, a=(0, 10))
+    ledger = Ledger(frontier=40, held={B: Held(B, 1, 0, ranges((20, 40)))})
+    ledger.gone = [Gone(Held(A, 1, 0, ranges((10, 20))), view=2, until=0)]
+    right = Remaining(40, ranges((10, 40)))
+    story.samples.restored(
+        RUN, 8, e.Restore(RUN, (Version(0, 1, ""),), 0, 0, (), 0, False, 0, right)
+    )
+    story.samples.at_the_end([finished(B, ledger)])
+    assert story.found == [f"what {A} held is never given back"] * found
