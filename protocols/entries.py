@@ -74,6 +74,9 @@ class Restore:
     """Two restores from one cut are two lineages."""
     remaining: Remaining = ALL_REMAIN
     """The ledger at the cut: what was committed after it is leased again."""
+    live: bool = False
+    """The cut is what members have in memory: only what was committed after it is void. What they
+    trained since stays theirs, and their samples with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from protocols.admission import back_to
+from protocols.admission import back_to, cut_at
 from protocols.commands import Command, Send, Stop
 from protocols.config import ProtocolConfig
 from protocols.entries import Dropped, Restore
@@ -33,11 +33,13 @@ Name = tuple[int, ...]
 """Of a branch: its forks, oldest first; () never forked."""
 
 
-def fork_of(members: Membership, me: PeerId, cut: Kept, *, lonely: bool) -> Restore:
-    """The entry with which `me` goes on as the only voter, from this cut."""
+def fork_of(
+    members: Membership, me: PeerId, cut: Kept, *, lonely: bool, live: bool = False
+) -> Restore:
+    """The entry with which `me` goes on as the only voter, from this cut; `live`: we are there."""
     seed = f"{me} {members.lineage} {members.index}".encode()
     fork = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1
-    return replace(back_to(members, cut), voters=(me,), fork=fork, lonely=lonely)
+    return replace(back_to(members, cut), voters=(me,), fork=fork, lonely=lonely, live=live)
 
 
 class Forks:
@@ -133,7 +135,8 @@ class Forks:
             return
         self._alone_since = NEVER
         if self._has_state:
-            self._leave_with(self._members, self._held(), now, after=self._raft.commit_index)
+            after = self._raft.commit_index
+            self._leave_with(self._members, self._held(), now, after=after, live=True)
         else:
             # A new life knows of no entry whether it holds; its checkpoint is what it has.
             head = self._members.copy()
@@ -143,19 +146,18 @@ class Forks:
             if kept is not None and head.is_kept(kept.lineage, kept.versions):
                 self._leave_with(head, kept, now, after=head.index)
 
-    def _leave_with(self, members: Membership, cut: Kept | None, now: float, *, after: int) -> None:
+    def _leave_with(
+        self, members: Membership, cut: Kept | None, now: float, *, after: int, live: bool = False
+    ) -> None:
         if cut is not None:
-            fork = fork_of(members, self._me.peer, cut, lonely=True)
+            fork = fork_of(members, self._me.peer, cut, lonely=True, live=live)
             self._raft.seize(now, fork, after=after)
 
     def _held(self) -> Kept | None:
         """The state that we have; None: too far behind to say what was trained until then."""
         rounds, members = self._part.rounds, self._members
         versions = tuple(Version(r.fragment, r.version, r.state_digest) for r in rounds)
-        remaining = members.remaining_at(rounds[0].version)
-        if remaining is None:
-            return None
-        return Kept(members.lineage, versions, *members.progress_at(rounds[0].version), remaining)
+        return cut_at(members, versions)
 
     def _is_alone(self) -> bool:
         """One of exactly two voters, able to go on, and the other one cannot be reached."""

@@ -150,6 +150,18 @@ class Ledger:
         self.frontier, self.free = remaining.frontier, remaining.samples
         self.held, self.gone = {}, []
 
+    def take_back(self, counted: Iterable[tuple[PeerId, int, Samples]]) -> None:
+        """These contributions (who, in which view, what they saw) are not committed after all: who
+        made them and is still in has them to make again. Views are numbered anew."""
+        for peer, view, samples in counted:
+            held = self.held.get(peer)
+            if held is not None and held.came < view:
+                self.held[peer] = replace(held, samples=union(held.samples, samples))
+            else:
+                self.free = union(self.free, samples)
+        self.held = {peer: replace(held, came=0) for peer, held in self.held.items()}
+        self.gone = [replace(x, held=replace(x.held, came=0), view=0) for x in self.gone]
+
     # Plain data -----------------------------------------------------------------------------
 
     def books(self) -> Books:

@@ -101,7 +101,7 @@ class Membership:
 
     def progress_at(self, round_: int) -> tuple[int, int]:
         """(inner step, tokens) after an anchor round: what was committed later is taken off."""
-        later = [x.contributors for x in self.commits.get(0, ()) if x.round > round_]
+        later = [x.contributors for x in self.commits_after(round_)]
         steps = sum(max((c.steps for c in terms), default=0) for terms in later)
         return self.inner_step - steps, self.tokens - sum(c.tokens for x in later for c in x)
 
@@ -149,6 +149,10 @@ class Membership:
     def commit(self, fragment: int, round: int) -> e.Commit | None:  # noqa: A002
         return next((c for c in self.commits.get(fragment, ()) if c.round == round), None)
 
+    def commits_after(self, round_: int) -> list[e.Commit]:
+        """Of the anchor fragment, as far as they are remembered."""
+        return [commit for commit in self.commits.get(0, ()) if commit.round > round_]
+
     def counts(self, peer: PeerId, view: int) -> bool:
         """Is this the member that the view meant? Who left it and came back since may have sent
         other bytes to its rounds in an earlier life."""
@@ -169,7 +173,7 @@ class Membership:
 
     def remaining_at(self, round_: int) -> Remaining | None:
         """The ledger when this round of the anchor was the last one; None: too long ago."""
-        ahead = [commit for commit in self.commits.get(0, ()) if commit.round > round_]
+        ahead = self.commits_after(round_)
         if len(ahead) < self.committed(0) - round_:
             return None
         samples = self.ledger.remaining.samples
@@ -311,9 +315,14 @@ class Membership:
         """Who is in stays in; whatever was under way belongs to the old lineage."""
         self.restored, self.restored_index = restore, index
         self.inner_step, self.tokens = restore.inner_step, restore.tokens
+        if restore.live:
+            void = self.commits_after(restore.versions[0].round)
+            counted = ((x.view, zip(x.contributors, x.samples, strict=False)) for x in void)
+            self.ledger.take_back((c.peer, view, s) for view, terms in counted for c, s in terms)
+        else:
+            self.ledger.restore(restore.remaining)
         self.commits, self.attempts, self.views, self.cuts = {}, {}, [], {}
         self.returned = {}
-        self.ledger.restore(restore.remaining)
         if self.stepwise:
             self.course = self.course.restored(restore.versions[0])
 

@@ -240,17 +240,14 @@ class Participant:
         return []
 
     def restored(self, now: float) -> list[c.Command]:
-        """The run is at another state now: ours, if our checkpoint is what it went back to, or if
-        we went on alone from what we have."""
+        """The run is at another state now: ours, if it goes on from what we have, or from what our
+        checkpoint has."""
         restore = self.members.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
-        if restore is not None and self.me.peer in restore.voters and held == restore.versions:
-            self.standing.catchup.has_own(self.members.restored_index)
-            commands: list[c.Command] = []
-            for rounds, version in zip(self.rounds, held, strict=True):
-                rounds.restored()  # The samples of what our ranks did since are leased again.
-                commands += rounds.state_received(version.round, version.state_digest)
-            return commands
+        stays = not any(rounds.applying for rounds in self.rounds)
+        if restore is not None and restore.live and stays and held == restore.versions:
+            self.standing.goes_on()
+            return [command for rounds in self.rounds for command in rounds.voided()]
         for part in (*self.rounds, *self._steps):
             part.restored()
         return self.standing.restored(now)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from protocols.contributions import check_contributor
 from protocols.errors import RemoteProtocolError
-from protocols.ids import Contributor, PeerId, RoundKey, Stamp
+from protocols.ids import Contributor, PeerId, RoundKey, Stamp, Version
 from protocols.membership import Membership, Plan
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.samples import Samples, contains, well_formed
@@ -68,6 +68,10 @@ class Reports:
         default_factory=dict[tuple[int, int], dict[PeerId, str]]
     )
     """State digests by (fragment, round)."""
+    newest: dict[tuple[PeerId, int], Version] = field(
+        default_factory=dict[tuple[PeerId, int], Version]
+    )
+    """By (peer, fragment): the last state that each reported, however old."""
 
     def ready(self, peer: PeerId, message: Ready, now: float) -> None:
         contributor = message.contributor
@@ -100,6 +104,7 @@ class Reports:
         if fragment >= self.members.fragments or round_ > self.members.committed(fragment):
             raise RemoteProtocolError(peer, "reports a state that was never committed")
         self.have.setdefault((fragment, round_), {})[peer] = message.state_digest
+        self.newest[peer, fragment] = Version(fragment, round_, message.state_digest)
         if not message.state_digest:
             del self.have[fragment, round_][peer]  # A stepwise run: it lacks what comes after.
             return ""
@@ -133,6 +138,13 @@ class Reports:
         """It does not hold what it said."""
         for states in self.have.values():
             states.pop(peer, None)
+        for fragment in range(self.members.fragments):
+            self.newest.pop((peer, fragment), None)
+
+    def newest_of(self, peer: PeerId) -> tuple[Version, ...]:
+        """What it reported last, of the fragments that it spoke of."""
+        known = (self.newest.get((peer, f)) for f in range(self.members.fragments))
+        return tuple(version for version in known if version is not None)
 
     def open(self, fragment: int) -> tuple[Plan | None, RoundReports | None]:
         """The round that waits for a decision, if somebody spoke of it."""
@@ -173,6 +185,7 @@ class Reports:
         """The run went back to a cut: nothing that was said holds."""
         self.rounds.clear()
         self.have.clear()
+        self.newest.clear()
 
     def _of(self, stamp: Stamp) -> RoundReports | None:
         """Where to note a report; None: its round is decided, or not begun (our log is the

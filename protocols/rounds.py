@@ -176,6 +176,15 @@ class FragmentRounds:
         self.fetching.start_anew()
         self.stall.over()
 
+    def voided(self) -> list[Command]:
+        """The run goes on from the state that we have. Nothing that was under way will count: the
+        work stays in the ranks' parameters, and goes into a later round."""
+        self.given = self.awaited = self.hurried = None
+        self.done, self.held = Deeds(), Holdings()
+        self.fetching.start_anew()
+        self.stall.over()
+        return self._resume("rebase") if self.own is not None else []
+
     def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
         """Serve a result that somebody lacks, if we still have it."""
         result = self.held.result(stamp, part)

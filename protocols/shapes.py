@@ -155,6 +155,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "lonely": flag,
         "salt": _u64,
         "remaining": _remaining,
+        "live": flag,
     },
     e.Cut: {"info": _info, "donor": peer_id, "versions": _versions},
     e.Member: {"info": _info},

@@ -164,6 +164,14 @@ class Standing:
         self._to_adopt = kept.versions
         return []
 
+    def goes_on(self) -> None:
+        """The log went back to what we have."""
+        self._early.clear()
+        self._adopting.clear()
+        self._to_adopt = ()
+        self.catchup.has_own(self.members.restored_index)
+        self.trainers.able = self.trainers.started
+
     def adopt_kept(self) -> list[Command]:
         """Our shell reads the checkpoint, as soon as it knows the run."""
         if not self.accepted:

@@ -163,6 +163,7 @@ class Node:
             case c.Applied(entry=entry, index=index):
                 if isinstance(entry, e.Restore):
                     self._set_back(entry)
+                    world.happened["void"] += entry.live and not entry.fork
                 world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):

@@ -7,6 +7,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.samples import SampleRange
 from tests.protocols.room import RULES, Room
 
 ALONE_S = RULES.lonely_after_s + 10.0
@@ -20,7 +21,6 @@ def parted(*, rounds: int = 1) -> Room:
         room.all_contribute()
     room.cut("a", "b")
     room.wait(ALONE_S)
-    room.contribute("b")  # Begun before the fork: its samples are leased again.
     return room
 
 
@@ -53,21 +53,21 @@ def test_the_one_that_is_left_of_two_goes_on_in_a_branch_of_its_own() -> None:
     assert (fork.lonely, fork.voters, core.members.forks) == (True, (room.ids["b"],), (fork.fork,))
     assert [version.round for version in fork.versions] == [1]
     room.contribute("b")
-    room.contribute("b")
     assert core.rounds[0].version == 2
     assert core.members.tokens == 300
 
 
-def test_what_its_ranks_did_before_is_trained_again() -> None:
-    """The other one may count it; here its samples are leased anew."""
-    room = Room("ab")
+def test_what_its_ranks_did_before_counts_in_its_branch() -> None:
+    """The other one may count it too: one of the branches stays."""
+    room = Room("ab", samples_ahead=8)
     room.kill("a")
-    room.contribute("b")
+    room.contribute("b", samples=(SampleRange(8, 12),))
     room.wait(ALONE_S)
     assert room.peers["b"].members.tokens == 0
-    assert [x.kind for x in room.given["b"] if isinstance(x, c.Resume)] == ["anew", "anew"]
-    room.contribute("b")
-    assert room.peers["b"].members.tokens == 100
+    assert [x.kind for x in room.given["b"] if isinstance(x, c.Resume)] == ["anew", "rebase"]
+    room.contribute("b", tokens=200, samples=(SampleRange(12, 16),))
+    assert room.peers["b"].members.tokens == 200
+    assert room.peers["b"].members.ledger.consumed == 8
 
 
 def test_it_admits_no_second_voter() -> None:

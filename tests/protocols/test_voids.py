@@ -1,0 +1,111 @@
+"""A committed round whose result is gone with all who had it: the others go on where they are."""
+
+import pytest
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols.samples import SampleRange
+from tests.protocols.room import RULES, Room
+
+LOST_S = 30.0
+"""Until the others have asked everybody for the result, and given up."""
+
+
+def bereft(*, fragment: int = 0, fragments: int = 1, kept: int = 0) -> Room:
+    """Of a, b, c, d, e the first two train: both hold a round that is committed, and die. The
+    others have all before it."""
+    room = Room("ab", fragments=fragments, samples_ahead=8)
+    for name in "cde":
+        room.add(name)
+        room.feed(name, v.TrainersLost("no GPU"))
+    room.wait(5.0)
+    assert len(room.peers["a"].raft.log.voters) == 5
+    for number in range(fragments):
+        for name, start in (("a", 0), ("b", 8)):
+            seen = (SampleRange(start, start + 4),) if number == 0 else ()
+            room.contribute(name, fragment=number, samples=seen)
+    room.hold = lambda to, x: to in "cde" and isinstance(x, v.ResultReceived)
+    for name in "ab":
+        room.contribute(name, fragment=fragment)
+    room.hold = lambda to, x: False
+    room.held.clear()
+    rounds = room.peers["a"].rounds[fragment]
+    assert rounds.version == 2
+    assert room.peers["c"].rounds[fragment].version == 1
+    room.kill("a")
+    room.kill("b")
+    for commands in room.given.values():
+        commands.clear()
+    return room
+
+
+@pytest.mark.parametrize(("fragment", "fragments"), [(0, 1), (0, 2), (1, 2)])
+def test_the_others_go_on_from_what_they_have(fragment: int, fragments: int) -> None:
+    room = bereft(fragment=fragment, fragments=fragments)
+    room.wait(LOST_S)
+    (restore,) = room.log(e.Restore, of="c")
+    assert isinstance(restore, e.Restore)
+    assert restore.live
+    assert [version.round for version in restore.versions] == [1] * fragments
+    for name in "cde":
+        core = room.peers[name]
+        assert core.members.restored == restore
+        assert core.members.tokens == 200
+        assert not core.standing.catchup.needed
+        assert not any(isinstance(x, c.AdoptState | c.AdoptKept) for x in room.given[name])
+    assert room.peers["c"].members.ledger.consumed == 8
+
+
+def test_the_run_goes_on_and_the_number_of_the_round_comes_again() -> None:
+    room = bereft()
+    room.wait(LOST_S)
+    for name in "cde":
+        room.feed(name, v.TrainersReady())
+    for name in "cde":
+        room.contribute(name)
+    room.wait(1.0)
+    assert [room.peers[name].rounds[0].version for name in "cde"] == [2, 2, 2]
+    assert len(room.digests("c", "d", "e")) == 1
+
+
+def test_work_that_the_lost_round_counted_stays_with_who_made_it() -> None:
+    """e contributed to it and lacks its result: it is not counted, and not thrown away."""
+    room = Room("abe", samples_ahead=8)
+    for name in "cd":
+        room.add(name)
+        room.feed(name, v.TrainersLost("no GPU"))
+    room.wait(5.0)
+    hers = room.peers["e"].members.ledger.of(room.ids["e"], 1)
+    room.hold = lambda to, x: to in "cde" and isinstance(x, v.ResultReceived)
+    for name in "abe":
+        room.contribute(name, samples=hers if name == "e" else ())
+    room.wait(RULES.reduction_timeout_s + 1.0)  # A majority of the roster holds it.
+    assert room.peers["a"].rounds[0].version == 1
+    room.hold = lambda to, x: False
+    room.held.clear()
+    room.kill("a")
+    room.kill("b")
+    room.wait(LOST_S)
+    assert room.last("e", c.Resume) == c.Resume(0, 0, "rebase", first=False, finish=False)
+    assert room.peers["e"].members.ledger.of(room.ids["e"], 1)[:1] == hers
+    for name in "cd":
+        room.feed(name, v.TrainersReady())
+        room.feed(name, v.TrainersAble())
+    for name in "cde":
+        room.contribute(name)
+    room.wait(1.0)
+    commit = room.log(e.Commit, of="e")[-1]
+    assert isinstance(commit, e.Commit)
+    assert [term.peer for term in commit.contributors] == [room.ids[name] for name in "cde"]
+    assert commit.samples == ((), (), hers)
+
+
+def test_who_had_applied_it_after_all_takes_the_state_of_the_others() -> None:
+    room = bereft()
+    room.wait(LOST_S)
+    room.restart("a", incarnation=2)
+    room.meet("c", "a")
+    room.wait(5.0)
+    assert room.peers["a"].rounds[0].version == 1
+    assert len(room.digests("a", "c", "d", "e")) == 1
