@@ -17,11 +17,22 @@ if TYPE_CHECKING:
 
 BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
+REPORTS = (m.Ready, m.Hold, m.Have, m.Waiting, m.Kept, m.Able, m.Unable, m.Wants, m.Told, m.Stepped)
+"""What peers tell the leader about themselves, and it remembers."""
 
 
 def mark(raft: Raft) -> tuple[object, ...]:
     """Equal while what is committed, and who leads, are the same (and our disk is as good)."""
     return (raft.term, raft.leader, raft.role, raft.commit_index, raft.disk.works)
+
+
+def reached(core: PeerCore) -> tuple[object, ...]:
+    """Equal before and after a step that made no other one possible: what we say to others does
+    not, until they answer."""
+    raft, ours = core.raft, core.standing
+    told = (ours.trainers.able, ours.catchup.asking, ours.leaving)
+    log = (raft.log.last_index, core.members.index, raft.role, raft.term)
+    return (core.told_myself, *log, *told)
 
 
 def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
@@ -32,6 +43,18 @@ def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
 def is_beat(event: v.Event) -> bool:
     """Nothing can follow from it unless our log, or the mark, is another one now."""
     return isinstance(event, v.MessageReceived) and isinstance(event.message, BEATS)
+
+
+def is_report(event: v.Event, core: PeerCore, now: float) -> bool:
+    """Nothing can follow from it but a decision of ours: only leaders look at what peers report.
+    Unless something else is due as well; or the peer said what nobody may, and we hung up."""
+    return (
+        isinstance(event, v.MessageReceived)
+        and isinstance(event.message, REPORTS)
+        and core.office is not None
+        and now < core.deadline
+        and event.peer in core.links.up
+    )
 
 
 def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
@@ -47,6 +70,8 @@ def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
             quiet = not raft.leads  # Only a leader counts who is ready.
         case v.MessageReceived(message=m.Append()):
             quiet = True  # What is not committed means nothing yet.
+        case v.MessageReceived(message=m.Seek() | m.Leads()):
+            quiet = True  # About our connections alone.
         case v.Persisted():
             quiet = raft.leader is not None  # A candidate's own vote may be safe now.
         case v.SliceReceived() | v.ResultReceived():
