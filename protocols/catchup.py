@@ -73,7 +73,7 @@ class Catchup:
     @property
     def holding(self) -> bool:
         """Somebody will ask for just the version that we have."""
-        return any(owed.hold_until < NEVER for owed in self._owed.values())
+        return bool(self._owed) and any(owed.hold_until < NEVER for owed in self._owed.values())
 
     # Taking ---------------------------------------------------------------------------------
 

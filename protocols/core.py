@@ -383,8 +383,8 @@ class PeerCore:
         if looked:
             leader = self.office.deadline if self.office and self.raft.settled else NEVER
             self.patience = min(self.part.deadline, leader)
-        ours = min(self.patience, self.relaying.deadline, self.company.forks.deadline)
-        deadline = min(self.links.deadline, self.raft.deadline, ours)
+        branches, lines = self.company.forks.deadline, self.links.deadline
+        deadline = min(self.patience, self.relaying.deadline, branches, lines, self.raft.deadline)
         alone_since = self.company.leaderless_since
         if alone_since < deadline and self.finished:
             deadline = min(deadline, alone_since + self.rules.silence_timeout_s)

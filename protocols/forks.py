@@ -86,6 +86,8 @@ class Forks:
     @property
     def deadline(self) -> float:
         """When something happens without any event."""
+        if self._alone_since == self._met_at == NEVER:
+            return NEVER
         alone = self._alone_since + self._rules.lonely_after_s
         return min(alone, self._met_at + self._rules.silence_timeout_s)
 
