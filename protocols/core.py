@@ -79,8 +79,7 @@ class PeerCore:
         if not self._awake:
             self._wake(now)
         elif quiet.is_heartbeat(event):
-            self._take(event, now)
-            self.deadline = self._next_deadline(looked=False)
+            self._take(event, now)  # No deadline comes nearer, and none goes before it is due.
             return self._out
         before, last_index = quiet.mark(self.raft), self.raft.log.last_index
         try:
@@ -92,8 +91,9 @@ class PeerCore:
             return self._out
         same = before == quiet.mark(self.raft)
         if not (same and quiet.is_beat(event) and last_index == self.raft.log.last_index):
-            self._tend(now)
-            same = before == quiet.mark(self.raft)
+            if not (same and quiet.is_inner(event, self, now)):
+                self._tend(now)
+                same = before == quiet.mark(self.raft)
             same = same and quiet.is_quiet(event, self, now)
         if same:
             for command in self.raft.take():

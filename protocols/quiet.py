@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
+INNER = (v.Persisted, v.SliceReceived, v.ResultReceived)
+"""What comes for our log and our rounds."""
 REPORTS = (m.Ready, m.Hold, m.Have, m.Waiting, m.Kept, m.Able, m.Unable, m.Wants, m.Told, m.Stepped)
 """What peers tell the leader about themselves, and it remembers."""
 
@@ -43,6 +45,12 @@ def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
 def is_beat(event: v.Event) -> bool:
     """Nothing can follow from it unless our log, or the mark, is another one now."""
     return isinstance(event, v.MessageReceived) and isinstance(event.message, BEATS)
+
+
+def is_inner(event: v.Event, core: PeerCore, now: float) -> bool:
+    """It changes nothing about who is connected or who leads, unless the mark is another one now;
+    and nothing about them is due."""
+    return isinstance(event, INNER) and now < min(core.deadline, core.links.mend_at)
 
 
 def is_report(event: v.Event, core: PeerCore, now: float) -> bool:

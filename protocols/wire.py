@@ -3,7 +3,7 @@
 Whatever is wrong raises WireError: the sender's bytes, never our bug.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, cast
@@ -94,10 +94,8 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
 
 
 def _plain(value: object) -> object:
-    if type(value) in PLAIN:
-        return value
     if isinstance(value, tuple):
-        return [_plain(item) for item in cast(tuple[object, ...], value)]
+        return _all_plain(cast(tuple[object, ...], value))
     code = ENTRY_CODES.get(type(value)) or REPORT_CODES.get(type(value))
     if code is not None:
         return [code, *_plain_fields(value)]
@@ -106,9 +104,12 @@ def _plain(value: object) -> object:
     return value
 
 
-def _plain_fields(value: Any) -> list[object]:
-    names = _names(cast(object, value).__class__)
-    return [_plain(getattr(value, name)) for name in names]
+def _plain_fields(value: object) -> list[object]:
+    return _all_plain([getattr(value, name) for name in _names(value.__class__)])
+
+
+def _all_plain(values: Iterable[object]) -> list[object]:
+    return [value if type(value) in PLAIN else _plain(value) for value in values]
 
 
 @cache
