@@ -6,7 +6,7 @@ Must NOT know what a sample is worth, nor what is counted.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocols.samples import Samples, count, first, subtract, union
+from protocols.samples import Samples, count, first, subtract
 
 
 @dataclass(slots=True)
@@ -18,7 +18,8 @@ class Feed:
     lease: Samples = ()
     """The core's last word."""
     _left: Samples = ()
-    _seen: Samples = ()
+    _begun: Samples = ()
+    """What was left at the beginning of the interval."""
     _begin: Callable[[], None] | None = None
     """What the ranks do once there is enough."""
 
@@ -33,7 +34,7 @@ class Feed:
             self._begin = begin
             return
         self._begin = None
-        self._left, self._seen = self.lease, ()
+        self._begun, self._left = self.lease, self.lease
         begin()
 
     def stop(self) -> None:
@@ -44,10 +45,10 @@ class Feed:
         """For one step: the lowest ones."""
         taken = first(self._left, wanted, ranges_max=len(self._left))
         assert count(taken) == wanted, "the ranks draw more than they were given"
-        self._left, self._seen = subtract(self._left, taken), union(self._seen, taken)
+        self._left = subtract(self._left, taken)
         return [sample for one in taken for sample in range(one.start, one.stop)]
 
     def contribute(self) -> Samples:
         """What was drawn since the last time."""
-        seen, self._seen = self._seen, ()
+        seen, self._begun = subtract(self._begun, self._left), self._left
         return seen
