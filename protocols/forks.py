@@ -25,6 +25,8 @@ from protocols.participant import Participant
 from protocols.raft import Raft
 
 NEVER = float("inf")
+OF_ANY_BRANCH = (OnBranch, Heartbeat, Here)
+"""What peers of two branches say to each other."""
 Name = tuple[int, ...]
 """Of a branch: its forks, oldest first; () never forked."""
 
@@ -108,7 +110,7 @@ class Forks:
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """It is about another branch of the log than ours."""
-        if peer == self._me.peer or isinstance(message, OnBranch | Heartbeat | Here):
+        if peer == self._me.peer or isinstance(message, OF_ANY_BRANCH):
             return False
         return self._is_foreign(peer)
 

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
-INNER = (v.Persisted, v.SliceReceived, v.ResultReceived)
-"""What comes for our log and our rounds."""
+INNER = (
+    *(v.Persisted, v.SliceReceived, v.ResultReceived),
+    *(v.ContributionReady, v.Encoded, v.PartReduced),
+)
+"""What comes for our log and our rounds; our state is the same after it."""
 REPORTS = (m.Ready, m.Hold, m.Have, m.Waiting, m.Kept, m.Able, m.Unable, m.Wants, m.Told, m.Stepped)
 """What peers tell the leader about themselves, and it remembers."""
 
@@ -50,7 +53,10 @@ def is_beat(event: v.Event) -> bool:
 def is_inner(event: v.Event, core: PeerCore, now: float) -> bool:
     """It changes nothing about who is connected or who leads, unless the mark is another one now;
     and nothing about them is due."""
-    return isinstance(event, INNER) and now < min(core.deadline, core.links.mend_at)
+    of_rounds = isinstance(event, INNER) or (
+        isinstance(event, v.MessageReceived) and isinstance(event.message, REPORTS)
+    )
+    return of_rounds and now < min(core.deadline, core.links.mend_at)
 
 
 def is_report(event: v.Event, core: PeerCore, now: float) -> bool:

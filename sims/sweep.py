@@ -5,6 +5,7 @@ and hears each other; the run must finish within LIVENESS_S). A failing seed pri
 the command that replays it; `python -m sims.shrink --seed SEED` finds the faults that it takes.
 """
 
+import gc
 import json
 import random
 import statistics
@@ -162,6 +163,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, object]:
 
 def _run_all(seeds: range, *, peers: tuple[int, int], processes: int) -> Iterator[SeedResult]:
     jobs = [(seed, peers) for seed in seeds]
+    gc.freeze()  # What was imported stays: no collection in a seed shall look at it again.
     if processes == 1:
         yield from map(_job, jobs)
         return
