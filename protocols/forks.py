@@ -83,6 +83,8 @@ class Forks:
     def ours(self) -> Name:
         """Our branch, by our whole log, committed or not."""
         log = self._members.forks + self._raft.log.forks_after(self._members.index)
+        if not self._intended:
+            return log
         return self._intended if self._intended[: len(log)] == log else log
 
     @property

@@ -33,6 +33,8 @@ UNPACK_LIMITS: Mapping[str, Any] = {
     "max_ext_len": 0,
 }
 
+TAGGED: Mapping[type, int] = {**ENTRY_CODES, **REPORT_CODES}
+"""What stands where it could be one of several types: its code comes first."""
 PLAIN = frozenset((bool, bytes, int, str, type(None)))
 """What most fields are, and msgpack takes as it is."""
 
@@ -93,13 +95,14 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
     return cast(list[object], raw)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return _all_plain(cast(tuple[object, ...], value))
-    code = ENTRY_CODES.get(type(value)) or REPORT_CODES.get(type(value))
+def _plain(value: Any) -> object:
+    kind = value.__class__
+    if kind is tuple:
+        return _all_plain(value)
+    code = TAGGED.get(kind)
     if code is not None:
         return [code, *_plain_fields(value)]
-    if hasattr(value, "__dataclass_fields__"):
+    if hasattr(kind, "__dataclass_fields__"):
         return _plain_fields(value)
     return value
 

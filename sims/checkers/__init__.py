@@ -125,7 +125,7 @@ class Checkers:
             elif isinstance(command, c.Applied) and isinstance(command.entry, e.Commit):
                 self.progress.named(node, command.entry)
         reign = self.elections.reigns.get(node.peer)
-        if node.core.leads or reign is not None:
+        if reign is not None or node.core.raft.leads:
             reign = self.elections.led(node, event, self.agreement.log)
             if reign is not None:
                 self.decisions.made(node, reign)
