@@ -95,6 +95,12 @@ class Forks:
         alone = self._alone_since + self._rules.lonely_after_s
         return min(alone, self._met_at + self._rules.silence_timeout_s)
 
+    @property
+    def out_of_reach(self) -> bool:
+        """There is no other branch, and there cannot be one soon: only one of two goes on alone."""
+        voters = self._members.voters or self._raft.log.voters
+        return len(voters) != 2 and not self._theirs and not self.ours
+
     def connected(self, peer: PeerId) -> list[Command]:
         """Before anything else is said on a new connection."""
         self._theirs.pop(peer, None)

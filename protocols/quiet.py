@@ -52,11 +52,12 @@ def is_beat(event: v.Event) -> bool:
 
 def is_inner(event: v.Event, core: PeerCore, now: float) -> bool:
     """It changes nothing about who is connected or who leads, unless the mark is another one now;
-    and nothing about them is due."""
+    and nothing about them is due. Whoever may meet another branch tells it when all is quiet."""
     of_rounds = isinstance(event, INNER) or (
         isinstance(event, v.MessageReceived) and isinstance(event.message, REPORTS)
     )
-    return of_rounds and now < min(core.deadline, core.links.mend_at)
+    due = now >= min(core.deadline, core.links.mend_at)
+    return of_rounds and not due and core.company.forks.out_of_reach
 
 
 def is_report(event: v.Event, core: PeerCore, now: float) -> bool:
@@ -85,7 +86,7 @@ def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
         case v.MessageReceived(message=m.Append()):
             quiet = True  # What is not committed means nothing yet.
         case v.MessageReceived(message=m.Seek() | m.Leads()):
-            quiet = True  # About our connections alone.
+            quiet = not raft.leads  # About connections alone; a leader plans relays at any event.
         case v.Persisted():
             quiet = raft.leader is not None  # A candidate's own vote may be safe now.
         case v.SliceReceived() | v.ResultReceived():
