@@ -72,7 +72,7 @@ class Catchup:
 
     def stays(self, fragment: int, version: int) -> bool:
         """Somebody will ask for just this version of the fragment."""
-        return any(
+        return bool(self._owed) and any(
             owed.hold_until < NEVER and owed.versions[fragment].round <= version
             for owed in self._owed.values()
         )

@@ -79,6 +79,8 @@ class Closing:
 
     def next_commit(self) -> e.StepCommit | None:
         """The furthest step at which all of the newest roster arrived at one state."""
+        if not self.states:
+            return None  # As in every run of rounds.
         run, views = self.members.run, self.members.views
         roster = self._counted()
         if run is None or not views or not roster:

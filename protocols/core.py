@@ -66,7 +66,7 @@ class PeerCore:
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
-        self._told_myself = 0
+        self.told_myself = 0
         """Messages of a leader to itself: they make decisions possible."""
 
     # Interface ------------------------------------------------------------------------------
@@ -79,8 +79,7 @@ class PeerCore:
         if not self._awake:
             self._wake(now)
         elif quiet.is_heartbeat(event):
-            self._take(event, now)
-            self.deadline = self._next_deadline(looked=False)
+            self._take(event, now)  # No deadline comes nearer, and none goes before it is due.
             return self._out
         before, last_index = quiet.mark(self.raft), self.raft.log.last_index
         try:
@@ -92,16 +91,19 @@ class PeerCore:
             return self._out
         same = before == quiet.mark(self.raft)
         if not (same and quiet.is_beat(event) and last_index == self.raft.log.last_index):
-            self._tend(now)
-            same = before == quiet.mark(self.raft)
+            if not (same and quiet.is_inner(event, self, now)):
+                self._tend(now)
+                same = before == quiet.mark(self.raft)
             same = same and quiet.is_quiet(event, self, now)
         if same:
             for command in self.raft.take():
                 self._emit(command, now)
-        else:
+            self.deadline = self._next_deadline(looked=False)
+            return self._out
+        if not (quiet.is_report(event, self, now) and self._is_only_noted(now)):
             while not self.stopped and self._progress(now):
                 pass
-        self.deadline = self._next_deadline(looked=not same)
+        self.deadline = self._next_deadline(looked=True)
         return [*self.standing.drawing.news(), *self._out]
 
     @property
@@ -233,15 +235,13 @@ class PeerCore:
         self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
         self._rules(self.rules)
 
-    def _apply_committed(self, now: float) -> bool:
+    def _apply_committed(self, now: float) -> None:
         """What a majority has on its disks holds from now on, here too."""
-        before = self.members.index
         try:
             while not self.stopped and (entry := self.book.next_entry()) is not None:
                 self._applied(entry, now)
         except LogError as error:
             self._stop(c.Stop(f"{error}: nobody can go on from it", "failed"))
-        return self.members.index > before
 
     def _applied(self, entry: e.LogEntry, now: float) -> None:
         """An entry holds now."""
@@ -299,10 +299,14 @@ class PeerCore:
                 self._out.append(command)
         self.raft.advance(now)
 
+    def _is_only_noted(self, now: float) -> bool:
+        """Nothing came of a report but what the leader remembers, or does by itself."""
+        before = quiet.reached(self)
+        return before == self._govern(now) and not self.government.is_hopeless(now)
+
     def _progress(self, now: float) -> bool:
         """One step; False when nothing changed that could allow another."""
-        before = self._mark()
-        self._govern(now)
+        before = self._govern(now)
         self._report(now)
         connected, leader = self.links.up, self.leader_id
         if not self.leads and leader not in connected:
@@ -311,18 +315,18 @@ class PeerCore:
         ours = self.part.advance(now, connected, hears)
         for command in (*ours, *self.relaying.advance(now, leader)):
             self._emit(command, now)
-        if leader is not None and before == self._mark() and self.government.owes_word():
+        if leader is not None and before == quiet.reached(self) and self.government.owes_word():
             self._emit(c.Send(leader, m.Told(self.raft.term)), now)
-        if self.office is not None and self.office.leader.hopeless(now):
+        if self.government.is_hopeless(now):
             self._stop(ending.without_state())
         if self.finished:
             self._stop(ending.when_finished(self.standing, leads=self.leads))
-        return before != self._mark()
+        return before != quiet.reached(self)
 
-    def _govern(self, now: float) -> None:
-        """Elections, decisions, and what they commit."""
-        moved = True
-        while moved and not self.stopped:
+    def _govern(self, now: float) -> tuple[object, ...]:
+        """Elections, decisions, and what they commit, until nothing follows; how far we are."""
+        before, after = None, quiet.reached(self)
+        while before != after and not self.stopped:
             if self.government.follow(now):
                 self.part.new_leader()
                 self.relaying.new_leader()
@@ -332,7 +336,9 @@ class PeerCore:
                     self._emit(command, now)
             for command in self.raft.take():
                 self._emit(command, now)
-            moved = self._apply_committed(now)
+            self._apply_committed(now)
+            before, after = after, quiet.reached(self)
+        return after
 
     def _going(self) -> bool:
         """A leader that wants to leave hands over first; nobody else could write it down."""
@@ -347,18 +353,10 @@ class PeerCore:
     def _emit(self, command: c.Command, now: float) -> None:
         """What we tell ourselves arrives at once."""
         if isinstance(command, c.Send) and command.peer == self.me.peer:
-            self._told_myself += self.office is not None
+            self.told_myself += self.office is not None
             self._message(self.me.peer, command.message, now)
         else:
             self._out.append(command)
-
-    def _mark(self) -> tuple[object, ...]:
-        """Equal before and after a step that made no other one possible: what we say to others
-        does not, until they answer."""
-        raft, ours = self.raft, self.standing
-        told = (ours.trainers.able, ours.catchup.asking, ours.leaving)
-        log = (raft.log.last_index, self.members.index, raft.role, raft.term)
-        return (self._told_myself, *log, *told)
 
     def _report(self, now: float) -> None:
         """Tell the leader how we stand."""
@@ -386,8 +384,8 @@ class PeerCore:
         if looked:
             leader = self.office.deadline if self.office and self.raft.settled else NEVER
             self.patience = min(self.part.deadline, leader)
-        ours = min(self.patience, self.relaying.deadline, self.company.forks.deadline)
-        deadline = min(self.links.deadline, self.raft.deadline, ours)
+        branches, lines = self.company.forks.deadline, self.links.deadline
+        deadline = min(self.patience, self.relaying.deadline, branches, lines, self.raft.deadline)
         alone_since = self.company.leaderless_since
         if alone_since < deadline and self.finished:
             deadline = min(deadline, alone_since + self.rules.silence_timeout_s)

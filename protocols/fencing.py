@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from protocols.entries import Commit
 from protocols.ids import PeerId, Stamp
-from protocols.membership import Membership
+from protocols.membership import Membership, Plan
 from protocols.reduction import OWNERS_MAX
 
 PARKED_ROUNDS = 2
@@ -34,7 +34,7 @@ class Fence:
             return False
         if not first <= stamp.round < first + PARKED_ROUNDS:
             return False  # Of a finished round: counting it would average two models.
-        plan = self.members.plan(self.fragment, stamp.round)
+        plan = self._plan(stamp.round)
         oldest = plan.stamp.view if plan else 0
         newest = self.members.views[-1].view if self.members.views else 0
         return oldest <= stamp.view <= newest + PARKED_PLANS
@@ -46,7 +46,7 @@ class Fence:
             return stamp == self.stamp_of(commit) and part < len(commit.borders) - 1
         if not self.may_count(stamp, part):
             return False
-        plan = self.members.plan(self.fragment, stamp.round)
+        plan = self._plan(stamp.round)
         if plan is not None and plan.stamp == stamp:
             return part < len(plan.parts.owners) and plan.parts.owners[part] == sender
         same_view = plan is not None and plan.stamp.view == stamp.view
@@ -65,6 +65,12 @@ class Fence:
             round=commit.round,
             attempt=commit.attempt,
         )
+
+    def _plan(self, round_: int) -> Plan | None:
+        """Mostly it is the open one, which is known."""
+        if round_ == self.open_round:
+            return self.members.open_plan(self.fragment)
+        return self.members.plan(self.fragment, round_)
 
     def _in_run(self, stamp: Stamp) -> bool:
         run = self.members.run

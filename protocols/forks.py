@@ -29,6 +29,8 @@ from protocols.participant import Participant
 from protocols.raft import Raft
 
 NEVER = float("inf")
+OF_ANY_BRANCH = (OnBranch, Heartbeat, Here)
+"""What peers of two branches say to each other."""
 Name = tuple[int, ...]
 """Of a branch: its forks, oldest first; () never forked."""
 
@@ -78,13 +80,23 @@ class Forks:
     def ours(self) -> Name:
         """Our branch, by our whole log, committed or not."""
         log = self._members.forks + self._raft.log.forks_after(self._members.index)
+        if not self._intended:
+            return log
         return self._intended if self._intended[: len(log)] == log else log
 
     @property
     def deadline(self) -> float:
         """When something happens without any event."""
+        if self._alone_since == self._met_at == NEVER:
+            return NEVER
         alone = self._alone_since + self._rules.lonely_after_s
         return min(alone, self._met_at + self._rules.silence_timeout_s)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """There is no other branch, and there cannot be one soon: only one of two goes on alone."""
+        voters = self._members.voters or self._raft.log.voters
+        return len(voters) != 2 and not self._theirs and not self.ours
 
     def connected(self, peer: PeerId) -> list[Command]:
         """Before anything else is said on a new connection."""
@@ -103,7 +115,7 @@ class Forks:
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """It is about another branch of the log than ours."""
-        if peer == self._me.peer or isinstance(message, OnBranch | Heartbeat | Here):
+        if peer == self._me.peer or isinstance(message, OF_ANY_BRANCH):
             return False
         return self._is_foreign(peer)
 

@@ -49,6 +49,10 @@ class Government:
         if self.office is not None:
             self.office.disconnected(peer)
 
+    def is_hopeless(self, now: float) -> bool:
+        """We lead, and nobody has the run's state, nor will."""
+        return self.office is not None and self.office.leader.hopeless(now)
+
     def owes_word(self) -> bool:
         """True once for each leader and term: it waits for the word that it has heard all."""
         owed = self._told_all != self._reported

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 PROTOCOL_VERSION = 2
 
@@ -79,9 +79,8 @@ class TensorSpec:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoundKey:
-    """A round, whatever its attempt."""
+class RoundKey(NamedTuple):
+    """A round, whatever its attempt. A tuple, since it is made for each look into a table."""
 
     fragment: int
     group: int

@@ -57,6 +57,9 @@ class Held:
     """The newest view when it came: it counts in later ones only."""
     samples: Samples
 
+    def having(self, samples: Samples) -> Held:
+        return Held(self.peer, self.incarnation, self.came, samples)
+
 
 @dataclass(frozen=True, slots=True)
 class Gone:

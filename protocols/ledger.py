@@ -95,8 +95,7 @@ class Ledger:
         """These are the peer's, in this life; `came`: the newest view when it came (back)."""
         old = self.held.get(grant.peer)
         before = old if old is not None else Held(grant.peer, incarnation, came, ())
-        samples = union(before.samples, grant.samples)
-        self.held[grant.peer] = replace(before, samples=samples)
+        self.held[grant.peer] = before.having(union(before.samples, grant.samples))
         self.again += count(intersection(grant.samples, self.free))
         self.free = subtract(self.free, grant.samples)
         self.frontier = max(self.frontier, grant.samples[-1].stop)
@@ -105,7 +104,7 @@ class Ledger:
         """They are part of the model, whichever life of the peer saw them."""
         held = self.held.get(peer)
         if held is not None:
-            self.held[peer] = replace(held, samples=subtract(held.samples, samples))
+            self.held[peer] = held.having(subtract(held.samples, samples))
         for place, gone in enumerate(self.gone):
             if gone.held.peer == peer:
                 rest = subtract(gone.held.samples, samples)

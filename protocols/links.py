@@ -23,7 +23,8 @@ class Links:
         self.liveness = Liveness(ProtocolConfig())
         self._mine = mine
         self.seeking = Seeking(contact)
-        self._mend_at = 0.0
+        self.mend_at = 0.0
+        """When we look next whom we miss, at the first event after it."""
         self._leavers: set[PeerId] = set()
         """They left the run and did not hang up yet."""
         self.incarnations: dict[PeerId, int] = {}
@@ -100,8 +101,8 @@ class Links:
     ) -> list[Command]:
         """Dial whom we miss; ask for the leader while none is `found`."""
         commands: list[Command] = []
-        if now >= self._mend_at:
-            self._mend_at = now + self.liveness.rules.heartbeat_interval_s
+        if now >= self.mend_at:
+            self.mend_at = now + self.liveness.rules.heartbeat_interval_s
             commands += self.mend(me, receivers)
         return commands + self.seeking.look(now, {} if found else self._where(), found=found)
 
@@ -117,4 +118,5 @@ class Links:
 
     def due_heartbeats(self, now: float) -> list[Send]:
         """To everybody whom we watch, when they are due."""
-        return [Send(p, Heartbeat()) for p in self.liveness.due_heartbeats(now)]
+        beat = Heartbeat()
+        return [Send(peer, beat) for peer in self.liveness.due_heartbeats(now)]

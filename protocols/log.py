@@ -64,6 +64,8 @@ class Log:
 
     def forks_after(self, index: int) -> tuple[int, ...]:
         """Names of the forks that entries after `index` open."""
+        if index >= self.last_index:
+            return ()  # As nearly always, and after each event somebody asks.
         later = (entry.body for entry in self.since(index + 1))
         return tuple(body.fork for body in later if isinstance(body, Restore) and body.fork)
 

@@ -207,9 +207,9 @@ class Membership:
 
     def open_plan(self, fragment: int) -> Plan | None:
         """The plan of the first round that is not committed."""
-        if fragment >= self.fragments:
-            return None
         if fragment not in self._open:
+            if fragment >= self.fragments:
+                return None
             self._open[fragment] = self.plan(fragment, self.committed(fragment) + 1)
         return self._open[fragment]
 

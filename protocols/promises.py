@@ -92,6 +92,8 @@ class Promises:
 
     def kept(self) -> list[Send]:
         """Promises that can be made now."""
+        if not self.waiting:
+            return []
         ready = [send for needed, send in self.waiting if needed <= self.safe]
         if ready:
             self.waiting = [(n, send) for n, send in self.waiting if n > self.safe]

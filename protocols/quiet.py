@@ -17,11 +17,27 @@ if TYPE_CHECKING:
 
 BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
+INNER = (
+    *(v.Persisted, v.SliceReceived, v.ResultReceived),
+    *(v.ContributionReady, v.Encoded, v.PartReduced),
+)
+"""What comes for our log and our rounds; our state is the same after it."""
+REPORTS = (m.Ready, m.Hold, m.Have, m.Waiting, m.Kept, m.Able, m.Unable, m.Wants, m.Told, m.Stepped)
+"""What peers tell the leader about themselves, and it remembers."""
 
 
 def mark(raft: Raft) -> tuple[object, ...]:
     """Equal while what is committed, and who leads, are the same (and our disk is as good)."""
     return (raft.term, raft.leader, raft.role, raft.commit_index, raft.disk.works)
+
+
+def reached(core: PeerCore) -> tuple[object, ...]:
+    """Equal before and after a step that made no other one possible: what we say to others does
+    not, until they answer."""
+    raft, ours = core.raft, core.standing
+    told = (ours.trainers.able, ours.catchup.asking, ours.leaving)
+    log = (raft.log.last_index, core.members.index, raft.role, raft.term)
+    return (core.told_myself, *log, *told)
 
 
 def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
@@ -32,6 +48,28 @@ def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
 def is_beat(event: v.Event) -> bool:
     """Nothing can follow from it unless our log, or the mark, is another one now."""
     return isinstance(event, v.MessageReceived) and isinstance(event.message, BEATS)
+
+
+def is_inner(event: v.Event, core: PeerCore, now: float) -> bool:
+    """It changes nothing about who is connected or who leads, unless the mark is another one now;
+    and nothing about them is due. Whoever may meet another branch tells it when all is quiet."""
+    of_rounds = isinstance(event, INNER) or (
+        isinstance(event, v.MessageReceived) and isinstance(event.message, REPORTS)
+    )
+    due = now >= min(core.deadline, core.links.mend_at)
+    return of_rounds and not due and core.company.forks.out_of_reach
+
+
+def is_report(event: v.Event, core: PeerCore, now: float) -> bool:
+    """Nothing can follow from it but a decision of ours: only leaders look at what peers report.
+    Unless something else is due as well; or the peer said what nobody may, and we hung up."""
+    return (
+        isinstance(event, v.MessageReceived)
+        and isinstance(event.message, REPORTS)
+        and core.office is not None
+        and now < core.deadline
+        and event.peer in core.links.up
+    )
 
 
 def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
@@ -47,6 +85,8 @@ def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
             quiet = not raft.leads  # Only a leader counts who is ready.
         case v.MessageReceived(message=m.Append()):
             quiet = True  # What is not committed means nothing yet.
+        case v.MessageReceived(message=m.Seek() | m.Leads()):
+            quiet = not raft.leads  # About connections alone; a leader plans relays at any event.
         case v.Persisted():
             quiet = raft.leader is not None  # A candidate's own vote may be safe now.
         case v.SliceReceived() | v.ResultReceived():

@@ -365,10 +365,10 @@ class Raft:
         self._arm(now)
 
     def _appended(self, peer: PeerId, answer: Appended, now: float) -> None:
-        if self.role is not Role.LEADER or answer.term != self.term:
-            return
-        self._out += self.replication.answered(peer, answer, self._header())
-        self._commit(now)
+        if self.role is Role.LEADER and answer.term == self.term:
+            self._out += self.replication.answered(peer, answer, self._header())
+            if self.commit_index < self.log.last_index:
+                self._commit(now)
 
     def _commit(self, now: float) -> None:
         """Entries of our own term that a majority holds, and with them all before."""

@@ -6,9 +6,10 @@ committed (raft.py).
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from protocols.commands import Command, Send
+from protocols.entries import LogEntry
 from protocols.ids import PeerId
 from protocols.log import Log
 from protocols.messages import Append, Appended
@@ -121,8 +122,7 @@ class Replication:
         term = self.log.term_at(previous)
         if term is None:
             return self._install(peer, progress, header)
-        empty = replace(header, previous_index=previous, previous_term=term)
-        return [Send(peer, empty)]
+        return [Send(peer, _following(header, previous, term, ()))]
 
     def answered(self, peer: PeerId, answer: Appended, header: Append) -> list[Command]:
         """A reader says where its log agrees with ours."""
@@ -176,10 +176,7 @@ class Replication:
                 return commands + self._install(peer, progress, header)
             progress.under_way += 1
             progress.next = entries[-1].index + 1
-            message = replace(
-                header, previous_index=previous, previous_term=term, entries=tuple(entries)
-            )
-            commands.append(Send(peer, message))
+            commands.append(Send(peer, _following(header, previous, term, entries)))
         return commands
 
     def _install(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
@@ -187,3 +184,8 @@ class Replication:
         assert self.snapshot is not None, "the log begins with a snapshot"
         progress.next, progress.under_way, progress.probing = self.snapshot.index + 1, 1, True
         return [Send(peer, piece) for piece in pieces(self.snapshot, header.run, header.term)]
+
+
+def _following(header: Append, index: int, term: int, entries: Iterable[LogEntry]) -> Append:
+    """What follows the entry with this index and term, in a message with this header."""
+    return Append(header.run, header.term, index, term, tuple(entries), header.commit_index)

@@ -63,7 +63,10 @@ def is_sound(remaining: Remaining) -> bool:
 
 
 def count(samples: Samples) -> int:
-    return sum(one.stop - one.start for one in samples)
+    total = 0
+    for one in samples:
+        total += one.stop - one.start
+    return total
 
 
 def union(one: Samples, other: Samples) -> Samples:
@@ -100,7 +103,9 @@ def subtract(one: Samples, other: Samples) -> Samples:
                 made.append(SampleRange(start, other[at].start))
             start = other[at].stop
             at += 1
-        if start < item.stop:
+        if start == item.start:
+            made.append(item)
+        elif start < item.stop:
             made.append(SampleRange(start, item.stop))
     return tuple(made)
 

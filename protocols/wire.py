@@ -3,7 +3,7 @@
 Whatever is wrong raises WireError: the sender's bytes, never our bug.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, cast
@@ -33,6 +33,8 @@ UNPACK_LIMITS: Mapping[str, Any] = {
     "max_ext_len": 0,
 }
 
+TAGGED: Mapping[type, int] = {**ENTRY_CODES, **REPORT_CODES}
+"""What stands where it could be one of several types: its code comes first."""
 PLAIN = frozenset((bool, bytes, int, str, type(None)))
 """What most fields are, and msgpack takes as it is."""
 
@@ -93,22 +95,24 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
     return cast(list[object], raw)
 
 
-def _plain(value: object) -> object:
-    if type(value) in PLAIN:
-        return value
-    if isinstance(value, tuple):
-        return [_plain(item) for item in cast(tuple[object, ...], value)]
-    code = ENTRY_CODES.get(type(value)) or REPORT_CODES.get(type(value))
+def _plain(value: Any) -> object:
+    kind = value.__class__
+    if kind is tuple:
+        return _all_plain(value)
+    code = TAGGED.get(kind)
     if code is not None:
         return [code, *_plain_fields(value)]
-    if hasattr(value, "__dataclass_fields__"):
+    if hasattr(kind, "__dataclass_fields__"):
         return _plain_fields(value)
     return value
 
 
-def _plain_fields(value: Any) -> list[object]:
-    names = _names(cast(object, value).__class__)
-    return [_plain(getattr(value, name)) for name in names]
+def _plain_fields(value: object) -> list[object]:
+    return _all_plain([getattr(value, name) for name in _names(value.__class__)])
+
+
+def _all_plain(values: Iterable[object]) -> list[object]:
+    return [value if type(value) in PLAIN else _plain(value) for value in values]
 
 
 @cache

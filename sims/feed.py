@@ -29,7 +29,7 @@ class Feed:
 
     def start(self, begin: Callable[[], None]) -> None:
         """The ranks go on, from what is ours now; at once if it is enough."""
-        left = subtract(self.lease, self._seen)
+        left = subtract(self.lease, self._seen) if self._seen else self.lease
         if count(left) < self.interval:
             self._begin = begin
             return

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sims.world import World
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
+PAYLOADS = (v.SliceReceived, v.ResultReceived, v.StepReceived)
 
 
 def state_digest(outer: Value) -> str:
@@ -42,6 +43,7 @@ class Node:
     ) -> None:
         """`contact`: where to join; "": this peer founds the run."""
         self.world = world
+        self.peer = me.peer
         self.disk = disk
         self.core = PeerCore(
             me, join=bool(contact), saved=disk.saved, kept=disk.kept, contact=contact
@@ -75,10 +77,6 @@ class Node:
         self._disk_life = 0
 
     @property
-    def peer(self) -> PeerId:
-        return self.core.me.peer
-
-    @property
     def running(self) -> bool:
         return self.alive and not self.outcome
 
@@ -97,7 +95,7 @@ class Node:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
         self.world.record(self, event, value, commands)
-        if isinstance(event, Payload):
+        if isinstance(event, PAYLOADS):
             self._keep(event, value, commands)
         self.world.checkers.handled(self, event, commands)
         for command in commands:
@@ -132,7 +130,7 @@ class Node:
         self.after(restart_s, ready)
 
     def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
-        if c.Discard(event) in commands:
+        if any(isinstance(command, c.Discard) for command in commands):
             return
         if isinstance(event, v.SliceReceived):
             stamp = event.stamp

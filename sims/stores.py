@@ -73,8 +73,10 @@ class Disk:
         old = self.saved
         snapshot = persist.snapshot or (old.snapshot if old else None)
         base = snapshot.index if snapshot else 0
-        before = [x for x in (old.entries if old else ()) if base < x.index < persist.first]
-        entries = (*before, *(x for x in persist.entries if x.index > base))
-        for index, entry in enumerate(entries, start=base + 1):
+        held = old.entries if old else ()
+        first = held[0].index if held else 1
+        before = held[max(base + 1 - first, 0) : max(persist.first - first, 0)]
+        fresh = tuple(x for x in persist.entries if x.index > base)
+        for index, entry in enumerate(fresh, start=base + 1 + len(before)):
             assert entry.index == index, "the log on the disk has a gap"
-        self.saved = Saved(persist.term, persist.vote, snapshot, entries)
+        self.saved = Saved(persist.term, persist.vote, snapshot, (*before, *fresh))

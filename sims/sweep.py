@@ -5,6 +5,7 @@ and hears each other; the run must finish within LIVENESS_S). A failing seed pri
 the command that replays it; `python -m sims.shrink --seed SEED` finds the faults that it takes.
 """
 
+import gc
 import json
 import random
 import statistics
@@ -191,6 +192,7 @@ def in_turn(
     play_job: Callable[[Job], SeedResult], jobs: Iterable[Job], *, processes: int
 ) -> Iterator[SeedResult]:
     """The results in the order of the jobs. `play_job` has a name at the top of its module."""
+    gc.freeze()  # What was imported stays: no collection in a seed shall look at it again.
     if processes == 1:
         yield from map(play_job, jobs)
         return

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["KEPT_MAX", "PRIME", "Checkers", "Contribution"]
 
+SUMMED = (v.SliceReceived, v.ResultReceived)
+REPLICATED = (m.Append, m.Appended)
+VOTES = (m.Vote, m.Voted)
+TOLD = (m.Have, m.Hold, m.Told)
+
 
 class Checkers:
     """One of each, over one list of violations."""
@@ -100,11 +105,12 @@ class Checkers:
 
     def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core took an event, and nothing of what it answered is done yet."""
-        if isinstance(event, v.SliceReceived | v.ResultReceived):
+        if isinstance(event, SUMMED):
             self.fencing.received(node, event, commands)
         elif isinstance(event, v.MessageReceived):
-            self.elections.received(node, event)
-            if isinstance(event.message, m.Have):
+            if isinstance(event.message, REPLICATED):
+                self.elections.received(node, event)
+            elif isinstance(event.message, m.Have):
                 self.decisions.hears_state(node, event.peer, event.message)
             elif isinstance(event.message, m.Fetch):
                 self.decisions.asked(node, event.peer, event.message, commands)
@@ -123,7 +129,7 @@ class Checkers:
             elif isinstance(command, c.Applied) and isinstance(command.entry, e.Commit):
                 self.progress.named(node, command.entry)
         reign = self.elections.reigns.get(node.peer)
-        if node.core.leads or reign is not None:
+        if reign is not None or node.core.raft.leads:
             reign = self.elections.led(node, event, self.agreement.log)
             if reign is not None:
                 self.decisions.made(node, reign)
@@ -132,10 +138,10 @@ class Checkers:
         """Something leaves a peer."""
         if isinstance(message, m.Appended):
             self.durability.acknowledged(node, to, message, self.elections.leaders)
-        elif isinstance(message, m.Vote | m.Voted):
+        elif isinstance(message, VOTES):
             self.durability.voted(node, to, message)
             self.elections.asked_or_voted(node, to, message)
-        elif isinstance(message, m.Have | m.Hold | m.Told):
+        elif isinstance(message, TOLD):
             self.decisions.heard(node, to, message)
         elif isinstance(message, m.Ready):
             self.accounting.offered(node, message.stamp)
