@@ -117,10 +117,10 @@ class Replication:
             progress.next = max(progress.expected, progress.match) + 1
             progress.expected = header.commit_index
         # What is under way on the same connection comes first: it is there when this arrives.
-        previous = progress.next - 1
+        # Whether it lacks what only the snapshot has, its answer says: few do.
+        previous = max(progress.next - 1, self.log.base)
         term = self.log.term_at(previous)
-        if term is None:
-            return self._install(peer, progress, header)
+        assert term is not None, "nobody is thought to have more than the leader"
         empty = replace(header, previous_index=previous, previous_term=term)
         return [Send(peer, empty)]
 
