@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from protocols.ids import PeerId, PeerInfo
 from protocols.image import Books, Gone, Held
 from protocols.samples import (
+    START,
     Grant,
     Remaining,
     SampleRange,
@@ -21,6 +22,7 @@ from protocols.samples import (
     merged,
     subtract,
     union,
+    union_of,
     well_formed,
 )
 
@@ -63,10 +65,8 @@ class Ledger:
     @property
     def remaining(self) -> Remaining:
         """What is not committed, whoever has it."""
-        samples = self.free
-        for held in (*self.held.values(), *(gone.held for gone in self.gone)):
-            samples = union(samples, held.samples)
-        return Remaining(self.frontier, samples)
+        held = (*self.held.values(), *(gone.held for gone in self.gone))
+        return Remaining(self.frontier, union_of((self.free, *(x.samples for x in held))))
 
     @property
     def consumed(self) -> int:
@@ -86,7 +86,7 @@ class Ledger:
             new += subtract(grant.samples, old)
         length = sum(x.stop - x.start for x in new)
         following = (SampleRange(self.frontier, self.frontier + length),) if new else ()
-        whole = merged(sorted(new)) == following
+        whole = merged(sorted(new, key=START)) == following
         return "" if whole else "leases new samples twice, or leaves some out"
 
     # What the log says ----------------------------------------------------------------------
@@ -95,8 +95,7 @@ class Ledger:
         """These are the peer's, in this life; `came`: the newest view when it came (back)."""
         old = self.held.get(grant.peer)
         before = old if old is not None else Held(grant.peer, incarnation, came, ())
-        samples = union(before.samples, grant.samples)
-        self.held[grant.peer] = replace(before, samples=samples)
+        self.held[grant.peer] = _with(before, union(before.samples, grant.samples))
         self.again += count(intersection(grant.samples, self.free))
         self.free = subtract(self.free, grant.samples)
         self.frontier = max(self.frontier, grant.samples[-1].stop)
@@ -105,11 +104,11 @@ class Ledger:
         """They are part of the model, whichever life of the peer saw them."""
         held = self.held.get(peer)
         if held is not None:
-            self.held[peer] = replace(held, samples=subtract(held.samples, samples))
+            self.held[peer] = _with(held, subtract(held.samples, samples))
         for place, gone in enumerate(self.gone):
             if gone.held.peer == peer:
-                rest = subtract(gone.held.samples, samples)
-                self.gone[place] = replace(gone, held=replace(gone.held, samples=rest))
+                rest = _with(gone.held, subtract(gone.held.samples, samples))
+                self.gone[place] = replace(gone, held=rest)
 
     def went(self, peer: PeerId, *, view: int, until: int) -> None:
         """The peer is gone. What it holds is kept for it until this round is committed: if it
@@ -166,3 +165,8 @@ class Ledger:
         self.frontier, self.free, self.again = books.frontier, books.free, books.again
         self.held = {held.peer: held for held in books.held}
         self.gone = list(books.gone)
+
+
+def _with(held: Held, samples: Samples) -> Held:
+    """`replace` takes three times as long, and each Commit does this for each contributor."""
+    return Held(held.peer, held.incarnation, held.came, samples)

@@ -6,9 +6,10 @@ numbers needs to know nothing of passes, nor of how large the data is. Exact int
 Must NOT know who holds a set (ledger.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 
 from protocols.ids import PeerId
 
@@ -46,6 +47,8 @@ class Remaining:
     samples: Samples = ()
 
 
+START = attrgetter("start")
+"""Sorted by it, ranges are in the order that `merged` needs."""
 ALL_REMAIN = Remaining()
 """At the beginning."""
 
@@ -70,7 +73,12 @@ def union(one: Samples, other: Samples) -> Samples:
     """What is in either."""
     if not (one and other):
         return one or other
-    return merged(sorted((*one, *other)))
+    return union_of((one, other))
+
+
+def union_of(sets: Iterable[Samples]) -> Samples:
+    """What is in any: sorted once, however many there are."""
+    return merged(sorted(chain.from_iterable(sets), key=START))
 
 
 def merged(ranges: Sequence[SampleRange]) -> Samples:
