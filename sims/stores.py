@@ -71,11 +71,15 @@ class Disk:
         old = self.saved
         snapshot = persist.snapshot or (old.snapshot if old else None)
         base = snapshot.index if snapshot else 0
-        before = [x for x in (old.entries if old else ()) if base < x.index < persist.first]
-        entries = (*before, *(x for x in persist.entries if x.index > base))
-        for index, entry in enumerate(entries, start=base + 1):
+        stood = old.entries if old else ()
+        first = stood[0].index if stood else 0
+        before = stood[max(0, base + 1 - first) : max(0, persist.first - first)]
+        new = tuple(x for x in persist.entries if x.index > base)
+        if before:
+            assert before[0].index == base + 1, "the log on the disk has a gap"
+        for index, entry in enumerate(new, start=base + len(before) + 1):
             assert entry.index == index, "the log on the disk has a gap"
-        self.saved = Saved(persist.term, persist.vote, snapshot, entries)
+        self.saved = Saved(persist.term, persist.vote, snapshot, (*before, *new))
 
 
 @dataclass(slots=True)

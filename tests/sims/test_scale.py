@@ -56,6 +56,7 @@ def test_the_relays_share_what_grows(growth: tuple[Measured, Measured]) -> None:
 def test_when_logs_become_snapshots_relays_go_on_relaying(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever voted forgot an entry that its learners had not got: all of them at once, and for
     four reduction timeouts the leader did all the work."""
+
     def early(*_: object) -> int:
         return 16
 
