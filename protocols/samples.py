@@ -8,7 +8,7 @@ Must NOT know who holds a set (ledger.py).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from operator import attrgetter
 
 from protocols.ids import PeerId
@@ -55,8 +55,12 @@ ALL_REMAIN = Remaining()
 
 def well_formed(samples: Samples) -> bool:
     """Is this what every function here expects and returns? What comes from others may not be."""
-    rises = all(one.stop < other.start for one, other in pairwise(samples))
-    return rises and all(0 <= one.start < one.stop for one in samples)
+    last = -1
+    for one in samples:
+        if not last < one.start < one.stop:
+            return False
+        last = one.stop
+    return True
 
 
 def is_sound(remaining: Remaining) -> bool:
@@ -94,8 +98,12 @@ def merged(ranges: Sequence[SampleRange]) -> Samples:
 
 def subtract(one: Samples, other: Samples) -> Samples:
     """What is in the first, and not in the second."""
-    if not (one and other):
+    if not (one and other) or one[-1].stop <= other[0].start or other[-1].stop <= one[0].start:
         return one
+    if len(one) == len(other) == 1:  # Mostly: a Commit takes from each what it holds.
+        (held,), (gone,) = one, other
+        before = (SampleRange(held.start, gone.start),) if held.start < gone.start else ()
+        return (*before, SampleRange(gone.stop, held.stop)) if gone.stop < held.stop else before
     made: list[SampleRange] = []
     place = 0
     for item in one:
