@@ -12,6 +12,7 @@ from protocols.ids import PeerId, PeerInfo, Version
 from protocols.membership import Membership
 from protocols.messages import CaughtUp, Join, Kept, Witnessing
 from protocols.reports import Reports
+from protocols.seats import has_room
 
 HOLD_DOWN_S = 2.0
 """A peer that was lost twice waits this long before it gets in again, then twice as long each
@@ -183,7 +184,7 @@ class Admission:
             member = self.members.members.get(peer)
             newer = member is None or member.incarnation < report.incarnation
             here = report.index == self.members.restored_index and peer in self.members.seats
-            if newer and here:
+            if newer and here and has_room(self.members, peer):
                 return e.Member(self._info(peer, report))
         return None
 
@@ -195,6 +196,8 @@ class Admission:
             donor = self._donor(peer, versions)
             if donor is None or now < self._admitted_at(peer):
                 continue  # Nobody reported the newest state yet; the next Have asks again.
+            if not has_room(self.members, peer):
+                continue  # It said hello when there was: now it waits until somebody goes.
             del self.joins[peer]
             self.asked_at.pop(peer, None)
             return e.Cut(self._info(peer, join), donor, versions)

@@ -98,7 +98,7 @@ class Holdings:
         if self.missing_parts(stamp, parts):
             return ""
         have = self.results[stamp]
-        if len({have[part].contributors for part in range(parts)}) != 1:
+        if any(have[part].contributors != have[0].contributors for part in range(parts)):
             return ""
         terms = [f"{x.peer} {x.tokens} {x.steps} {x.manifest}" for x in have[0].contributors]
         return digest_text("\n".join([*terms, *(have[part].digest for part in range(parts))]))

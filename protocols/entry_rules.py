@@ -14,6 +14,7 @@ from protocols import entries as e
 from protocols import step_rules
 from protocols.ids import FragmentParts, PeerId, PeerInfo
 from protocols.samples import is_sound, well_formed
+from protocols.seats import has_room
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -70,6 +71,7 @@ def _member(members: Membership, info: PeerInfo) -> str:
     known = members.members.get(info.peer)
     newer = known is None or known.incarnation < info.incarnation
     restored = members.restored is not None and info.peer in members.seats and newer
+    restored = restored and has_room(members, info.peer)
     return "" if restored else f"makes {info.peer} a member without a cut"
 
 
@@ -84,6 +86,8 @@ def _restore(members: Membership, restore: e.Restore) -> str:
 def _cut(members: Membership, cut: e.Cut) -> str:
     if cut.donor == cut.info.peer or cut.donor not in members.members:
         return f"names {cut.donor} as a donor, who is no other member"
+    if not has_room(members, cut.info.peer):
+        return f"lets in {cut.info.peer}, and no message could name one more"
     named = [(version.fragment, version.round) for version in cut.versions]
     committed = [(f, members.cut_round(f)) for f in range(members.fragments)]
     return "" if named == committed else f"cuts at {named}, but {committed} are committed"

@@ -6,6 +6,7 @@ from protocols.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from protocols.limits import PEERS_MAX
 from protocols.membership import Membership
 from protocols.messages import Hello
+from protocols.seats import has_room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,6 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str
     known = members.receivers.get(hello.peer)
     if known is not None and known.incarnation > hello.incarnation:
         return f"{hello.peer} has restarted since; this is its earlier life"
-    if known is None and len(members.receivers) >= PEERS_MAX:
+    if not has_room(members, hello.peer):
         return f"this run has {PEERS_MAX} peers already: no message could name one more"
     return ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from protocols.ids import PeerId, PeerInfo
 from protocols.image import Books, Gone, Held
 from protocols.samples import (
+    START,
     Grant,
     Remaining,
     SampleRange,
@@ -21,6 +22,7 @@ from protocols.samples import (
     merged,
     subtract,
     union,
+    union_of,
     well_formed,
 )
 
@@ -63,10 +65,8 @@ class Ledger:
     @property
     def remaining(self) -> Remaining:
         """What is not committed, whoever has it."""
-        samples = self.free
-        for held in (*self.held.values(), *(gone.held for gone in self.gone)):
-            samples = union(samples, held.samples)
-        return Remaining(self.frontier, samples)
+        held = (*self.held.values(), *(gone.held for gone in self.gone))
+        return Remaining(self.frontier, union_of((self.free, *(x.samples for x in held))))
 
     @property
     def consumed(self) -> int:
@@ -86,7 +86,7 @@ class Ledger:
             new += subtract(grant.samples, old)
         length = sum(x.stop - x.start for x in new)
         following = (SampleRange(self.frontier, self.frontier + length),) if new else ()
-        whole = merged(sorted(new)) == following
+        whole = merged(sorted(new, key=START)) == following
         return "" if whole else "leases new samples twice, or leaves some out"
 
     # What the log says ----------------------------------------------------------------------
@@ -107,8 +107,8 @@ class Ledger:
             self.held[peer] = held.having(subtract(held.samples, samples))
         for place, gone in enumerate(self.gone):
             if gone.held.peer == peer:
-                rest = subtract(gone.held.samples, samples)
-                self.gone[place] = replace(gone, held=replace(gone.held, samples=rest))
+                rest = gone.held.having(subtract(gone.held.samples, samples))
+                self.gone[place] = replace(gone, held=rest)
 
     def went(self, peer: PeerId, *, view: int, until: int) -> None:
         """The peer is gone. What it holds is kept for it until this round is committed: if it
@@ -155,7 +155,7 @@ class Ledger:
         for peer, view, samples in counted:
             held = self.held.get(peer)
             if held is not None and held.came < view:
-                self.held[peer] = replace(held, samples=union(held.samples, samples))
+                self.held[peer] = held.having(union(held.samples, samples))
             else:
                 self.free = union(self.free, samples)
         self.held = {peer: replace(held, came=0) for peer, held in self.held.items()}

@@ -13,7 +13,7 @@ PEERS_MAX = 512
 ENTRIES_MAX = 64
 """Log entries in one Append."""
 SEATS_MAX = 4096
-"""Peers that ever took part in a run."""
+"""Peers that took part in a run and are remembered (seats.py)."""
 FRAGMENTS_MAX = 1024
 TENSORS_MAX = 10_000
 DIMENSIONS_MAX = 8

@@ -35,6 +35,15 @@ def voters_after(voters: Voters, body: Entry) -> Voters:
             return voters
 
 
+def size_bytes(entry: LogEntry) -> int:
+    """Raises LogError if no message could carry it."""
+    size = len(encode_entry(entry))
+    if size > ENTRY_BYTES_MAX:
+        what = f"entry {entry.index} of the log would take {size} bytes"
+        raise LogError(f"{what}, and at most {ENTRY_BYTES_MAX} fit into a message")
+    return size
+
+
 class Log:
     """What this peer holds of the log, after the snapshot."""
 
@@ -106,11 +115,10 @@ class Log:
 
     def add(self, entry: LogEntry) -> None:
         """Add an entry at its place, which is the next. Raises LogError as `append`."""
+        self._add(entry, size_bytes(entry))
+
+    def _add(self, entry: LogEntry, size: int) -> None:
         assert entry.index == self.last_index + 1, "the log has no gaps"
-        size = len(encode_entry(entry))
-        if size > ENTRY_BYTES_MAX:
-            what = f"entry {entry.index} of the log would take {size} bytes"
-            raise LogError(f"{what}, and at most {ENTRY_BYTES_MAX} fit into a message")
         voters = voters_after(self.voters, entry.body)
         if voters != self.voters:
             self.reconfigured = entry.index
@@ -141,21 +149,27 @@ class Log:
         self, entries: Sequence[LogEntry], sender: PeerId, header: Append, *, floor: int
     ) -> int | None:
         """Take over what the leader has after an entry that we share; return the first index that
-        changed. What is committed (up to `floor`) never does: RemoteProtocolError."""
-        first: int | None = None
+        changed. What is committed (up to `floor`) never does: RemoteProtocolError.
+
+        Raises LogError as `append`. Whatever it raises, nothing has changed.
+        """
         for index, entry in enumerate(entries, start=header.previous_index + 1):
             if entry.index != index or not 0 < entry.term <= header.term:
                 raise RemoteProtocolError(sender, f"sends entry {entry.index} instead of {index}")
-        for index, entry in enumerate(entries, start=header.previous_index + 1):
-            held = self.term_at(index)
-            if index <= self.base or held == entry.term:
-                continue
-            if held is not None:
-                if index <= floor:
-                    raise RemoteProtocolError(sender, f"rewrites log entry {index}")
-                self.cut_off(index)
-            self.add(entry)
-            first = index if first is None else first
+        new = [entry for entry in entries if entry.index > self.base]
+        while new and self.term_at(new[0].index) == new[0].term:
+            del new[0]
+        # Before anything changes: what an exception leaves behind, nobody writes to the disk.
+        sizes = [size_bytes(entry) for entry in new]
+        if not new:
+            return None
+        first = new[0].index
+        if first <= self.last_index:
+            if first <= floor:
+                raise RemoteProtocolError(sender, f"rewrites log entry {first}")
+            self.cut_off(first)
+        for entry, size in zip(new, sizes, strict=True):
+            self._add(entry, size)
         return first
 
     def compact(self, index: int) -> None:

@@ -17,9 +17,10 @@ from protocols.storage import Saved, Snapshot
 from protocols.wire import decode_image, encode_image
 
 COMPACT_ENTRIES = 512
-"""Applied entries beyond which the log is replaced by a snapshot."""
-COMPACT_KEEP = 64
-"""Entries that stay: who is a little behind needs no snapshot."""
+"""Applied entries beyond which a snapshot takes the place of the log."""
+KEPT_SHARE = 8
+"""One in so many stays, the last ones: who is a little behind needs no snapshot, and a relay
+brings its learners what it has just applied."""
 
 
 class Logbook:
@@ -27,7 +28,7 @@ class Logbook:
 
     def __init__(self, me: PeerId, saved: Saved | None) -> None:
         """Raises LogError if what an earlier life left makes no sense."""
-        self.compact_entries = COMPACT_ENTRIES + COMPACT_KEEP
+        self.compact_entries = COMPACT_ENTRIES
         """So long may the log be. A simulated run is too short for it, and lowers it."""
         self.members = Membership()
         image = _image_of(saved)
@@ -112,12 +113,12 @@ class Logbook:
         return any(isinstance(x, e.Cut | e.Member) and x.info.peer == peer for x in bodies)
 
     def _compact(self) -> None:
-        """The log up to what we applied becomes a snapshot."""
+        """What we applied becomes a snapshot; of the log, only the last entries stay."""
         index = self.members.index
         term = self.raft.log.term_at(index)
         assert term is not None
         snapshot = Snapshot(index, term, encode_image(self.members.image()))
-        self.raft.log.compact(index)
+        self.raft.log.compact(index - self.compact_entries // KEPT_SHARE)
         self.raft.replication.snapshot = snapshot
         self.raft.disk.snapshot_taken(snapshot)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocols import entries as e
-from protocols import step_entries
+from protocols import seats, step_entries
 from protocols.course import Course
 from protocols.entry_rules import objection
 from protocols.errors import LogError
@@ -66,7 +66,7 @@ class Membership:
     commits: dict[int, list[e.Commit]] = field(default_factory=dict[int, list[e.Commit]])
     """Newest last, by fragment."""
     seats: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
-    """Everybody who ever took part, gone or not."""
+    """Who took part, gone or not; who came last stands last."""
     witnesses: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     """They read the log and may vote; they train nothing and receive nothing."""
     forks: tuple[int, ...] = ()
@@ -240,7 +240,7 @@ class Membership:
             case e.Cut() as cut:
                 self._cut(entry.index, cut)
             case e.Member(info=info):
-                self.seats[info.peer] = info
+                seats.take(self, info)
                 self.joiners.pop(info.peer, None)
                 self.members[info.peer] = info
                 # Also without a cut, from its own checkpoint: an earlier life may have contributed.
@@ -335,7 +335,7 @@ class Membership:
 
     def _cut(self, index: int, cut: e.Cut) -> None:
         info, known = cut.info, self.members.get(cut.info.peer)
-        self.seats[info.peer] = info
+        seats.take(self, info)
         self.cuts[info.peer] = (index, cut)
         self.ledger.came(info, view=self._newest_view)
         if known is not None and known.incarnation == info.incarnation:

@@ -36,6 +36,8 @@ class Promises:
     _first: int | None = None
     """The lowest log index that changed since then."""
     _snapshot: Snapshot | None = None
+    _covered: int = 0
+    """The newest one has every entry up to here: on the disk it takes their place."""
     _under_way: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     """By ticket: its lowest changed index, and the end of the log when it was given out."""
     waiting: list[tuple[int, Send]] = field(default_factory=list[tuple[int, Send]])
@@ -53,7 +55,7 @@ class Promises:
         self._first = index if self._first is None else min(self._first, index)
 
     def snapshot_taken(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+        self._snapshot, self._covered = snapshot, snapshot.index
 
     def promise(self, peer: PeerId, message: Control) -> None:
         """To be sent once everything that we know now is on the disk."""
@@ -83,7 +85,7 @@ class Promises:
             return None
         self.ticket += 1
         first = log.last_index + 1 if self._first is None else self._first
-        first = max(first, log.base + 1)
+        first = max(first, log.base + 1, self._covered + 1)
         entries = tuple(log.since(first))
         persist = Persist(self.ticket, term, vote, first, entries, self._snapshot, self.failures)
         self._under_way[self.ticket] = first, log.last_index

@@ -118,10 +118,10 @@ class Replication:
             progress.next = max(progress.expected, progress.match) + 1
             progress.expected = header.commit_index
         # What is under way on the same connection comes first: it is there when this arrives.
-        previous = progress.next - 1
+        # Whether it lacks what only the snapshot has, its answer says: few do.
+        previous = max(progress.next - 1, self.log.base)
         term = self.log.term_at(previous)
-        if term is None:
-            return self._install(peer, progress, header)
+        assert term is not None, "nobody is thought to have more than the leader"
         return [Send(peer, _following(header, previous, term, ()))]
 
     def answered(self, peer: PeerId, answer: Appended, header: Append) -> list[Command]:

@@ -6,9 +6,10 @@ numbers needs to know nothing of passes, nor of how large the data is. Exact int
 Must NOT know who holds a set (ledger.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
+from operator import attrgetter
 
 from protocols.ids import PeerId
 
@@ -46,14 +47,20 @@ class Remaining:
     samples: Samples = ()
 
 
+START = attrgetter("start")
+"""Sorted by it, ranges are in the order that `merged` needs."""
 ALL_REMAIN = Remaining()
 """At the beginning."""
 
 
 def well_formed(samples: Samples) -> bool:
     """Is this what every function here expects and returns? What comes from others may not be."""
-    rises = all(one.stop < other.start for one, other in pairwise(samples))
-    return rises and all(0 <= one.start < one.stop for one in samples)
+    last = -1
+    for one in samples:
+        if not last < one.start < one.stop:
+            return False
+        last = one.stop
+    return True
 
 
 def is_sound(remaining: Remaining) -> bool:
@@ -73,7 +80,12 @@ def union(one: Samples, other: Samples) -> Samples:
     """What is in either."""
     if not (one and other):
         return one or other
-    return merged(sorted((*one, *other)))
+    return union_of((one, other))
+
+
+def union_of(sets: Iterable[Samples]) -> Samples:
+    """What is in any: sorted once, however many there are."""
+    return merged(sorted(chain.from_iterable(sets), key=START))
 
 
 def merged(ranges: Sequence[SampleRange]) -> Samples:
@@ -89,8 +101,12 @@ def merged(ranges: Sequence[SampleRange]) -> Samples:
 
 def subtract(one: Samples, other: Samples) -> Samples:
     """What is in the first, and not in the second."""
-    if not (one and other):
+    if not (one and other) or one[-1].stop <= other[0].start or other[-1].stop <= one[0].start:
         return one
+    if len(one) == len(other) == 1:  # Mostly: a Commit takes from each what it holds.
+        (held,), (gone,) = one, other
+        before = (SampleRange(held.start, gone.start),) if held.start < gone.start else ()
+        return (*before, SampleRange(gone.stop, held.stop)) if gone.stop < held.stop else before
     made: list[SampleRange] = []
     place = 0
     for item in one:

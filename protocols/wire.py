@@ -3,9 +3,10 @@
 Whatever is wrong raises WireError: the sender's bytes, never our bug.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from operator import attrgetter
 from typing import Any, cast
 
 import msgpack
@@ -33,15 +34,10 @@ UNPACK_LIMITS: Mapping[str, Any] = {
     "max_ext_len": 0,
 }
 
-TAGGED: Mapping[type, int] = {**ENTRY_CODES, **REPORT_CODES}
-"""What stands where it could be one of several types: its code comes first."""
-PLAIN = frozenset((bool, bytes, int, str, type(None)))
-"""What most fields are, and msgpack takes as it is."""
-
 
 def encode(message: m.Message) -> bytes:
     """One message as msgpack: [type code, field, ...]."""
-    packed = cast(bytes, msgpack.packb([CODES[type(message)], *_plain_fields(message)]))
+    packed = _packed((CODES[type(message)], *_reader(type(message))(message)))
     assert len(packed) <= CONTROL_BYTES_MAX, f"{type(message).__name__} is too long for the wire"
     return packed
 
@@ -56,7 +52,7 @@ def decode(payload: bytes | bytearray | memoryview, *, size_max: int) -> m.Messa
 
 def encode_entry(entry: e.LogEntry) -> bytes:
     """One log entry, as it stands in an Append: what the hash of a lineage is taken of."""
-    return cast(bytes, msgpack.packb(_plain(entry)))
+    return _packed(entry)
 
 
 def decode_entry(payload: bytes | bytearray | memoryview) -> e.LogEntry:
@@ -66,7 +62,7 @@ def decode_entry(payload: bytes | bytearray | memoryview) -> e.LogEntry:
 
 def encode_image(image: i.Image) -> bytes:
     """A snapshot, to be sent in pieces and kept on disk."""
-    return cast(bytes, msgpack.packb(_plain(image)))
+    return _packed(image)
 
 
 def decode_image(payload: bytes) -> i.Image:
@@ -95,27 +91,22 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
     return cast(list[object], raw)
 
 
-def _plain(value: Any) -> object:
-    kind = value.__class__
-    if kind is tuple:
-        return _all_plain(value)
-    code = TAGGED.get(kind)
-    if code is not None:
-        return [code, *_plain_fields(value)]
-    if hasattr(kind, "__dataclass_fields__"):
-        return _plain_fields(value)
-    return value
+def _packed(value: object) -> bytes:
+    """msgpack asks only about what it does not know."""
+    return cast(bytes, msgpack.packb(value, default=_plain))
 
 
-def _plain_fields(value: object) -> list[object]:
-    return _all_plain([getattr(value, name) for name in _names(value.__class__)])
-
-
-def _all_plain(values: Iterable[object]) -> list[object]:
-    return [value if type(value) in PLAIN else _plain(value) for value in values]
+def _plain(value: object) -> tuple[object, ...]:
+    """A dataclass as its fields, behind its code if it is one of several that may stand there."""
+    kind = type(value)
+    code = ENTRY_CODES.get(kind) or REPORT_CODES.get(kind)
+    return _reader(kind)(value) if code is None else (code, *_reader(kind)(value))
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
-    """Of a dataclass's fields: which ones it has is part of the program."""
-    return tuple(field.name for field in fields(kind))
+def _reader(kind: Any) -> Callable[[object], tuple[object, ...]]:
+    """Which fields a dataclass has is part of the program."""
+    names = tuple(field.name for field in fields(kind))
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)

@@ -140,7 +140,10 @@ class CountingWorld(World):
             self._of(to).received[kind] += 1
 
     def _of(self, peer: PeerId) -> Tally:
-        return self.tallies.setdefault(peer, Tally())
+        tally = self.tallies.get(peer)
+        if tally is None:
+            tally = self.tallies[peer] = Tally()
+        return tally
 
     def _is_relayed(self, one: PeerId, other: PeerId) -> bool:
         office = self.nodes[one].core.office or self.nodes[other].core.office

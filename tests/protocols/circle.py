@@ -153,7 +153,7 @@ class Circle:
             self.settle()
 
     def compact(self, peer: PeerId, index: int, voters: Voters) -> None:
-        """As logbook.py does."""
+        """As logbook.py does, but none of the log stays."""
         raft = self.rafts[peer]
         term = raft.log.term_at(index)
         assert term is not None

@@ -6,6 +6,7 @@ import pytest
 
 from protocols import entries as e
 from protocols import messages as m
+from protocols import seats
 from protocols.admission import Admission
 from protocols.closing import Closing
 from protocols.ids import PeerId, Version, digest_text
@@ -44,6 +45,20 @@ def wants_cut(scene: Led, peer: PeerId, *, why: str = "new", incarnation: int = 
     scene.hears(peer, join(peer, why, incarnation=incarnation))
     found = written(scene, e.Cut, since=before)
     return found[0] if found else None
+
+
+def test_who_said_hello_while_there_was_room_waits_for_a_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several may come at once, and a log with more than a message can name holds nobody's word."""
+    monkeypatch.setattr(seats, "PEERS_MAX", 3)
+    scene = leading(B)
+    scene.comes(D)
+    assert wants_cut(scene, C) is not None
+    assert wants_cut(scene, D) is None
+    before = scene.core.raft.log.last_index
+    scene.hears(C, m.Leave("x"))
+    assert [cut.info.peer for cut in written(scene, e.Cut, since=before)] == [D]
 
 
 def test_a_donor_is_no_leader_if_there_is_another() -> None:

@@ -10,7 +10,9 @@ from protocols.errors import LogError, RemoteProtocolError
 from protocols.ids import PeerId, Version
 from protocols.log import Log, voters_after
 from protocols.messages import Append
-from tests.protocols.scenes import START, A, B, C, D, run
+from protocols.reduction import cut_parts
+from protocols.samples import RANGES_MAX, Grant, SampleRange
+from tests.protocols.scenes import START, A, B, C, D, contributor, run
 
 
 def left(why: str = "") -> e.Left:
@@ -240,3 +242,40 @@ def test_an_entry_that_no_message_can_carry_is_refused() -> None:
     with pytest.raises(LogError, match="fit into a message"):
         log.append(replace(run(), run_json="x" * limits.CONTROL_BYTES_MAX), term=1)
     assert (log.last_index, log.voters) == (0, ())
+
+
+def test_an_entry_too_big_in_the_middle_of_a_message_leaves_nothing_behind() -> None:
+    """What came before it would be in our log, and on no disk: a later leader would be told that
+    we have it, and could commit what a crash takes back."""
+    log = grown()
+    big = e.LogEntry(5, 3, replace(run(), run_json="x" * limits.CONTROL_BYTES_MAX))
+    entries = (e.LogEntry(4, 2, left("other")), replace(big, term=2), e.LogEntry(6, 2, left()))
+    with pytest.raises(LogError, match="entry 5"):
+        log.merge(entries, A, Append(1, 4, 3, 1, entries, 3), floor=3)
+    assert (indices(log), log.entries[3].body) == ([1, 2, 3, 4], left("two"))
+
+
+SAMPLES = tuple(SampleRange(2**40 + 2 * n, 2**40 + 2 * n + 1) for n in range(RANGES_MAX))
+IDS = tuple(PeerId(f"a-name-with-thirty-two-letters--.{n:08x}") for n in range(limits.PEERS_MAX))
+PARTS = cut_parts(2**40, IDS)
+"""Of a fragment of 4 TiB: the most owners."""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        e.View(9, IDS, (PARTS,) * limits.FRAGMENTS_MAX, (2**30,) * limits.FRAGMENTS_MAX),
+        e.Commit(
+            *(9, 0, 0, 2**30, 9),
+            tuple(replace(contributor(A, 1), peer=peer, tokens=2**40) for peer in IDS),
+            *(PARTS.borders, START, START, (SAMPLES,) * len(IDS)),
+        ),
+        e.Lease(tuple(Grant(peer, SAMPLES) for peer in IDS)),
+    ],
+    ids=lambda body: type(body).__name__,
+)
+def test_whatever_a_leader_decides_fits_into_a_message(body: e.Entry) -> None:
+    """As many peers, fragments and ranges as there may be: no leader stops at its own entry."""
+    log = grown()
+    log.append(body, term=3)
+    assert [entry.body for entry in log.after(4)] == [body]

@@ -1,5 +1,7 @@
 """Nothing is promised that could be forgotten: tickets, slow disks, full disks."""
 
+from dataclasses import replace
+
 from protocols import entries as e
 from protocols import messages as m
 from protocols.commands import Persist, Send
@@ -67,6 +69,21 @@ def test_a_snapshot_takes_the_place_of_what_it_covers() -> None:
     assert disk.collect(1, A, log) == Persist(1, 1, A, 3, tuple(log.entries), SNAPSHOT)
     disk.snapshot_taken(SNAPSHOT)
     assert disk.collect(1, A, log) == Persist(2, 1, A, 4, (), SNAPSHOT)
+
+
+def test_what_a_snapshot_covers_is_not_written_though_our_log_still_has_it() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    disk.snapshot_taken(replace(SNAPSHOT, index=2))
+    assert disk.collect(1, A, log) == Persist(
+        1, 1, A, 3, tuple(log.entries[2:]), replace(SNAPSHOT, index=2)
+    )
+    grow(disk, log, "four")
+    disk.failed("no space left", 0.0, durable=0, snapshot=replace(SNAPSHOT, index=2))
+    disk.retry(RETRY_S)
+    again = disk.collect(1, A, log)
+    assert again is not None
+    assert (again.first, len(again.entries)) == (3, 2)
 
 
 def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:

@@ -87,6 +87,19 @@ def test_what_is_not_committed_is_not_brought() -> None:
     assert brought(scene) == {C: [index + 1], D: [index + 1]}
 
 
+def test_a_relay_whose_log_becomes_a_snapshot_still_brings_what_it_has_just_applied() -> None:
+    """It applies an entry before it brings it: its learners would miss one, nothing that came
+    later would fit for them, and the leader would serve them all itself."""
+    scene = relay()
+    base, length = scene.core.raft.log.base, 8
+    scene.core.book.compact_entries = length
+    for number in range(2, 2 + 3 * length):
+        scene.reads(view(number, A, B, C))
+        last = scene.log.last_index
+        assert brought(scene) == {C: [last], D: [last]}
+    assert scene.core.raft.log.base > base + length
+
+
 def test_who_is_not_connected_gets_it_when_it_is_and_the_last_ones_again() -> None:
     scene = relay()
     scene.on(PeerDisconnected(D, "end of stream"))

@@ -203,6 +203,18 @@ def test_who_has_just_what_the_snapshot_covers_needs_no_snapshot() -> None:
     assert sent(sender.to.begin_from(B, 2, sender.header)) == [(2, 1)]
 
 
+def test_a_heartbeat_asks_before_it_sends_a_snapshot() -> None:
+    """Else all whom relays serve would get one, whenever the leader's log becomes one: it has not
+    heard yet how far they are."""
+    sender = reading(match=1)
+    sender.to.relay([B], sender.header, UP)
+    sender.log.compact(2)
+    sender.to.snapshot = Snapshot(2, 1, b"image")
+    assert sent(sender.to.beat(B, sender.header)) == [(2, 0)]
+    said = sender.to.answered(B, no(1), sender.header)
+    assert [type(x.message) for x in said if isinstance(x, c.Send)] == [m.Install]
+
+
 def test_a_peer_that_was_away_for_long_is_brought_up_by_a_snapshot() -> None:
     circle = voting(A, B, C)
     circle.alone(C)

@@ -53,6 +53,23 @@ def test_the_relays_share_what_grows(growth: tuple[Measured, Measured]) -> None:
     assert large.relays.received_by_type["Hold"] < learners
 
 
+def test_when_logs_become_snapshots_relays_go_on_relaying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever voted forgot an entry that its learners had not got: all of them at once, and for
+    four reduction timeouts the leader did all the work."""
+
+    def early(*_: object) -> int:
+        return 16
+
+    monkeypatch.setattr(CountingWorld, "draw_compaction", early)
+    result = measure(24, 24)
+    assert result.violations == []
+    assert result.ordinary is not None
+    assert result.ordinary.received_by_type.keys() == {"Relayed"}
+    assert result.leader.sent_by_type.keys() == {"Append"}
+    sent, received = messages(result.leader)
+    assert (sent, received) <= (20.0, 40.0), "six relays and itself"
+
+
 def test_a_count_knows_heartbeats_from_news() -> None:
     world = CountingWorld(0, peers=3, rounds=4)
     world.run(until_s=600.0)

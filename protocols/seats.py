@@ -1,0 +1,35 @@
+"""Who took part in the run, and when it came last: as many as a snapshot can name.
+
+Must NOT forget anybody who is in the run, nor decide who gets in (admission.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols.ids import PeerId, PeerInfo
+from protocols.limits import PEERS_MAX, SEATS_MAX
+
+if TYPE_CHECKING:
+    from protocols.membership import Membership
+
+assert SEATS_MAX > PEERS_MAX, "there is always somebody to forget"
+
+
+def has_room(members: Membership, peer: PeerId) -> bool:
+    """May it get in? No message could name more."""
+    return len(members.receivers) < PEERS_MAX or peer in members.receivers
+
+
+def take(members: Membership, info: PeerInfo) -> None:
+    """The peer comes (again). In a run that has seen too many, the one that came least lately of
+    those who are gone is a stranger from now on: it would be a new peer, with a new number. Without
+    that, nobody could read a snapshot any more: neither who joins nor who restarts."""
+    seats = members.seats
+    seats.pop(info.peer, None)
+    seats[info.peer] = info
+    if len(seats) > SEATS_MAX:
+        inside = {info.peer, *members.members, *members.joiners}
+        stranger = next(peer for peer in seats if peer not in inside)
+        for table in (seats, members.returned, members.losses):
+            table.pop(stranger, None)
