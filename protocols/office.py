@@ -18,6 +18,8 @@ from protocols.raft import Raft
 from protocols.relays import Relays
 from protocols.reports import Reports
 
+NEVER = float("inf")
+
 
 class Office:
     """Comes into being with each election won, and is forgotten when the term is over."""
@@ -66,7 +68,8 @@ class Office:
     @property
     def deadline(self) -> float:
         """When something can be decided that no report triggers."""
-        return min(self.leader.deadline(), self.relays.deadline)
+        decides = NEVER if self.frozen else self.leader.deadline()
+        return min(decides, self.relays.deadline)
 
     def connected(self, peer: PeerId, incarnation: int) -> None:
         known = self.head.readers.get(peer)
