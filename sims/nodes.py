@@ -225,7 +225,8 @@ class Node:
                     self._job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
                 life, lineage = self._trainer_life, self.core.members.lineage
-                excused = self._crashed
+                # A snapshot may have taken it over a Restore.
+                excused = self._crashed or self.work.lineage not in (0, lineage)
                 if command.kind == "full":
                     self._crashed = False
                 self._job(lambda: self._resume(command, life, lineage, excused=excused))
@@ -273,7 +274,7 @@ class Node:
             return
         versions, progress = (Version(0, round_, digest),), members.progress_at(round_)
         kept = Kept(members.lineage, versions, *progress, remaining)
-        self.disk.kept, self.disk.outer = kept, self.outer
+        self.disk.keep(kept, self.outer)
         self.give(v.Checkpointed(kept))
 
     def _send(self, to: PeerId, message: Control) -> None:
@@ -365,7 +366,7 @@ class Node:
             age = self.core.members.committed(0) - work.base_round
             if not (age > 4 or command.finish or excused):
                 self.world.checkers.dropped(self.peer, work.first, work.last, lineage)
-            self.work = work = Work(local=self.outer, first=work.last, last=work.last)
+            self.work = work = Work(self.outer, first=work.last, last=work.last, lineage=lineage)
         else:
             work.local = self.world.model.fold(work.local + self.outer - work.base)
         work.base, work.base_round = self.outer, command.round

@@ -54,9 +54,23 @@ class Disk:
     kept: Kept | None = None
     outer: Value = 0
     """The state that `kept` is about."""
+    older: tuple[Kept, Value] | None = None
+    """The checkpoint before it, and its state."""
     checkpoint_every: int = 1
     """Each node's own choice, in rounds: after a crash, some have more than others."""
     full_until: float = 0.0
+
+    def keep(self, kept: Kept, outer: Value) -> None:
+        """A checkpoint is complete."""
+        if self.kept is not None:
+            self.older = self.kept, self.outer
+        self.kept, self.outer = kept, outer
+
+    def tear(self) -> None:
+        """The machine dies while the newest checkpoint is written: the one before is the newest
+        (I6)."""
+        if self.older is not None:
+            self.kept, self.outer = self.older
 
     def holds(self, index: int, term: int | None) -> bool:
         """Is the entry of this index and term there for good, or in a snapshot? `term` None: of
@@ -92,3 +106,5 @@ class Work:
     """Sum of the moves of these steps."""
     samples: list[int] = field(default_factory=list[int])
     """What these steps saw."""
+    lineage: int = 0
+    """That of the base; 0: before there was one."""
