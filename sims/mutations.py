@@ -387,7 +387,7 @@ LEADER_MUTANTS = (
     Mutant(
         "lets-go-whom-it-needs",
         "The only holder of the newest state leaves, though it was ready to stay.",
-        Edit(Leader._strike, "if left and self.admission.needs(peer):", "if False:"),
+        Edit(Leader._strike, "self.admission.needs(peer, patient=patient)", "False"),
     ),
     Mutant(
         "any-digest-is-the-majority's",
