@@ -393,6 +393,7 @@ LEADER_MUTANTS = (
         "any-digest-is-the-majority's",
         "The state of a peer that differs is handed out, and named as everybody's.",
         Edit(Reports.sure_digest, "if 2 * votes > len(members) else", "if votes else"),
+        Edit(Reports.is_split, "2 * max(counts.values()) <= len(holders)", "False"),
     ),
 )
 
