@@ -70,6 +70,12 @@ class Admission:
         for table in tables:
             table.pop(peer, None)
 
+    def struck(self, peer: PeerId) -> None:
+        """It is out. Nobody makes another state after the last one: of that, those who are still
+        in decide, or whoever waits for the one that the others took along waits for ever."""
+        if self.members.is_over:
+            self.reports.forget_states(peer)
+
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
         return self._next_witness() or self._next_member() or self._next_cut(now)
@@ -79,12 +85,19 @@ class Admission:
         ends = [self._admitted_at(peer) for peer in self.joins]
         return min((end for end in ends if end > 0), default=NEVER)
 
-    def needs(self, peer: PeerId) -> bool:
-        """It holds a committed state that we still lack; a witness lacks none."""
+    def needs(self, peer: PeerId, *, patient: bool) -> bool:
+        """It holds a committed state that we still lack, or may do so; a witness lacks none."""
         if self.me not in self.members.receivers:
             return False
-        states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
-        return any(peer in reported and self.me not in reported for reported in states)
+        for version in self._versions():
+            reported = self.reports.states(version.fragment, version.round)
+            if self.me in reported:
+                continue
+            # Nobody has said yet that it made the last step, or that it holds what a new term began
+            # with: it may be this one.
+            if peer in reported or (patient and not reported and peer in self.members.members):
+                return True
+        return False
 
     def restore(self, now: float, *, patience_s: float) -> e.Restore | None:
         """Go back to the kept cut with most committed tokens, once nobody can give a state, or
@@ -116,7 +129,8 @@ class Admission:
     @property
     def _is_split(self) -> bool:
         """All members said what they have, and it is not for the leader to choose."""
-        return any(map(self.reports.is_split, range(self.members.fragments)))
+        asking = self.joins.keys()
+        return any(self.reports.is_split(f, asking) for f in range(self.members.fragments))
 
     def _usable(self) -> list[e.Restore]:
         """To where the run can go back: kept cuts, and what members have in memory."""
@@ -240,7 +254,8 @@ class Admission:
         for version in versions:
             states = self.reports.states(version.fragment, version.round)
             equal = {peer for peer, digest in states.items() if digest == version.state_digest}
-            if not self.members.agreed_digest and len(equal) < 2 and silent - states.keys():
+            sure = equal - self.joins.keys()  # Who asks for a state knows that its own is none.
+            if not self.members.agreed_digest and len(sure) < 2 and silent - states.keys():
                 return None  # One report may be wrong; a second one, or all, are under way.
             donors = donors & equal
         order = sorted(donors, key=lambda peer: (peer == self.me, peer))

@@ -234,6 +234,7 @@ class PeerCore:
         deadline = now + self.rules.transfer_timeout_s
         self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
         self._rules(self.rules)
+        self._stop(ending.when_jumped(self.standing, finished=self.finished))
 
     def _apply_committed(self, now: float) -> None:
         """What a majority has on its disks holds from now on, here too."""

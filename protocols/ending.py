@@ -25,6 +25,12 @@ def when_asked(standing: Standing, why: str, *, reachable: bool, finished: bool)
     return when_out(standing, finished=finished)
 
 
+def when_jumped(standing: Standing, *, finished: bool) -> Stop | None:
+    """A snapshot took us beyond the entry that let us go."""
+    out = standing.leaving and standing.me.peer not in standing.members.readers
+    return when_out(standing, finished=finished) if out else None
+
+
 def when_out(standing: Standing, *, finished: bool) -> Stop:
     """We are out of the run, as we wanted."""
     return Stop(standing.leaving or "finished", "finished" if finished else "left")

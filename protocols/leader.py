@@ -73,6 +73,8 @@ class Leader:
     able: set[PeerId] = field(default_factory=set[PeerId])
     gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
     """Peers to strike from the log: (left by itself, why)."""
+    leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    """When we first looked whether each that wants to leave may."""
     leasing: Leasing = field(default_factory=Leasing)
 
     # Reports --------------------------------------------------------------------------------
@@ -146,6 +148,7 @@ class Leader:
         self.able.discard(peer)
         self.told.discard(peer)
         self.gone.pop(peer, None)
+        self.leaves_since.pop(peer, None)
         self.leasing.wants.pop(peer, None)
         self.reports.forget(peer)
         self.closing.forget(peer)
@@ -184,6 +187,7 @@ class Leader:
             self.admission.deadline(),
             self.admission.hopeless_since + self.rules.silence_timeout_s,
             self.since + self.rules.election_timeout_s,
+            *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
             self.closing.deadline(self.rules.reduction_timeout_s),
         ]
         for fragment in range(self.members.fragments):
@@ -195,11 +199,14 @@ class Leader:
 
     def _strike(self) -> e.Entry | None:
         for peer, (left, why) in list(self.gone.items()):
-            if left and self.admission.needs(peer):
+            since = self.leaves_since.setdefault(peer, self._looked_at)
+            patient = self._looked_at < since + self.rules.transfer_timeout_s
+            if left and self.admission.needs(peer, patient=patient):
                 continue  # The result that we lack could leave with it.
             if peer in self.raft.log.voters and self.raft.reconfiguring:
                 continue  # One voter at a time, or two majorities might not overlap.
-            del self.gone[peer]
+            del self.gone[peer], self.leaves_since[peer]
+            self.admission.struck(peer)
             if peer in self.members.readers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
         return None

@@ -172,14 +172,18 @@ class Reports:
         votes = sum(states.get(peer) == digest for peer in members)
         return digest if 2 * votes > len(members) else ""
 
-    def is_split(self, fragment: int) -> bool:
-        """All members are at the last committed round, and no state is that of a majority."""
-        round_, members = self.members.cut_round(fragment), self.members.members
+    def is_split(self, fragment: int, asking: Set[PeerId]) -> bool:
+        """All members are at the last committed round, but for those that ask for a state, and no
+        state is that of a majority."""
+        round_ = self.members.cut_round(fragment)
         assert self.members.run is not None
         if round_ >= self.members.run.outer_steps:
             return False  # The ranks are done, and others may have gone with the right state.
-        everybody = bool(members) and members.keys() <= self.states(fragment, round_).keys()
-        return everybody and not self.sure_digest(fragment, round_)
+        states, holders = self.states(fragment, round_), self.members.members.keys() - asking
+        if not holders or not holders <= states.keys():
+            return False
+        counts = Counter(states[peer] for peer in holders)
+        return 2 * max(counts.values()) <= len(holders)
 
     def clear(self) -> None:
         """The run went back to a cut: nothing that was said holds."""

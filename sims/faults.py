@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
-from protocols import events as v
-from protocols.messages import Appended, Control, Hold, Ready
-from sims.checkers import PRIME
+from protocols.entries import Restore
+from protocols.messages import Append, Appended, Control, Hold, Ready
+from sims import plots
 from sims.nodes import Node
 from sims.world import World
 
@@ -30,15 +30,19 @@ FaultKind = Literal[
     "pause",  # A peer's processes are stopped, then go on.
     "trainers",  # Its ranks crash.
     "corrupt",  # A bit of its outer state flips.
+    "half",  # So many hold wrong states that there is no majority for the true one.
     "lie",  # During a transfer: the donor sends another state than it reported.
     "break",  # During a transfer: the connection ends.
     "joiner",  # During a transfer: who receives it dies.
     "donor",  # During a transfer: who sends it dies.
     "relapse",  # All die, and again when they went back to a checkpoint; one misses that.
+    "sole",  # All but the leader start anew, and it is asked to leave.
+    "vanish",  # A round is committed, and all who have its result die.
+    "unread",  # The log goes back to a checkpoint, and one reads that later than the others.
     "holder",  # A peer says that it holds a round's result, and dies.
     "owner",  # Slices are on their way to a peer, and it dies.
     "ranks",  # A peer contributes, and its ranks crash.
-    "deaf",  # A peer contributes, and hears nobody for a while.
+    "deaf",  # A peer contributes, hears nobody, and is cut off for a while.
     "ack",  # A follower acknowledges what it got, and its connection with the leader ends.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
@@ -48,21 +52,21 @@ ELECTIONS: tuple[FaultKind, ...] = (
     *("cut", "ack"),
 )
 """What makes leaders come and go: in half of the seeds there is nothing else."""
-ROUNDS: tuple[FaultKind, ...] = (
-    *("holder", "owner", "ranks", "deaf", "corrupt", "lie", "relapse"),
+ROUNDS: tuple[tuple[FaultKind, ...], ...] = (
+    *(("holder", "owner", "join"), ("ranks", "owner", "join"), ("corrupt", "lie", "join")),
+    *(("half", "unread", "trainers"), ("deaf", "join"), ("relapse", "join"), ("sole", "join")),
+    *(("vanish", "join"),),
 )
-"""What comes in the middle of a round, of a transfer, or after a Restore: two of them, and nothing
-else, so that what they begin comes to its end."""
+"""What comes in the middle of a round, of a transfer, or after a Restore: one of these groups, and
+nothing else but who comes, so that what they begin comes to its end."""
 FAULTS_PER_S = 0.65
+ROUND_FAULTS_PER_S = 0.3
 PEERS_MAX = 9
 DURATIONS_S = (0.1, 1.0, 4.0, 9.0)
 LONG_S = (1.0, 4.0, 5.5, 9.0, 14.0)
 """Of what makes elections. 5.5: others have been elected, and the connections are still there."""
-MIXES = ((KINDS, DURATIONS_S), (ROUNDS, DURATIONS_S), (ELECTIONS, LONG_S), (ELECTIONS, LONG_S))
+MIXES = ("any", "any", "rounds", "rounds", "rounds", "elections", "elections")
 """Each seed draws one, and then its own rates."""
-DEAF_S = 14.0
-"""At most."""
-LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +83,18 @@ class Fault:
 def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     """Each seed draws its own rates too (swarm testing): some kinds never, some often."""
     source = random.Random(seed ^ 0x5EED)  # noqa: S311 (a simulation, no secrets)
-    kinds, durations_s = source.choice(MIXES)
-    if kinds is ROUNDS:
-        kinds = (*source.sample(ROUNDS, 2), "join")
+    mix, per_s = source.choice(MIXES), FAULTS_PER_S
+    kinds: tuple[FaultKind, ...] = KINDS
+    durations_s = DURATIONS_S
+    if mix == "elections":
+        kinds, durations_s = ELECTIONS, LONG_S
     rates = [source.choice([0.0, 0.0, 0.1, 0.5]) for _ in kinds]
+    if mix == "rounds":
+        kinds, per_s = source.choice(ROUNDS), ROUND_FAULTS_PER_S
+        rates = [*(0.5 for _ in kinds[1:]), source.choice([0.0, 0.1, 0.5])]
     faults: list[Fault] = []
     at_s = 0.0
-    while any(rates) and (at_s := at_s + source.expovariate(FAULTS_PER_S)) < until_s:
+    while any(rates) and (at_s := at_s + source.expovariate(per_s)) < until_s:
         (kind,) = source.choices(kinds, rates)
         faults.append(
             Fault(
@@ -111,7 +120,7 @@ def inject(world: World, plan: Sequence[Fault]) -> None:
 def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
     """Once it is certain that something happens, it is counted."""
     live = world.live
-    if fault.kind in AMBUSHES:
+    if fault.kind in AMBUSHES or fault.kind == "unread":
         waiting[fault.kind] += 1
     elif fault.kind in TRAPS:
         world.traps[fault.kind] = world.traps.get(fault.kind, 0) + 1
@@ -123,6 +132,12 @@ def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
         for leader in world.leaders[:1]:
             world.happened["leader"] += 1
             ACTIONS["restart" if fault.other % 2 else "kill"](world, fault, leader)
+    elif fault.kind == "half":
+        world.happened["half"] += plots.corrupt_half(world, 1 + fault.other)
+    elif fault.kind == "vanish":
+        world.happened["vanish"] += plots.vanish(world)
+    elif fault.kind == "sole":
+        world.happened["sole"] += plots.leave_as_the_only_holder(world)
     elif live:
         world.happened[fault.kind] += 1
         ACTIONS[fault.kind](world, fault, live[fault.peer % len(live)])
@@ -131,12 +146,6 @@ def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
 def _other(world: World, fault: Fault, victim: Node) -> Node:
     others = [node for node in world.live if node is not victim]
     return others[fault.other % len(others)] if others else victim
-
-
-def _leave(world: World, _: Fault, victim: Node) -> None:
-    world.tell(f"{victim.peer} is asked to leave")
-    victim.asked_to_leave = True
-    victim.give(v.LeaveRequested("a person asked"))
 
 
 def _cut(world: World, fault: Fault, victim: Node) -> None:
@@ -168,19 +177,12 @@ def _partition(world: World, fault: Fault, victim: Node) -> None:
 
 def _lonely(world: World, fault: Fault, victim: Node) -> None:
     if fault.other % 2:
-        _hears_nobody(world, victim, fault.duration_s)
+        plots.hears_nobody(world, victim, fault.duration_s)
         return
     world.tell(f"{victim.peer} is not heard")
     for other in world.live:
         if other is not victim:
             world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
-
-
-def _hears_nobody(world: World, victim: Node, seconds: float) -> None:
-    world.tell(f"{victim.peer} hears nobody")
-    for other in world.live:
-        if other is not victim:
-            world.network.stall(other.peer, victim.peer, world.now + seconds)
 
 
 def _full_disk(world: World, fault: Fault, victim: Node) -> None:
@@ -193,42 +195,6 @@ def _crowd(world: World, fault: Fault, victim: Node) -> None:
         if node is victim or fault.other >> i & 1:
             world.kill(node)
             world.revive(node, fault.duration_s * ((fault.other >> 4) % 7 + i) / 7)
-
-
-def _relapse(world: World, _: Fault, __: Node) -> None:
-    """Who comes late has the newest checkpoint, of what the others have taken back meanwhile."""
-    kept = {n: n.disk.kept.tokens if n.disk.kept is not None else 0 for n in world.live}
-    late = [node for node in kept if kept[node] == max(kept.values())]
-    late = late if 2 * len(late) < len(kept) else []
-    for node in list(kept):
-        world.kill(node)
-        if node not in late:
-            world.revive(node, world.random.uniform(0.05, 1.0))
-    restored = world.checkers.restored
-
-    def all_again() -> None:
-        for node in world.live:
-            world.kill(node)
-            world.revive(node, world.random.uniform(0.5, 1.0))
-        for node in late:
-            world.revive(node, 0.05)
-
-    def soon() -> None:
-        if world.ambush is not None:
-            world.at(world.random.uniform(0.1, 1.0), all_again)
-        else:  # All is healed: nobody dies any more.
-            for node in late:
-                world.revive(node, 0.05)
-
-    _when(world, lambda: world.checkers.restored > restored, soon)
-
-
-def _when(world: World, is_so: Callable[[], bool], then: Callable[[], None]) -> None:
-    """Look again and again until it is so, or all is healed."""
-    if is_so() or world.ambush is None:
-        then()
-    else:
-        world.at(LOOK_S, lambda: _when(world, is_so, then))
 
 
 def _slow(world: World, fault: Fault, victim: Node) -> None:
@@ -247,15 +213,12 @@ def _trainers(world: World, fault: Fault, victim: Node) -> None:
 
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
     """Not of most: if half of them differ, they go back to what was agreed."""
-    holders = [node for node in world.live if node.core.standing.is_member]
+    holders = plots.holders(world)
     corrupt = sum(bool(node.corrupt) for node in holders)
     if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
         return
-    world.tell(f"the state of {victim.peer} is corrupted")
-    fragment, part = fault.other % len(victim.outers), victim.core.part
-    victim.outers[fragment] = (victim.outers[fragment] + 1 + fault.other) % PRIME
-    victim.corrupt[fragment] = (part.steps or part.rounds[fragment]).version
-    world.checkers.corrupted = True
+    fragment = fault.other % len(victim.outers)
+    plots.corrupt(world, victim, 1 + fault.other, fragment=fragment)
 
 
 Action = Callable[[World, Fault, Node], None]
@@ -263,8 +226,8 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "kill": lambda world, _, victim: world.kill(victim),
     "restart": lambda world, _, victim: world.restart(victim),
     "crowd": _crowd,
-    "relapse": _relapse,
-    "leave": _leave,
+    "relapse": lambda world, fault, _: plots.relapse(world, torn=fault.other % 2 > 0),
+    "leave": lambda world, _, victim: plots.ask_to_leave(world, victim),
     "cut": _cut,
     "stall": _stall,
     "one_way": _one_way,
@@ -298,8 +261,15 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
 
 def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Control) -> None:
     """A message leaves a peer: who waited for it? What it sends still arrives, or not."""
+    if isinstance(message, Append):
+        goes_back = any(isinstance(entry.body, Restore) for entry in message.entries)
+        if goes_back and waiting["unread"] and plots.read_late(world, sender):
+            waiting["unread"] -= 1
+            world.happened["unread"] += 1
+        return
     for kind in AMBUSHES:
-        if waiting[kind] and isinstance(message, AMBUSHES[kind][0]):
+        fits = waiting[kind] and isinstance(message, AMBUSHES[kind][0])
+        if fits and (kind != "deaf" or plots.is_spare(world, sender)):
             waiting[kind] -= 1
             world.happened[kind] += 1
             strike = partial(AMBUSHES[kind][1], world, sender)
@@ -323,17 +293,6 @@ def _crash(_: World, victim: Node) -> None:
     victim.lose_trainers(0.1)
 
 
-def _deafen(world: World, victim: Node) -> None:
-    """Until two more rounds are committed: its own round was, and its result is gone soon."""
-    round_ = victim.core.members.committed(0) + 1
-    _hears_nobody(world, victim, DEAF_S)
-
-    def is_behind() -> bool:
-        return max(node.core.members.committed(0) for node in world.nodes.values()) >= round_ + 2
-
-    _when(world, is_behind, lambda: world.network.let_in(victim.peer))
-
-
 def _unheard(world: World, sender: Node) -> None:
     leader = world.nodes.get(sender.core.raft.leader or sender.peer)
     if leader is not None:
@@ -345,8 +304,9 @@ AMBUSHES: Mapping[FaultKind, tuple[type[Control], Strike]] = {
     "holder": (Hold, _end),
     "owner": (Ready, _owner),
     "ranks": (Ready, _crash),
-    "deaf": (Ready, _deafen),
+    "deaf": (Ready, plots.deafen),
     "ack": (Appended, _unheard),
 }
 """They wait for a message, and strike who sent it."""
-assert {*ACTIONS, *TRAPS, *AMBUSHES, "join", "leader"} == set(KINDS)
+PLOTS = ("half", "sole", "unread", "vanish")
+assert {*ACTIONS, *TRAPS, *AMBUSHES, *PLOTS, "join", "leader"} == set(KINDS)

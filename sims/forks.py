@@ -18,6 +18,7 @@ from protocols import messages as m
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
 from sims.checkers import Checkers, Contribution
+from sims.checkers.branches import Branches, Name
 from sims.faults import Fault, FaultKind
 from sims.nodes import Node
 from sims.stores import COMPACT_ENTRIES
@@ -31,14 +32,21 @@ FAULT_EVERY_S = 3.0
 DURATIONS_S = (0.1, 1.0, 4.0, 15.0, 30.0)
 """The longest outlast the patience of a lonely peer."""
 RETURN_S = 0.5
-Name = tuple[int, ...]
+
+
+PARTED_S = 18.0
+"""Long enough to go on alone, and then there is time left to meet."""
 
 
 def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
-    """Few at a time: a branch has to live for a while."""
+    """Few at a time: a branch has to live for a while. In half of the seeds the two lose each other
+    first."""
     source = random.Random(seed ^ 0xF0)  # noqa: S311 (a simulation, no secrets)
     faults: list[Fault] = []
     at_s = 0.0
+    if source.random() < 0.5:
+        at_s = source.uniform(2.0, 8.0)
+        faults.append(Fault(at_s, "partition", 0, 0, PARTED_S))
     while (at_s := at_s + source.expovariate(1 / FAULT_EVERY_S)) < until_s:
         kind, duration_s = source.choice(KINDS), source.choice(DURATIONS_S)
         peer, other = source.randrange(1 << 16), source.randrange(1 << 16)
@@ -59,6 +67,7 @@ class ForkCheckers(Checkers):
         """The log index of the fork that opened each."""
         self._on: dict[PeerId, Name] = {}
         """The branch of what each applied last: its core may be further."""
+        self.between = Branches(self.found, self._on)
 
     @property
     def commits(self) -> dict[tuple[int, int, int], e.Commit]:
@@ -84,6 +93,8 @@ class ForkCheckers(Checkers):
         name = self._on[peer]
         if name not in self.branches:
             self._fork(name, peer, index)
+        if index not in self._read[name]:
+            self.between.read(peer, name, entry)
         self._read[name].setdefault(index, (lineage, entry))
         self.branches[name].applied(peer, lineage, index, entry)
 
@@ -127,15 +138,21 @@ class ForkCheckers(Checkers):
         """It reads its log from the beginning. Votes, disks and elections are the big worlds'
         matter: there is one log there."""
         self._on[node.peer] = ()
+        self.between.woke(node)
 
     def handled(self, node: Node, event: v.Event, commands: object) -> None:
-        pass
+        self.between.looked(node)
 
     def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
-        pass
+        if isinstance(message, m.OnBranch):
+            self.between.said(node, to, message)
 
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         pass
+
+    def healed(self, world: World) -> None:
+        super().healed(world)
+        self.between.healed(world)
 
     def ended(self, world: World) -> None:
         """Whoever met gave one of the branches up: two that live are on the same one."""
@@ -144,6 +161,7 @@ class ForkCheckers(Checkers):
                 apart = one.core.members.forks != other.core.members.forks
                 if one.peer < other.peer and apart and other.peer in one.core.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, and on two branches")
+        self.between.ended()
 
 
 class ForkWorld(World):
@@ -160,6 +178,8 @@ class ForkWorld(World):
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
         """Its branch is given up: an empty disk, another name, the same place."""
+        assert isinstance(self.checkers, ForkCheckers), "these worlds have checkers of their own"
+        self.checkers.between.stopped(node, stop)
         if stop.outcome != "dropped":
             return
         self.happened["dropped"] += 1

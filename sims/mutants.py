@@ -25,6 +25,7 @@ from protocols.errors import LowcommError
 from sims import step_sweep, sweep
 from sims.mutations import MUTANTS as CORE_MUTANTS
 from sims.mutations import UnplantableError
+from sims.mutations_forks import FORK_MUTANTS
 from sims.mutations_leases import LEASE_MUTANTS
 from sims.mutations_steps import STEP_MUTANTS
 
@@ -39,8 +40,9 @@ class StuckError(RuntimeError):
     """A seed used up its time."""
 
 
-KNOWN = (*MUTANTS, *STEP_MUTANTS)
+KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS)
 STEPWISE = frozenset(known.name for known in STEP_MUTANTS)
+OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
 
 RAISED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError),
@@ -61,6 +63,12 @@ class Hunt:
     """At most."""
     stepwise: bool = False
     """Seeds of sims.step_sweep instead."""
+
+    def seed(self, number: int) -> int:
+        """The seed to try as this one (from 0): only a pair can fork."""
+        if self.name not in OF_PAIRS:
+            return self.first + number
+        return (-(-self.first // sweep.PAIR_EVERY) + number) * sweep.PAIR_EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +96,7 @@ def hunt(task: Hunt) -> Verdict:
     except UnplantableError as error:
         return verdict(0, f"cannot be planted: {error}", caught=False)
     for count in range(1, task.seeds + 1):
-        by = what_fails(task.first + count - 1, stepwise=task.stepwise)
+        by = what_fails(task.seed(count - 1), stepwise=task.stepwise)
         if by:
             return verdict(count, by, caught=True)
     return verdict(task.seeds, "", caught=False)
@@ -185,7 +193,7 @@ def main(
     overlooked = [v.name for v in verdicts if not v.caught]
     for stepwise in (False, True):
         caught = {
-            v.name: first + v.seeds - 1
+            v.name: Hunt(v.name, "", first, seeds).seed(v.seeds - 1)
             for v in verdicts
             if v.caught and (v.name in STEPWISE) == stepwise
         }

@@ -383,12 +383,13 @@ LEADER_MUTANTS = (
     Mutant(
         "lets-go-whom-it-needs",
         "The only holder of the newest state leaves, though it was ready to stay.",
-        Edit(Leader._strike, "if left and self.admission.needs(peer):", "if False:"),
+        Edit(Leader._strike, "self.admission.needs(peer, patient=patient)", "False"),
     ),
     Mutant(
         "any-digest-is-the-majority's",
         "The state of a peer that differs is handed out, and named as everybody's.",
         Edit(Reports.sure_digest, "if 2 * votes > len(members) else", "if votes else"),
+        Edit(Reports.is_split, "2 * max(counts.values()) <= len(holders)", "False"),
     ),
 )
 

@@ -217,7 +217,7 @@ class Node:
                     self._job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
                 life, lineage = self.ranks.life, self.core.members.lineage
-                excused = command.fragment in self.ranks.crashed
+                excused = self.ranks.is_excused(command.fragment, lineage)
                 if command.kind == "anew":
                     self.ranks.crashed.discard(command.fragment)
                 self._job(lambda: self._resume(command, life, lineage, excused=excused))
@@ -277,8 +277,10 @@ class Node:
         return digest
 
     def _set_back(self, restore: e.Restore) -> None:
-        """What the ranks did since belongs to no lineage; nor does any other state."""
-        self.ranks.set_back()
+        """What the ranks did since belongs to no lineage, unless the run goes on from what we have;
+        nor does any other state."""
+        if not (restore.live and tuple(self.versions) == restore.versions):
+            self.ranks.set_back()
         for fragment, version in enumerate(restore.versions):
             if self.versions[fragment] != version:
                 self.versions[fragment] = None
@@ -292,7 +294,7 @@ class Node:
             return
         progress = members.progress_at(versions[0].round)
         kept = Kept(members.lineage, tuple(versions), *progress, remaining)
-        self.disk.kept, self.disk.outers = kept, tuple(self.outers)
+        self.disk.keep(kept, tuple(self.outers))
         self.give(v.Checkpointed(kept))
 
     def _send(self, to: PeerId, message: Control) -> None:

@@ -56,9 +56,23 @@ class Disk:
     kept: Kept | None = None
     outers: tuple[Value, ...] = ()
     """The state that `kept` is about, by fragment."""
+    older: tuple[Kept, tuple[Value, ...]] | None = None
+    """The checkpoint before it, and its state."""
     checkpoint_every: int = 1
     """Each node's own choice, in rounds: after a crash, some have more than others."""
     full_until: float = 0.0
+
+    def keep(self, kept: Kept, outers: tuple[Value, ...]) -> None:
+        """A checkpoint is complete."""
+        if self.kept is not None:
+            self.older = self.kept, self.outers
+        self.kept, self.outers = kept, outers
+
+    def tear(self) -> None:
+        """The machine dies while the newest checkpoint is written: the one before is the newest
+        (I6)."""
+        if self.older is not None:
+            self.kept, self.outers = self.older
 
     def holds(self, index: int, term: int | None) -> bool:
         """Is the entry of this index and term there for good, or in a snapshot? `term` None: of

@@ -17,7 +17,7 @@ from protocols import events as v
 from protocols.config import ProtocolConfig
 from protocols.hellos import Identity
 from protocols.ids import PeerId
-from protocols.messages import Appended, Control, Hold, Ready
+from protocols.messages import Append, Appended, Control, Hold, Ready
 from protocols.roles import Role
 from sims.checkers import Checkers
 from sims.dialling import Dialling
@@ -27,6 +27,8 @@ from sims.nodes import Node
 from sims.ranks import STEP_SAMPLES, Training
 from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, Disk
 
+AMBUSHED = (Append, Appended, Hold, Ready)
+"""What a fault may wait for."""
 FRAGMENT_ELEMENTS = 3 << 18
 """Big enough for three parts; nobody allocates it."""
 RULES = ProtocolConfig(
@@ -176,7 +178,9 @@ class World:
         node.alive = False
         self.lost_state()
         if node.unsynced and self.now >= node.disk.full_until:
-            for persist in node.unsynced[: self.random.randint(0, len(node.unsynced))]:
+            # The first one did: else its founder would found another run, of the same name.
+            least = int(node.disk.saved is None)
+            for persist in node.unsynced[: self.random.randint(least, len(node.unsynced))]:
                 node.disk.write(persist)
         self.dialling.gone(node)
 
@@ -332,7 +336,7 @@ class World:
     def sent(self, node: Node, to: PeerId, message: Control) -> None:
         """Something is about to leave a peer."""
         self.checkers.sent(node, to, message)
-        if self.ambush is not None and isinstance(message, Appended | Hold | Ready):
+        if self.ambush is not None and isinstance(message, AMBUSHED):
             self.ambush(node, message)
 
     def sync_s(self) -> float:

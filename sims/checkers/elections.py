@@ -42,8 +42,10 @@ class Reign:
     """When each acknowledged something."""
     planned_at: dict[int, float] = field(default_factory=dict[int, float])
     """By fragment: when it last opened or changed a round."""
-    voters: tuple[PeerId, ...] = ()
+    voters: Voters = ()
     """Of whom a majority must answer."""
+    before: list[tuple[float, Voters]] = field(default_factory=list[tuple[float, Voters]])
+    """Of whom it had to, and until when: the leader may have looked last while they voted."""
 
 
 class Elections:
@@ -172,14 +174,17 @@ class Elections:
         """A leader that no majority answers steps down: it would be in the way for ever."""
         node, now = reign.node, reign.looked_at
         patience_s = LEADS_ALONE_TIMEOUTS * node.core.rules.election_timeout_s
-        if now < reign.since + patience_s:
-            return
         voters = node.core.raft.log.voters
         if voters != reign.voters:
-            reign.voters, reign.since = voters, now  # Those who answered may vote no more.
+            reign.before.append((now, reign.voters))
+            reign.voters = voters
+        looked_s = patience_s / 2
+        reign.before = [(until, old) for until, old in reign.before if now < until + looked_s]
+        if now < reign.since + patience_s:
             return
         heard = {p for p, at in reign.heard.items() if now < at + patience_s} | {node.peer}
-        if 2 * len(heard.intersection(voters)) <= len(voters):
+        asked = [voters, *(old for _, old in reign.before)]
+        if all(2 * len(heard.intersection(some)) <= len(some) for some in asked):
             self._found(f"{node.peer} leads, and only {sorted(heard)} of {len(voters)} answer")
             reign.since = now  # Once is enough.
 

@@ -48,7 +48,7 @@ class Samples:
         self._spent: set[int] = set()
         self._spent_at: dict[tuple[int, int], frozenset[int]] = {}
         """By (lineage, round)."""
-        self._committed = 0
+        self._committed = self._lineage = 0
         self._views: list[e.View] = []
         self._attempt: e.Attempt | None = None
         self._named: dict[int, tuple[PeerId, ...]] = {}
@@ -60,9 +60,14 @@ class Samples:
         saw = frozenset(samples)
         made = Made(me.peer, me.incarnation, round_, saw, repeats=len(saw) < len(samples))
         self.made[manifest] = made
-        self._open.append(made)
+        given = node.core.rounds[0].given
+        counts = given is not None and given.round == round_
+        # It may not have read yet that the run went back: no round of the new lineage counts it.
+        if counts and node.core.members.lineage == self._lineage:
+            self._open.append(made)
 
     def began(self, lineage: int) -> None:
+        self._lineage = lineage
         self._spent_at[lineage, 0] = frozenset()
 
     def applied(self, lineage: int, entry: e.Entry) -> None:
@@ -91,6 +96,7 @@ class Samples:
         self._spent, self._spent_at[lineage, round_] = set(spent), spent
         self._named[restore.parent_lineage] = self._roster()
         self._committed, self._views, self._attempt, self._open = round_, [], None, []
+        self._lineage = lineage
 
     def at_the_end(self, nodes: Iterable[Node]) -> None:
         """Whoever finished: all below its frontier is committed, or somebody has it, or it is

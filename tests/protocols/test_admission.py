@@ -89,6 +89,24 @@ def test_a_state_that_only_one_of_several_reported_is_not_given_away() -> None:
     assert (cut.info.peer, cut.donor) == (PeerId("e.5"), B)
 
 
+def test_those_who_ask_for_another_state_do_not_confirm_their_own() -> None:
+    """Seed 1483: three that differed were the first to say what they made of a round."""
+    members = members_of(log_of(*BEGUN, e.Cut(info(D, 3), A, (Version(0, 0, START),))))
+    members.members[C] = members.members[D] = info(C, 2)
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    for peer in (B, C):
+        admission.join(peer, join(peer, "diverged"), 0.0)
+        reports.has(peer, m.Have(members.lineage, 0, 0, digest_text("rot")))
+    assert admission.next_entry(0.0) is None, "A and D have not spoken"
+    for peer in (A, D):
+        reports.has(peer, m.Have(members.lineage, 0, 0, START))
+    assert admission.reports.majority_digest(0, 0) == START
+    cut = admission.next_entry(0.0)
+    assert isinstance(cut, e.Cut)
+    assert (cut.info.peer, cut.donor) == (B, D)
+
+
 def test_a_donor_holds_what_the_majority_holds() -> None:
     scene = leading(B, C)
     for peer in (B, C):

@@ -10,6 +10,9 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.core import PeerCore
 from protocols.ids import TensorSpec
+from protocols.snapshots import pieces
+from protocols.storage import Snapshot
+from protocols.wire import encode_image
 from tests.protocols.led import leading
 from tests.protocols.room import RULES as ROOM_RULES
 from tests.protocols.room import Room
@@ -25,6 +28,8 @@ from tests.protocols.scenes import (
     follower,
     identity,
     info,
+    log_of,
+    members_of,
     result_digest,
     run,
     view,
@@ -114,6 +119,17 @@ def test_who_is_asked_to_leave_goes_when_the_leader_knows_or_cannot_know(connect
     if connected:
         assert not scene.core.stopped
         scene.reads(e.Left(B, "SIGTERM"))
+    assert scene.one(c.Stop) == c.Stop("SIGTERM", "left")
+
+
+def test_who_reads_in_a_snapshot_that_it_is_out_goes() -> None:
+    """Seed 1164: it was stopped meanwhile, and waited for a word that was in no log any more."""
+    scene = follower(B, C)
+    scene.on(v.LeaveRequested("SIGTERM"))
+    bodies = [entry.body for entry in scene.log.entries]
+    image = members_of(log_of(*bodies, e.Left(B, "SIGTERM"))).image()
+    for piece in pieces(Snapshot(len(bodies) + 1, 1, encode_image(image)), 1, 1):
+        scene.hears(A, piece)
     assert scene.one(c.Stop) == c.Stop("SIGTERM", "left")
 
 

@@ -313,6 +313,20 @@ def test_who_holds_a_state_that_the_leader_lacks_stays_until_it_has_it() -> None
     assert written(scene, e.Left) == [e.Left(B, "finished")]
 
 
+def test_who_may_be_the_only_one_to_hold_the_last_result_stays_for_a_while() -> None:
+    """Seeds 1020, 139: its Leave came before its word that it had made the step."""
+    scene = three(outer_steps=1)
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C, D)
+    scene.hears(B, m.Leave("a person asked"))
+    assert written(scene, e.Left) == []
+    needs = scene.leader.admission.needs
+    assert (needs(B, patient=True), needs(B, patient=False)) == (True, False)
+    assert not needs(PeerId("e.5"), patient=True), "no member: it never had a state"
+    scene.hears(C, m.Have(scene.lineage, 0, 1, state_digest(1)))
+    assert written(scene, e.Left) == [e.Left(B, "a person asked")]
+
+
 def test_reasons_are_one_printable_line() -> None:
     scene = leading(B)
     scene.on(v.PeerDisconnected(B, "two\nlines\x1b[2J " + "x" * 9999))

@@ -126,14 +126,23 @@ def test_without_a_majority_nobody_differs_and_the_members_are_split() -> None:
     """Who of them is wrong, nobody knows, we ourselves included."""
     reports, _ = told()
     assert has(reports, X, A) == has(reports, Y, B) == [""]
-    assert not reports.is_split(0), "C may decide it"
+    assert not reports.is_split(0, set()), "C may decide it"
     assert has(reports, Z, C) == [""]
-    assert reports.is_split(0)
+    assert reports.is_split(0, set())
     assert reports.sure_digest(0, 0) == ""
     assert reports.majority_digest(0, 0) == X, "ours, among equals"
     assert has(reports, Y, C) == [""]
-    assert not reports.is_split(0)
+    assert not reports.is_split(0, set())
     assert has(reports, X, A) == ["differs at round 0"]
+
+
+def test_who_asks_for_a_state_decides_nothing_between_those_who_differ() -> None:
+    """Seed 1345: the two that held one differed, and the third was given either of them."""
+    reports, _ = told()
+    assert has(reports, X, A) == has(reports, Y, B) == [""]
+    assert reports.is_split(0, {C})
+    assert not reports.is_split(0, {B, C}), "the only one that holds a state"
+    assert not reports.is_split(0, {A, B, C})
 
 
 def test_members_that_are_at_different_rounds_are_not_split() -> None:
@@ -142,7 +151,7 @@ def test_members_that_are_at_different_rounds_are_not_split() -> None:
     has(reports, Y, B)
     peer.commits(A, B, C)
     has(reports, Z, C, round_=1)
-    assert not reports.is_split(0)
+    assert not reports.is_split(0, set())
 
 
 def test_after_a_restore_nothing_that_was_said_holds() -> None:

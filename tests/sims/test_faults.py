@@ -7,6 +7,7 @@ import pytest
 
 from protocols import entries as e
 from sims.faults import FAULTS_PER_S, KINDS, TRAPS, Fault, FaultKind, draw_plan, inject
+from sims.plots import corrupt_half
 from sims.world import World
 
 E = TypeVar("E", bound=e.Entry)
@@ -61,10 +62,65 @@ def ended_well(world: World) -> bool:
     return outcomes == {"finished"} and world.checkers.violations == []
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in TRAPS])
+@pytest.mark.parametrize("kind", [x for x in KINDS if x not in (*TRAPS, "unread")])
 def test_after_one_fault_of_any_kind_the_run_finishes(kind: FaultKind) -> None:
-    world = played(fault(kind))
+    world = played(fault(kind), peers=5 if kind in ("deaf", "vanish") else 3)
     assert world.happened[kind] == 1
+    assert ended_well(world)
+
+
+def test_as_many_corrupt_states_as_true_ones_take_the_run_back_and_one_reads_that_late() -> None:
+    world = played(fault("unread", 7.0), fault("half"), peers=4)
+    assert (world.happened["half"], world.happened["unread"]) == (1, 1)
+    assert sum("is corrupted" in line for line in world.story) == 2
+    assert sum("reads late that the log went back" in line for line in world.story) == 1
+    assert len(entries(world, e.Restore)) == 1
+    assert ended_well(world)
+
+
+def test_of_an_odd_number_one_more_is_corrupt_and_in_another_way() -> None:
+    world = World(9, peers=5, outer_steps=30)
+    world.run(until_s=SETTLED_S)
+    (leader,) = world.leaders
+    assert corrupt_half(world, 1)
+    assert not corrupt_half(world, 1), "it has to heal first"
+    states = Counter(node.outers[0] for node in world.live)
+    assert leader.corrupt
+    assert sorted(states.values()) == [1, 2, 2]
+    world.run(until_s=90.0)
+    assert ended_well(world)
+
+
+def test_who_alone_has_the_state_may_leave_when_it_gave_it_away() -> None:
+    world = played(fault("sole"))
+    left = [node for node in world.nodes.values() if node.outcome == "left"]
+    assert [node.core.me.incarnation for node in left] == [1]
+    assert {n.core.me.incarnation for n in world.nodes.values() if n not in left} == {2}
+    assert entries(world, e.Restore) == []
+    assert ended_well(world)
+
+
+def test_after_a_relapse_the_checkpoint_of_who_comes_late_is_not_the_runs() -> None:
+    world = played(fault("relapse", other=1), peers=4, until_s=200.0)
+    first, second = entries(world, e.Restore)
+    late = next(n for n in world.nodes.values() if n.core.me.incarnation == 2)
+    assert second.parent_lineage != first.parent_lineage
+    assert {n.core.me.incarnation for n in world.nodes.values() if n is not late} == {3}
+    assert ended_well(world)
+
+
+def test_who_is_deaf_comes_back_when_its_own_round_was_counted_and_is_gone() -> None:
+    world = played(fault("deaf"), peers=5)
+    (victim,) = (line.split()[1] for line in world.story if line.endswith("hears nobody"))
+    (back,) = (x for x in entries(world, e.Cut) if x.info.peer == victim and x.versions[0].round)
+    counted = [
+        commit.round
+        for commit in entries(world, e.Commit)
+        if any(term.peer == victim for term in commit.contributors)
+    ]
+    state = back.versions[0].round
+    last = max(round_ for round_ in counted if round_ <= state)
+    assert last + 2 <= state <= last + 3  # Its result is gone, and its work is not too old.
     assert ended_well(world)
 
 
@@ -208,3 +264,15 @@ def test_healing_ends_stalls_and_fills_no_disk() -> None:
     world.run(until_s=3.1)
     assert stalled(world) == set()
     assert all(disk.full_until <= world.now for disk in world.disks.values())
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_a_round_whose_result_is_gone_is_taken_back_and_nothing_else(seed: int) -> None:
+    world = World(seed, peers=6, outer_steps=30)
+    inject(world, [fault("vanish")])
+    world.run(until_s=SETTLED_S)
+    world.at(60.0, world.heal)
+    world.run(until_s=300.0)
+    restores = entries(world, e.Restore)
+    assert [restore.live for restore in restores] == [True]
+    assert ended_well(world)

@@ -1,0 +1,157 @@
+"""Of two branches of a log one stays (protocol.md section 8): the one that has trained more.
+
+Fed by the worlds of two peers (forks.py). Must NOT look into a branch: it has checkers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import messages as m
+from protocols.ids import PeerId
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+    from sims.world import World
+
+Name = tuple[int, ...]
+"""Of a branch: its forks, oldest first."""
+MEET_SILENCES = 1.5
+"""Of two leaders that are connected one gives up, or they hang up, within one silence."""
+HEALED_S = 60.0
+"""Whoever lives so long after all is healed has met everybody."""
+SLACK_S = 0.01
+
+
+class Branches:
+    """`on`: the branch of what each peer applied last."""
+
+    def __init__(self, found: Callable[[str], None], on: Mapping[PeerId, Name]) -> None:
+        self._found = found
+        self._on = on
+        self._tokens: dict[Name, int] = {(): 0}
+        """Committed on each, from the run's beginning."""
+        self._lonely: set[Name] = set()
+        """Those of a peer that went on alone, and whose rival may still come."""
+        self._with_voter: dict[PeerId, float] = {}
+        """When each was connected with another voter last."""
+        self._knew: dict[PeerId, Name] = {}
+        """The branch that each is on, by its whole log."""
+        self._met: dict[tuple[PeerId, PeerId], float] = {}
+        """Leaders of two branches that are connected, and since when."""
+        self._final: dict[PeerId, tuple[PeerId, int]] = {}
+        """Who has said its last word to whom, and how long its log was then."""
+        self._healed = float("inf")
+        self._finished_late: set[PeerId] = set()
+        """So long after all was healed that they had the time to meet."""
+
+    # What happens ---------------------------------------------------------------------------
+
+    def woke(self, node: Node) -> None:
+        """A life begins."""
+        self._with_voter[node.peer] = node.world.now
+        self._final.pop(node.peer, None)
+        self._knew[node.peer] = node.core.company.forks.ours
+
+    def healed(self, world: World) -> None:
+        self._healed = world.now
+
+    def said(self, node: Node, to: PeerId, word: m.OnBranch) -> None:
+        """A peer says where it stands."""
+        self._takes_its_word_back(node)
+        self._final.pop(node.peer, None)
+        if word.final:
+            self._final[node.peer] = to, node.core.raft.log.last_index
+
+    def looked(self, node: Node) -> None:
+        """A core took an event."""
+        to, _ = self._final.get(node.peer, (node.peer, 0))
+        if not (to in node.core.links.up and node.world.nodes[to].core.raft.leads):
+            self._final.pop(node.peer, None)
+        core, now = node.core, node.world.now
+        ours, alone = core.company.forks.ours, core.raft.log.voters == (node.peer,)
+        if core.raft.leads and alone and len(ours) > len(self._knew[node.peer]):
+            since = now - self._with_voter[node.peer]
+            if since < core.rules.lonely_after_s - SLACK_S:
+                self._found(f"{node.peer} goes on alone after {since:.1f} s")
+        self._knew[node.peer] = ours
+        if core.links.up.intersection(core.members.voters or core.raft.log.voters):
+            self._with_voter[node.peer] = now
+        for peer in core.links.up:
+            self._decide_in_time(node, node.world.nodes[peer])
+
+    def read(self, peer: PeerId, name: Name, entry: e.Entry) -> None:
+        """Somebody applies an entry of a branch that nobody had read before."""
+        match entry:
+            case e.Restore(tokens=tokens):
+                self._tokens[name] = tokens
+                if entry.fork and entry.lonely:
+                    self._lonely.add(name)
+            case e.Commit(fragment=0, contributors=terms):
+                self._tokens[name] = self._tokens.get(name, 0) + sum(x.tokens for x in terms)
+            case e.Voter(votes=True) if name in self._lonely:
+                self._found(f"{peer} is alone in its branch, and lets {entry.peer} vote")
+            case e.Dropped():
+                self._lonely.discard(name)
+                theirs, mine = (-entry.tokens, entry.forks), (-self._tokens[name], name)
+                if theirs < mine:
+                    self._found(f"{peer} stays, and {entry.peer} has trained {entry.tokens} tokens")
+            case _:
+                pass
+
+    def stopped(self, node: Node, stop: c.Stop) -> None:
+        """A peer ends by itself."""
+        if stop.outcome == "dropped":
+            self._gave_up(node)
+        elif stop.outcome == "finished" and node.world.now > self._healed + HEALED_S:
+            self._finished_late.add(node.peer)
+
+    def ended(self) -> None:
+        """The run is over."""
+        late = self._finished_late
+        if len({self._on[peer] for peer in late}) > 1:
+            self._found(f"{' and '.join(sorted(late))} finish on different branches")
+
+    # How ------------------------------------------------------------------------------------
+
+    def _takes_its_word_back(self, node: Node) -> None:
+        """Who said what its branch has commits nothing more before both know which one stays."""
+        log = node.core.raft.log
+        to, last = self._final.get(node.peer, (node.peer, log.last_index))
+        fresh = log.since(max(last, log.base) + 1)
+        if fresh and not any(isinstance(entry.body, e.Dropped) for entry in fresh):
+            self._found(f"{node.peer} goes on with {fresh[0].body!r} after its last word to {to}")
+
+    def _gave_up(self, node: Node) -> None:
+        """Another branch stays: it is the better one, or its peer has had no leader for long."""
+        core, mine, nodes = node.core, self._on[node.peer], node.world.nodes
+        rivals = [nodes[p] for p in core.links.up if self._on.get(p, mine) != mine]
+        for rival in rivals:
+            if rival.outcome == "dropped":
+                self._found(f"{node.peer} and {rival.peer} both give their branches up")
+            elif core.leads and rival.running and rival.core.leads:
+                theirs = self._on[rival.peer]
+                if (-self._tokens[mine], mine) < (-self._tokens[theirs], theirs):
+                    self._found(f"{node.peer} gives up, and has trained more than {rival.peer}")
+        alone_s = node.world.now - core.company.leaderless_since
+        if not core.leads and alone_s < core.rules.silence_timeout_s - SLACK_S:
+            self._found(f"{node.peer} gives up, {max(0.0, alone_s):.1f} s after it knew a leader")
+
+    def _decide_in_time(self, node: Node, other: Node) -> None:
+        """None of two leaders goes on as if the other were not there."""
+        one, two = min(node.peer, other.peer), max(node.peer, other.peer)
+        both = all(
+            x.running and x.core.leads and x.core.raft.settled and y.peer in x.core.links.up
+            for x, y in ((node, other), (other, node))
+        )
+        if not both or self._on.get(one) == self._on.get(two):
+            self._met.pop((one, two), None)
+            return
+        now = node.world.now
+        since = self._met.setdefault((one, two), now)
+        if now > since + MEET_SILENCES * node.core.rules.silence_timeout_s:
+            self._found(f"{one} and {two} met, and both go on")
+            self._met[one, two] = float("inf")  # Once is enough.
