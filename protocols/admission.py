@@ -5,9 +5,10 @@ the run goes back to the best checkpoint. Must NOT send anything, and must not r
 anywhere but in the log.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from protocols import entries as e
+from protocols import recovery
 from protocols.ids import PeerId, PeerInfo, Version
 from protocols.membership import Membership
 from protocols.messages import CaughtUp, Join, Kept, Witnessing
@@ -114,13 +115,10 @@ class Admission:
         usable = self._usable()
         if not usable or not (split or now >= self.hopeless_since + patience_s):
             return None
-        # The rest makes it the same one whoever leads.
-        rest = {cut: [(v.round, v.state_digest) for v in cut.versions] for cut in usable}
-        best = max(usable, key=lambda cut: (cut.tokens, cut.live, rest[cut]))
         self.accused.clear()
         self.joins.clear()  # Who does not hold just that asks again when it has read this.
         self.hopeless_since = NEVER
-        return best
+        return recovery.best(usable)
 
     def over(self, now: float, *, patience_s: float) -> bool:
         """As `restore`, and there is no checkpoint to go back to: this is the end."""
@@ -133,51 +131,15 @@ class Admission:
         return any(self.reports.is_split(f, asking) for f in range(self.members.fragments))
 
     def _usable(self) -> list[e.Restore]:
-        """To where the run can go back: kept cuts, and what members have in memory."""
-        return self._live_cuts() + [
-            back_to(self.members, kept)
-            for kept in self.kept.values()
-            if self.members.is_kept(kept.lineage, kept.versions)
-            and all(map(self._was_agreed, kept.versions))
-        ]
-
-    def _live_cuts(self) -> list[e.Restore]:
-        """When all who had the result of a committed round are gone, the others are still where
-        they were before it. Not in a stepwise run: there it is the ranks that have the state."""
-        members, committed = self.members, self._versions()
-        if members.stepwise:
-            return []
-        known = dict.fromkeys(self.reports.newest_of(peer) for peer in members.members)
-        cuts = [
-            cut_at(members, versions)
-            for versions in known
-            if len(versions) == len(committed) and versions != committed
-            if all(map(self._is_agreed, versions))
-        ]
-        return [replace(back_to(members, cut), live=True) for cut in cuts if cut is not None]
-
-    def _is_agreed(self, version: Version) -> bool:
-        """The log names this state, or most members have it."""
-        agreed = self._named(version) or self.reports.sure_digest(version.fragment, version.round)
-        return agreed == version.state_digest
-
-    def _was_agreed(self, version: Version) -> bool:
-        """Nothing that the log says about this state contradicts it."""
-        return self._named(version) in ("", version.state_digest)
-
-    def _named(self, version: Version) -> str:
-        """The state after this round, as the log has it."""
-        following = self.members.commit(version.fragment, version.round + 1)
-        return following.previous_state_digest if following is not None else ""
+        return recovery.usable(self.members, self.reports, self.kept.values(), self._versions())
 
     def _nobody_has_state(self) -> bool:
         """Every member asks for a state and none has one to give."""
         receivers = self.members.receivers.keys()
         if not receivers or not receivers <= self.joins.keys() | self.accused.keys():
             return False
-        run = self.members.run
-        last = [v for v in self._versions() if run is not None and v.round >= run.outer_steps]
-        if any(self.reports.states(v.fragment, v.round) for v in last):
+        states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
+        if self.members.is_over and all(states):
             return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
         return all(self._donor(peer, self._versions()) is None for peer in receivers)
 
@@ -263,28 +225,3 @@ class Admission:
         # Go round, starting after the one that failed: several of them may be bad.
         tried = order.index(last[1].donor) + 1 if last and last[1].donor in donors else 0
         return order[tried % len(order)] if order else None
-
-
-def cut_at(members: Membership, versions: tuple[Version, ...]) -> Kept | None:
-    """The run at these versions, which somebody holds; None: nobody remembers what was trained
-    until then."""
-    anchor = versions[0].round
-    remaining = members.remaining_at(anchor)
-    if remaining is None:
-        return None
-    return Kept(members.lineage, versions, *members.progress_at(anchor), remaining)
-
-
-def back_to(members: Membership, kept: Kept) -> e.Restore:
-    """The entry with which everybody goes on from this cut."""
-    return e.Restore(
-        parent_lineage=members.lineage,
-        versions=kept.versions,
-        inner_step=kept.inner_step,
-        tokens=kept.tokens,
-        voters=(),
-        fork=0,
-        lonely=False,
-        salt=members.index,
-        remaining=kept.remaining,
-    )

@@ -15,7 +15,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from protocols.admission import back_to, cut_at
 from protocols.commands import Command, Send, Stop
 from protocols.config import ProtocolConfig
 from protocols.entries import Dropped, Restore
@@ -27,6 +26,7 @@ from protocols.messages import Control, Heartbeat, Here, Kept, OnBranch
 from protocols.office import Office
 from protocols.participant import Participant
 from protocols.raft import Raft
+from protocols.recovery import back_to, cut_at
 
 NEVER = float("inf")
 OF_ANY_BRANCH = (OnBranch, Heartbeat, Here)

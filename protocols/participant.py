@@ -272,6 +272,10 @@ class Participant:
         had read the log; nobody may hold the open round's result but we, so it is sent again."""
         for rounds in self.rounds:
             rounds.forget(peer)
+            if peer == self.me.peer:
+                # What we said of one fragment while we took up another, its leader took for a
+                # stranger's.
+                rounds.forget_reports()
 
     def gone(self, peer: PeerId, now: float) -> None:
         """Somebody left the run."""

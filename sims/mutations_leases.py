@@ -3,9 +3,9 @@
 Must NOT run anything (mutants.py).
 """
 
-from protocols.admission import back_to
 from protocols.ledger import Ledger
 from protocols.membership import Membership
+from protocols.recovery import back_to
 from protocols.rounds import FragmentRounds
 from sims.mutations import Edit, Mutant
 
