@@ -98,7 +98,10 @@ class Node:
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.give(event, value))
             return
+        before = self.core.members.lineage
         commands = self.core.handle(event, self.world.now)
+        if before not in (0, self.core.members.lineage):
+            self._crashed = True  # By an entry or a snapshot: its ranks' work is of no lineage.
         deadline = self.core.deadline
         if deadline != self.deadline:
             self.deadline = deadline
@@ -168,8 +171,6 @@ class Node:
             case c.Leased(samples=samples):
                 self.feed.leased(samples)
             case c.Applied(entry=entry, index=index):
-                if isinstance(entry, e.Restore):
-                    self._crashed = True  # What its ranks did since belongs to no lineage.
                 world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
