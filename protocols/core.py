@@ -257,8 +257,6 @@ class PeerCore:
                 deadline = now + self.rules.transfer_timeout_s
                 self._out += self.part.cut(entry.index, body, deadline=deadline, now=now)
                 self._out += self.links.mend(self.me.peer, self.members.receivers)
-            case e.Member():
-                self.part.came(body.info.peer)
             case e.Restore():
                 self._out += self.part.restored(now)
             case e.Left() | e.Lost():
@@ -372,8 +370,9 @@ class PeerCore:
     def _asked_to_leave(self, why: str) -> None:
         voters = self.links.up.intersection(self.raft.log.voters)
         reachable = bool(voters) if self.leads else self.leader_id in self.links.up
-        stop = ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
-        self._stop(stop)
+        self._stop(
+            ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
+        )
 
     def _stop(self, stop: c.Stop | None) -> None:
         if stop is not None and not self.stopped:
