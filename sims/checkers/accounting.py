@@ -49,7 +49,7 @@ class Accounting:
         """How many steps of a peer are counted, or given up before ones that are."""
         self._counted_in: dict[int, dict[PeerId, int]] = {}
         """The same by lineage: what a Restore takes back was counted until then."""
-        self._counted_at: dict[tuple[int, int], dict[PeerId, int]] = {}
+        self.counted_at: dict[tuple[int, int], dict[PeerId, int]] = {}
         """By (lineage, round)."""
 
     def encoded(self, manifest: str, made: Contribution) -> None:
@@ -83,14 +83,14 @@ class Accounting:
     def began(self, lineage: int, entry: e.Run | e.Restore) -> None:
         """A lineage begins; what was counted after its cut is not."""
         if isinstance(entry, e.Run):
-            self._counted_at[lineage, 0] = {}
+            self.counted_at[lineage, 0] = {}
             self._counted_in[lineage] = self._counted
             return
         (version,) = entry.versions
         origin = self._agreement.origins.get(lineage, 0)
-        before = self._counted_at.get((origin, version.round), {})
+        before = self.counted_at.get((origin, version.round), {})
         self._counted = self._counted_in[lineage] = dict(before)
-        self._counted_at[lineage, version.round] = dict(before)
+        self.counted_at[lineage, version.round] = dict(before)
 
     def committed(self, lineage: int, commit: e.Commit) -> None:
         """Each inner step is counted at most once (I10)."""
@@ -106,7 +106,7 @@ class Accounting:
                     f"{term.peer}, {counted} are counted already"
                 )
             self._counted[term.peer] = made.last
-        self._counted_at[lineage, commit.round] = dict(self._counted)
+        self.counted_at[lineage, commit.round] = dict(self._counted)
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A round is applied with exactly the contributions of its commit (I2)."""
