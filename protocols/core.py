@@ -371,8 +371,9 @@ class PeerCore:
     def _asked_to_leave(self, why: str) -> None:
         voters = self.links.up.intersection(self.raft.log.voters)
         reachable = bool(voters) if self.leads else self.leader_id in self.links.up
-        stop = ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
-        self._stop(stop)
+        self._stop(
+            ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
+        )
 
     def _stop(self, stop: c.Stop | None) -> None:
         if stop is not None and not self.stopped:

@@ -106,6 +106,8 @@ class Leader:
                 self.lose(peer, message.why, left=True)
             case Have() if peer in self.members.receivers:
                 return self.reports.has(peer, message)
+            case Hold() if peer in self.members.receivers:
+                self.reports.hold(peer, message)  # It counts once the peer is a member.
             case _ if peer not in self.members.members:
                 pass  # Struck from the log meanwhile: it will learn that from the log.
             case Able():
@@ -114,8 +116,6 @@ class Leader:
                 self.able.discard(peer)
             case Ready():
                 self.reports.ready(peer, message, now)
-            case Hold():
-                self.reports.hold(peer, message)
             case Waiting() if self.members.stepwise:
                 self.closing.waits(peer, message)
             case Waiting():

@@ -14,8 +14,9 @@ from protocols.config import ProtocolConfig
 from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version
-from protocols.membership import Membership
+from protocols.membership import Membership, Plan
 from protocols.messages import Fetch, FetchState, FetchSteps, Kept, NoState
+from protocols.patience import Asking
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.steps import Steps
@@ -31,6 +32,8 @@ class Participant:
         self.me = me
         self.members = members
         self.rounds: list[FragmentRounds] = []
+        self.asking: list[Asking] = []
+        """One for each of `rounds`."""
         self.steps: Steps | None = None
         """Instead of rounds, in a stepwise run."""
         self.standing = Standing(me, members, founds=founds, kept=kept)
@@ -60,6 +63,8 @@ class Participant:
         deadline = self.standing.catchup.deadline
         for part in (*self.rounds, *self._steps):
             deadline = min(deadline, part.deadline)
+        for asking in self.asking:
+            deadline = min(deadline, asking.at)
         return deadline
 
     def waits_for(self) -> set[PeerId]:
@@ -208,6 +213,8 @@ class Participant:
     def rules(self, rules: ProtocolConfig) -> None:
         for rounds in self.rounds:
             rounds.stall.after_s = rules.reduction_timeout_s / 2
+        for asking in self.asking:
+            asking.after_s = rules.reduction_timeout_s / 2
         for steps in self._steps:  # Their leader acts at once.
             steps.stall.after_s = rules.reduction_timeout_s
 
@@ -232,6 +239,7 @@ class Participant:
             FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
             for f in range(self.members.fragments)
         ]
+        self.asking = [Asking() for _ in self.rounds]
         self.standing.drawing.anchor = self.rounds[0]
         if not self.standing.accepted:
             return [c.CheckRun(run)]
@@ -268,14 +276,11 @@ class Participant:
             self.standing.ask_cut("declared lost", now)
 
     def came(self, peer: PeerId) -> None:
-        """Somebody is a member. A new life could not judge what we sent it on connecting, before it
-        had read the log; nobody may hold the open round's result but we, so it is sent again."""
-        for rounds in self.rounds:
-            rounds.forget(peer)
-            if peer == self.me.peer:
-                # What we said of one fragment while we took up another, its leader took for a
-                # stranger's.
-                rounds.forget_reports()
+        """Somebody is a member."""
+        for rounds in self.rounds if peer == self.me.peer else ():
+            # What we said of one fragment while we took up another, its leader took for a
+            # stranger's.
+            rounds.forget_reports()
 
     def gone(self, peer: PeerId, now: float) -> None:
         """Somebody left the run."""
@@ -321,9 +326,19 @@ class Participant:
         for rounds in self.rounds:
             stay = catchup.stays(rounds.fragment, rounds.version)
             commands += rounds.advance(now, connected, leader, stay=stay)
+            plan, held = self._plan_of_others(rounds), rounds.held
+            commands += self.asking[rounds.fragment].ask(now, plan, held=held, connected=connected)
             if rounds.behind and not catchup.needed:
                 self.standing.ask_cut("results of missed rounds are gone", now)
         return commands
+
+    def _plan_of_others(self, rounds: FragmentRounds) -> Plan | None:
+        """Of the open round, if we could hold its result and contribute nothing to it."""
+        plan, us = self.members.open_plan(rounds.fragment), self.me.peer
+        if plan is None or rounds.version != plan.stamp.round - 1 or not self.standing.is_member:
+            return None
+        ours = us in plan.roster and self.members.counts(us, plan.stamp.view)
+        return None if ours or rounds.finished else plan
 
     def _advance_steps(
         self, steps: Steps, now: float, connected: Set[PeerId], leader: PeerId | None

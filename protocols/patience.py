@@ -3,13 +3,14 @@
 Must NOT decide who is left out (leader.py), nor what is missing (contributions.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from protocols.commands import Command, ReleaseRound, Send
 from protocols.contributions import Holdings
 from protocols.entries import Commit
 from protocols.ids import PeerId, Stamp
+from protocols.membership import Plan
 from protocols.messages import Fetch
 
 FETCH_RETRY_S = 1.0
@@ -60,6 +61,32 @@ class Fetching:
             missing = held.missing_parts(stamp, parts)
             commands += [Send(holder, Fetch(stamp, part)) for part in missing]
         return commands
+
+
+@dataclass(slots=True)
+class Asking:
+    """An open round's result that we lack though we contribute nothing to it: two at least must
+    hold it, and what came before we had read of its round was dropped."""
+
+    after_s: float = 30.0
+    at: float = NEVER
+
+    def ask(
+        self, now: float, plan: Plan | None, *, held: Holdings, connected: Set[PeerId]
+    ) -> list[Command]:
+        """Ask its owners now and then. None: we wait for no plan's result."""
+        owners = plan.parts.owners if plan is not None else ()
+        missing = held.missing_parts(plan.stamp, len(owners)) if plan is not None else []
+        if plan is None or not missing:
+            self.at = NEVER
+            return []
+        if self.at == NEVER:
+            self.at = now + self.after_s
+        if now < self.at:
+            return []
+        self.at = now + self.after_s
+        asked = [part for part in missing if owners[part] in connected]
+        return [Send(owners[part], Fetch(plan.stamp, part)) for part in asked]
 
 
 @dataclass(slots=True)

@@ -89,7 +89,11 @@ class Node:
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.give(event, value))
             return
+        before = self.core.members.lineage
         commands = self.core.handle(event, self.world.now)
+        restore = self.core.members.restored
+        if restore is not None and before not in (0, self.core.members.lineage):
+            self._set_back(restore)  # By an entry or a snapshot.
         deadline = self.core.deadline
         if deadline != self.deadline:
             self.deadline = deadline
@@ -159,9 +163,6 @@ class Node:
             case c.Leased(samples=samples):
                 self.ranks.feed.leased(samples)
             case c.Applied(entry=entry, index=index):
-                if isinstance(entry, e.Restore):
-                    self._set_back(entry)
-                    world.happened["void"] += entry.live and not entry.fork
                 world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
@@ -217,7 +218,7 @@ class Node:
                     self._job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
                 life, lineage = self.ranks.life, self.core.members.lineage
-                excused = self.ranks.is_excused(command.fragment, lineage)
+                excused = command.fragment in self.ranks.crashed
                 if command.kind == "anew":
                     self.ranks.crashed.discard(command.fragment)
                 self._job(lambda: self._resume(command, life, lineage, excused=excused))
@@ -281,6 +282,7 @@ class Node:
         nor does any other state."""
         if not (restore.live and tuple(self.versions) == restore.versions):
             self.ranks.set_back()
+        self.world.happened["void"] += restore.live and not restore.fork
         for fragment, version in enumerate(restore.versions):
             if self.versions[fragment] != version:
                 self.versions[fragment] = None

@@ -4,6 +4,7 @@ Everything in them may happen to real peers. Must NOT draw when they happen (fau
 what comes of it: the checkers do.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -168,16 +169,20 @@ def vanish(world: World) -> bool:
     if len(pair) < 2 or len(others) < 3 or not world.leaders:
         return False
     world.tell(f"only {pair[0].peer} and {pair[1].peer} train")
+    names = {node.peer for node in pair}
     for other in others:
         other.after(0.0, partial(other.lose_trainers, VANISH_S))
-        for one in pair:
+
+    def they_are_alone() -> bool:
+        plans = [pair[0].core.members.open_plan(f) for f in range(world.training.fragments)]
+        return all(plan is not None and names.issuperset(plan.roster) for plan in plans)
+
+    def slow_down() -> None:
+        for one, other in itertools.product(pair, others if world.ambush is not None else ()):
             line = world.network.line(one.peer, other.peer)
             line.slow_until, line.slow_s = world.now + VANISH_S, VANISH_S
-    names, seen = {node.peer for node in pair}, set(world.checkers.commits)
-
-    def is_theirs() -> bool:
-        fresh = [commit for key, commit in world.checkers.commits.items() if key not in seen]
-        return any(names.issuperset(term.peer for term in x.contributors) for x in fresh)
+        seen = len(world.checkers.commits)
+        when(world, lambda: len(world.checkers.commits) > seen, strike, look_s=0.01)
 
     def strike() -> None:
         for node in pair if world.ambush is not None else ():
@@ -185,7 +190,7 @@ def vanish(world: World) -> bool:
                 world.kill(node)
                 world.revive(node, VANISH_S)
 
-    when(world, is_theirs, strike, look_s=0.01)
+    when(world, they_are_alone, slow_down, look_s=0.01)
     return True
 
 

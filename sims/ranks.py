@@ -69,8 +69,6 @@ class Work:
     """What these steps saw."""
     handed: Handed | None = None
     """While they have no result of it."""
-    lineage: int = 0
-    """That of the base; 0: before there was one."""
     over: bool = False
     """The last round of the fragment is behind them."""
 
@@ -127,11 +125,6 @@ class Ranks:
     def set_back(self) -> None:
         """What they did since the last result belongs to no lineage, or is gone."""
         self.crashed = set(range(len(self.works)))
-
-    def is_excused(self, fragment: int, lineage: int) -> bool:
-        """Is what they did since the last result lost, and not thrown away? A snapshot may have
-        taken the log over a Restore."""
-        return fragment in self.crashed or self.works[fragment].lineage not in (0, lineage)
 
     def result(self, result: Result) -> None:
         """A result is in shared memory: they take it when its step has come."""
@@ -236,7 +229,6 @@ class Ranks:
                 self._restart(work, result)
         checkers.dropped(self._node.peer, resume.fragment, gone, result.lineage)
         work.base, work.base_round, work.over = result.outer, resume.round, resume.finish
-        work.lineage = result.lineage
         self._first = resume.first
         self._without.discard(resume.fragment)
 

@@ -174,10 +174,13 @@ class Checkers:
         self.samples.encoded(node, manifest, round_, samples)
 
     def share(self, other: Checkers) -> None:
-        """Know of all contributions and states that the other one knows, from now on too."""
+        """Know of all contributions and states that the other one knows, from now on too, and of
+        what was counted until then: a branch may begin with a state that its log does not reach."""
         self.accounting.contributions = other.accounting.contributions
+        self.accounting.counted_at = other.accounting.counted_at
         self.agreement.states = other.agreement.states
         self.samples.made = other.samples.made
+        self.samples.spent_at = other.samples.spent_at
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A peer makes the outer step of a round."""

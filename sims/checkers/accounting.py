@@ -52,7 +52,7 @@ class Accounting:
         """By (peer, lineage, view): in which life it contributed to rounds of this view."""
         self._counted: dict[tuple[int, int], Counted] = {}
         """By (lineage, fragment): what a Restore takes back was counted until then."""
-        self._counted_at: dict[tuple[int, int, int], Counted] = {}
+        self.counted_at: dict[tuple[int, int, int], Counted] = {}
         """By (lineage, fragment, round)."""
 
     def encoded(self, manifest: str, made: Contribution) -> None:
@@ -92,12 +92,12 @@ class Accounting:
         for version in entry.versions:
             fragment, round_ = version.fragment, version.round
             origin = self._agreement.origins.get((lineage, fragment), 0)
-            before = self._counted_at.get((origin, fragment, round_), {})
+            before = self.counted_at.get((origin, fragment, round_), {})
             self._begin(lineage, fragment, round_, before)
 
     def _begin(self, lineage: int, fragment: int, round_: int, counted: Counted) -> None:
         self._counted[lineage, fragment] = dict(counted)
-        self._counted_at[lineage, fragment, round_] = dict(counted)
+        self.counted_at[lineage, fragment, round_] = dict(counted)
 
     def committed(self, lineage: int, commit: e.Commit) -> None:
         """Each inner step is counted at most once (I10)."""
@@ -117,7 +117,7 @@ class Accounting:
                     f"{term.peer}, {counted} are counted already"
                 )
             steps[term.peer] = made.last
-        self._counted_at[key] = dict(steps)
+        self.counted_at[key] = dict(steps)
 
     def means(self, stamp: Stamp, means: set[int]) -> None:
         """A round is applied with exactly the contributions of its commit (I2)."""

@@ -46,7 +46,7 @@ class Samples:
         self._open: list[Made] = []
         """Of rounds that are not committed."""
         self._spent: set[int] = set()
-        self._spent_at: dict[tuple[int, int], frozenset[int]] = {}
+        self.spent_at: dict[tuple[int, int], frozenset[int]] = {}
         """By (lineage, round)."""
         self._committed = self._lineage = 0
         self._views: list[e.View] = []
@@ -68,7 +68,7 @@ class Samples:
 
     def began(self, lineage: int) -> None:
         self._lineage = lineage
-        self._spent_at[lineage, 0] = frozenset()
+        self.spent_at[lineage, 0] = frozenset()
 
     def applied(self, lineage: int, entry: e.Entry) -> None:
         match entry:
@@ -90,10 +90,10 @@ class Samples:
     def restored(self, origin: int, lineage: int, restore: e.Restore) -> None:
         """The log goes back to a round of lineage `origin`."""
         round_, remaining = restore.versions[0].round, restore.remaining
-        spent = self._spent_at.get((origin, round_), frozenset())
+        spent = self.spent_at.get((origin, round_), frozenset())
         claimed = set(range(remaining.frontier)) - _numbers(remaining.samples)
         self._found(f"restored to round {round_} with other samples", claimed ^ spent)
-        self._spent, self._spent_at[lineage, round_] = set(spent), spent
+        self._spent, self.spent_at[lineage, round_] = set(spent), spent
         self._named[restore.parent_lineage] = self._roster()
         self._committed, self._views, self._attempt, self._open = round_, [], None, []
         self._lineage = lineage
@@ -109,7 +109,7 @@ class Samples:
         members, ledger = node.core.members, node.core.members.ledger
         round_, remaining = members.committed(0), ledger.remaining
         listed = set(range(ledger.frontier)) - _numbers(remaining.samples)
-        spent = self._spent_at.get((members.lineage, round_), frozenset[int]())
+        spent = self.spent_at.get((members.lineage, round_), frozenset[int]())
         self._found(f"{node.peer} takes for committed what is not, or not so", listed ^ spent)
         holders = [x.samples for x in ledger.held.values()]
         holders += [ledger.free, *(gone.held.samples for gone in ledger.gone)]
@@ -144,7 +144,7 @@ class Samples:
             self._found(what, made.samples & self._spent)
             self._spent |= made.samples
         self._committed = commit.round
-        self._spent_at[lineage, commit.round] = frozenset(self._spent)
+        self.spent_at[lineage, commit.round] = frozenset(self._spent)
         self._open = [made for made in self._open if made.round > commit.round]
 
     def _lease(self, lease: e.Lease) -> None:

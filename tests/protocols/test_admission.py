@@ -1,7 +1,5 @@
 """Who is let into the run, from whom it gets its state, and who confirms that state."""
 
-from dataclasses import replace
-
 import pytest
 
 from protocols import entries as e
@@ -293,27 +291,6 @@ def test_while_somebody_may_have_the_state_nothing_is_restored() -> None:
     for peer in (A, B):
         admission.reports.has(peer, have)
     assert admission.restore(99.0, patience_s=1.0) is None
-
-
-def test_a_checkpoint_that_the_run_does_not_stand_on_is_no_help() -> None:
-    admission = hopeless()
-    good = kept(admission.members, 2, tokens=200)
-    admission.kept[A] = m.Kept(good.lineage ^ 1, good.versions, 20, 900)
-    admission.kept[B] = m.Kept(good.lineage, (), 20, 900)
-    assert admission.restore(5.0, patience_s=1.0) is None
-    assert admission.restore(9.0, patience_s=1.0) is None
-
-
-def test_a_checkpoint_that_the_log_contradicts_is_no_help() -> None:
-    """Its holder had diverged before it wrote it."""
-    admission = hopeless()
-    admission.kept[B] = kept(admission.members, 2, tokens=200)
-    third = admission.members.commits[0][-1]
-    admission.members.commits[0][-1] = replace(third, previous_state_digest=state_digest(9))
-    assert admission.restore(0.0, patience_s=1.0) is None
-    assert admission.restore(9.0, patience_s=1.0) is None
-    admission.members.commits[0][-1] = replace(third, previous_state_digest=state_digest(2))
-    assert admission.restore(9.0, patience_s=1.0) is not None
 
 
 def test_two_that_differ_go_back_to_what_was_agreed() -> None:

@@ -23,7 +23,9 @@ from tests.protocols.scenes import (
     B,
     C,
     D,
+    caught_up,
     contributor,
+    join,
     manifest,
     part_digest,
     result_digest,
@@ -138,6 +140,23 @@ def test_a_commit_needs_two_live_holders() -> None:
     assert written(scene, e.Commit) == [], "another digest than B's"
     scene.hears(B, m.Hold(stamp, result_digest(terms, 1)))
     assert last(scene, e.Commit).contributors == terms
+
+
+def test_what_a_joiner_holds_counts_once_it_is_a_member() -> None:
+    """Seed 2203368: it said so before, and once: nobody else could be the second holder."""
+    scene = leading(B)
+    a_rests(scene)
+    say(scene, "ready", B)
+    say(scene, "hold", B)
+    scene.comes(C)
+    scene.hears(C, m.ReadLog(0))
+    scene.hears(C, join(C))
+    say(scene, "hold", C)
+    assert written(scene, e.Commit) == []
+    index, _ = scene.core.members.cuts[C]
+    scene.hears(C, caught_up(C, index))
+    assert last(scene, e.Member).info.peer == C
+    assert last(scene, e.Commit).contributors == (contributor(B),)
 
 
 def test_a_peer_alone_commits_alone() -> None:

@@ -3,11 +3,33 @@
 from protocols import commands as c
 from protocols import entries as e
 from protocols import messages as m
-from protocols.ids import PeerId
-from protocols.membership import KEEP_COMMITS
-from protocols.patience import FETCH_RETRY_S, FETCHES_MAX, Stall
+from protocols.contributions import Holdings, PartResult
+from protocols.ids import FragmentParts, PeerId, Stamp
+from protocols.membership import KEEP_COMMITS, Plan
+from protocols.patience import FETCH_RETRY_S, FETCHES_MAX, Asking, Stall
 from tests.protocols.fragment import only, sent, training
 from tests.protocols.scenes import A, B, C, contributor, part_digest
+
+
+def test_an_open_rounds_result_is_asked_for_now_and_then_until_it_is_here() -> None:
+    asking, held, stamp = Asking(after_s=30.0), Holdings(), Stamp(1, 2, 1, 0, 0, 1, 0)
+    plan = Plan(stamp, (A, B), FragmentParts((A, B), (0, 4, 8)))
+
+    def asks(now: float, *connected: PeerId) -> list[c.Command]:
+        return asking.ask(now, plan, held=held, connected=set(connected))
+
+    assert asks(5.0, A, B) == []
+    assert asking.at == 35.0
+    assert asks(35.0, A, C) == [c.Send(A, m.Fetch(stamp, 0))], "B is not connected"
+    held.add_result(stamp, 0, PartResult((), part_digest(0)))
+    assert asks(64.9, A, B) == []
+    assert asks(65.0, A, B) == [c.Send(B, m.Fetch(stamp, 1))]
+    held.add_result(stamp, 1, PartResult((), part_digest(1)))
+    assert (asks(95.0, A, B), asking.at) == ([], float("inf"))
+    held.drop_results(1)
+    assert (asks(100.0, A, B), asking.at) == ([], 130.0)
+    assert (asking.ask(130.0, None, held=held, connected={A}), asking.at) == ([], float("inf"))
+
 
 # Complaints -----------------------------------------------------------------------------------
 

@@ -1,15 +1,87 @@
-"""A committed round whose result is gone with all who had it: the others go on where they are."""
+"""Where a run goes back to: to a checkpoint, or, when only a committed round's result is gone with
+all who had it, to where the others are."""
+
+from dataclasses import replace
 
 import pytest
 
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
+from protocols import messages as m
+from protocols.ids import Version, digest_text
+from protocols.membership import Membership
+from protocols.recovery import best, usable
+from protocols.reports import Reports
 from protocols.samples import SampleRange
 from tests.protocols.room import RULES, Room
+from tests.protocols.scenes import (
+    BORDERS,
+    START,
+    A,
+    B,
+    contributor,
+    info,
+    log_of,
+    members_of,
+    run,
+    state_digest,
+    view,
+)
 
 LOST_S = 30.0
 """Until the others have asked everybody for the result, and given up."""
+
+
+def agreed() -> Membership:
+    """Three rounds of A and B are committed."""
+    digest = digest_text("a result")
+    terms = (contributor(A), contributor(B))
+    rounds = [e.Commit(1, 0, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
+    begun = (run(), e.Member(info(A)), e.Cut(info(B, 1), A, (Version(0, 0, START),)))
+    return members_of(log_of(*begun, e.Member(info(B, 1)), view(1, A, B), *rounds))
+
+
+def state(round_: int) -> tuple[Version, ...]:
+    return (Version(0, round_, state_digest(round_)),)
+
+
+def test_a_checkpoint_that_the_run_does_not_stand_on_is_no_help() -> None:
+    members = agreed()
+    wrong = m.Kept(members.lineage ^ 1, state(2), 20, 900), m.Kept(members.lineage, (), 20, 900)
+    assert usable(members, Reports(A, members), wrong, state(3)) == []
+
+
+def test_a_checkpoint_that_the_log_contradicts_is_no_help() -> None:
+    """Its holder had diverged before it wrote it."""
+    members = agreed()
+    kept, reports = m.Kept(members.lineage, state(2), 20, 200), Reports(A, members)
+    third = members.commits[0][-1]
+    members.commits[0][-1] = replace(third, previous_state_digest=state_digest(9))
+    assert usable(members, reports, [kept], state(3)) == []
+    members.commits[0][-1] = replace(third, previous_state_digest=state_digest(2))
+    (cut,) = usable(members, reports, [kept], state(3))
+    assert (cut.versions, cut.tokens, cut.live) == (state(2), 200, False)
+
+
+def test_what_members_have_in_memory_is_better_than_a_checkpoint_of_the_same_tokens() -> None:
+    members = agreed()
+    reports, tokens = Reports(A, members), members.progress_at(2)[1]
+    for peer in (A, B):
+        reports.has(peer, m.Have(members.lineage, 0, 2, state_digest(2)))
+    kept = m.Kept(members.lineage, state(2), 20, tokens)
+    cuts = usable(members, reports, [kept, replace(kept, tokens=tokens - 1)], state(3))
+    assert sorted(cut.live for cut in cuts) == [False, False, True]
+    assert best(cuts).live
+    newer = m.Kept(members.lineage, state(3), 30, tokens + 1)
+    assert not best(usable(members, reports, [newer], state(3))).live
+
+
+def test_what_only_one_of_two_says_that_it_has_is_nobodys() -> None:
+    members = agreed()
+    reports = Reports(A, members)
+    reports.has(A, m.Have(members.lineage, 0, 2, state_digest(2)))
+    assert usable(members, reports, [], state(3)) == []
 
 
 def bereft(*, fragment: int = 0, fragments: int = 1, kept: int = 0) -> Room:

@@ -170,6 +170,21 @@ def test_what_is_before_the_cut_stays_counted() -> None:
     assert ["are counted already" in text for text in checkers.violations] == [True, True]
 
 
+def test_a_branch_begins_with_a_round_that_its_log_does_not_reach() -> None:
+    """Seed 1808216: what its disk had not taken was committed by the other one alone."""
+    whole, y = fed(), digest_text("y")
+    whole.applied(A, OURS, 2, commit(1))
+    whole.state(A, OURS, 0, 1, y)
+    branch = Checkers()
+    branch.share(whole)
+    branch.applied(B, OURS, 1, run())
+    branch.applied(B, THEIRS, 2, back_to(1, y))
+    branch.encoded(manifest(B, 2), Contribution(B, 0, 1, 5, 5 + STEPS, 1))
+    branch.applied(B, THEIRS, 3, commit(2, B))
+    assert [text for text in branch.violations if "are counted already" in text] != []
+    assert len(branch.violations) == 1
+
+
 @pytest.mark.parametrize(
     ("round_", "digest", "tainted", "found"),
     [

@@ -377,7 +377,7 @@ def test_a_busy_loop_is_noticed() -> None:
     while stuck.applying is not None:  # An outer step under way would end in another error.
         world.run(until_s=world.now + 0.05)
     stuck.fetching.at, stuck.version = 1.0, -1  # Without a state, nothing resets it.
-    world.run(until_s=world.now + 0.5)
+    world.run(until_s=world.now + 2.0)
     assert any("stays in the past" in text for text in world.checkers.violations)
 
 

@@ -21,9 +21,12 @@ def ranges(*pairs: tuple[int, int]) -> Samples:
     return tuple(SampleRange(start, stop) for start, stop in pairs)
 
 
-def node(peer: PeerId, incarnation: int = 1) -> Any:
+def node(peer: PeerId, incarnation: int, round_: int) -> Any:
+    """One that contributes to this round, in the first lineage."""
     me = SimpleNamespace(peer=peer, incarnation=incarnation)
-    return SimpleNamespace(core=SimpleNamespace(me=me))
+    rounds = SimpleNamespace(given=SimpleNamespace(round=round_))
+    members = SimpleNamespace(lineage=RUN)
+    return SimpleNamespace(core=SimpleNamespace(me=me, rounds=[rounds], members=members))
 
 
 def finished(peer: PeerId, ledger: Ledger) -> Any:
@@ -64,7 +67,7 @@ class Story:
 
     def makes(self, peer: PeerId, round_: int, *samples: int, life: int = 1) -> None:
         manifest = digest_text(f"{peer} {round_} {life}")
-        self.samples.encoded(node(peer, life), manifest, round_, list(samples))
+        self.samples.encoded(node(peer, life, round_), manifest, round_, list(samples))
 
     def commits(self, round_: int, **said: tuple[int, int]) -> None:
         """Of the first lives of those that are named: one range each."""
