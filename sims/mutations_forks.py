@@ -5,7 +5,6 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 
 from protocols.forks import Forks
 from protocols.leader import Leader
-from protocols.participant import Participant
 from sims.mutations import Edit, Mutant
 
 DECIDE = "(-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks)"
@@ -63,12 +62,8 @@ FORK_MUTANTS = (
         Edit(Forks.keeps_out, "return self._is_foreign(peer)", "return False"),
     ),
     Mutant(
-        "a-fork-keeps-what-was-trained-before",
-        "The other branch may count it too, and its samples are leased again in this one.",
-        Edit(
-            Participant.restored,
-            "rounds.restored()  # The samples of what our ranks did since are leased again.\n",
-            "rounds.version = -1\n",
-        ),
+        "a-fork-does-not-know-its-own-state",
+        "The lone peer asks for a state that nobody else has.",
+        Edit(Forks._go_alone, "live=True", "live=False"),
     ),
 )
