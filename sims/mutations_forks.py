@@ -61,9 +61,4 @@ FORK_MUTANTS = (
         "A vote or an entry of the one log is taken for one of the other.",
         Edit(Forks.keeps_out, "return self._is_foreign(peer)", "return False"),
     ),
-    Mutant(
-        "a-fork-does-not-know-its-own-state",
-        "The lone peer asks for a state that nobody else has.",
-        Edit(Forks._go_alone, "live=True", "live=False"),
-    ),
 )
