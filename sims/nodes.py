@@ -7,6 +7,7 @@ The shell keeps and drops payloads as the real one does, and does jobs in order,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,7 @@ class Node:
         self.dialling: set[str] = set()
         """Those that it tries at present."""
         self._busy_until = self._sync_at = 0.0
+        self._jobs = deque[Callable[[], None]]()
         self.unsynced: list[c.Persist] = []
         """On their way to the disk."""
         self._disk_life = 0
@@ -106,6 +108,8 @@ class Node:
         self.world.checkers.handled(self, event, commands)
         for command in commands:
             self._do(command)
+        while self.outcome and self._jobs:
+            self._end_job()  # As the real shell: what was begun is ended.
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something later, unless this life is over by then; not while we are stopped."""
@@ -231,7 +235,11 @@ class Node:
     def _job(self, work: Callable[[], None]) -> None:
         """As the real shell: one at a time, in the order of the commands."""
         self._busy_until = max(self.world.now, self._busy_until) + self.world.compute_s
-        self.at_time(self._busy_until, work)
+        self._jobs.append(work)
+        self.at_time(self._busy_until, self._end_job)
+
+    def _end_job(self) -> None:
+        self._jobs.popleft()()
 
     def _persist(self, persist: c.Persist) -> None:
         """Tickets are written in order; a full disk fails all that are under way."""
@@ -315,6 +323,8 @@ class Node:
     def _encode(self, fragment: int, round_: int) -> None:
         work, model = self.ranks.works[fragment], self.world.model
         handed = work.handed
+        if not self.running:
+            return  # Nobody will get it.
         assert handed is not None, "nothing was contributed"
         text = f"{self.peer} {fragment} {work.first} {handed.last} {round_} {self.world.now}"
         manifest = digest_text(text)

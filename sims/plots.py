@@ -152,10 +152,16 @@ def leave_as_the_only_holder(world: World) -> bool:
         world.kill(node)
         world.revive(node, world.random.uniform(0.05, BACK_S))
     core = leader.core
+
+    def ask() -> None:
+        # Once all is healed nobody goes: who came back was reckoned with its vote.
+        if leader.running and world.ambush is not None:
+            ask_to_leave(world, leader)
+
     when(
         world,
         lambda: not leader.running or bool(core.links.up.intersection(core.raft.log.voters)),
-        lambda: ask_to_leave(world, leader) if leader.running else None,
+        ask,
         look_s=0.01,
     )
     return True

@@ -234,8 +234,14 @@ class Decisions:
         told = self._reported.get((node.peer, core.raft.term, peer, fragment))
         if told == (head.lineage, committed) and core.rounds[fragment].version < committed:
             self._found(f"{peer} may leave, and its leader lacks its state of round {committed}")
-        others = [other for p in head.members if (other := node.world.nodes[p]) is not gone]
-        here = [other for other in others if other.running]
+        others = [other for p in head.receivers if (other := node.world.nodes[p]) is not gone]
+        # A joiner that has all of its cut can give it on, as soon as it has said so.
+        here = [
+            other
+            for other in others
+            if other.running
+            if other.peer in head.members or not other.core.standing.catchup.needed
+        ]
         if not any(_has(other, head.lineage, fragment, committed) for other in here):
             self._found(f"{peer} may leave, and nobody else has round {committed}")
 

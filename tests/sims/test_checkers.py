@@ -379,3 +379,20 @@ def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() ->
         texts = [text for text in world.checkers.violations if "may leave" in text]
         assert len(texts) == len(found)
         assert all(part in text for part, text in zip(found, texts, strict=True))
+
+
+def test_a_joiner_that_has_all_of_the_state_is_another_one_that_has_it() -> None:
+    """Seed 3650069."""
+    world, leader, follower = settled()
+    log, catchup = leader.core.raft.log, leader.core.standing.catchup
+    assert leader.core.office is not None
+    head = leader.core.office.head
+    for peer in [peer for peer in head.members if peer != follower.peer]:
+        head.joiners[peer] = head.members.pop(peer)
+        world.nodes[peer].alive = peer == leader.peer
+    for asking, found in (("", False), ("restarted", True)):
+        catchup.asking = asking
+        reign = world.checkers.elections.reigns[leader.peer]
+        reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
+        world.checkers.decisions.made(leader, reign)
+        assert any("nobody else has" in text for text in world.checkers.violations) == found

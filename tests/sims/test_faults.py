@@ -100,6 +100,17 @@ def test_who_alone_has_the_state_may_leave_when_it_gave_it_away() -> None:
     assert ended_well(world)
 
 
+def test_nobody_is_asked_to_leave_once_all_is_healed() -> None:
+    """Seed 3650081: those who came back had been reckoned with its vote."""
+    world = World(9, peers=3, outer_steps=30)
+    inject(world, [fault("sole")])
+    world.at(SETTLED_S + 0.02, world.heal)
+    world.run(until_s=90.0)
+    assert world.happened["sole"] == 1
+    assert not any(node.asked_to_leave for node in world.nodes.values())
+    assert ended_well(world)
+
+
 def test_after_a_relapse_the_checkpoint_of_who_comes_late_is_not_the_runs() -> None:
     world = played(fault("relapse", other=1), peers=4, until_s=200.0)
     first, second = entries(world, e.Restore)

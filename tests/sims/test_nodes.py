@@ -1,6 +1,7 @@
 """After an event the core has done all that is possible: it may skip looking only when nothing is.
 
-protocols/quiet.py names the events after which it does not look; here it looks once more.
+protocols/quiet.py names the events after which it does not look; here it looks once more. And what
+its shell does with what the core said last.
 """
 
 import pytest
@@ -11,6 +12,7 @@ from protocols import events as v
 from protocols.core import PeerCore
 from protocols.quiet import is_beat
 from sims.sweep import run_seed
+from sims.world import World
 
 
 class TwiceLooking(PeerCore):
@@ -32,3 +34,20 @@ class TwiceLooking(PeerCore):
 def test_another_look_finds_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sims.nodes, "PeerCore", TwiceLooking)
     assert run_seed(seed).violations == []
+
+
+def test_who_stops_ends_what_was_begun_and_who_is_killed_does_not() -> None:
+    """Seed 3650466: the state that it was healed with was still on its way into its memory."""
+    world = World(9, peers=3, outer_steps=30)
+    world.run(until_s=8.0)
+    stops, killed, _ = sorted(world.live, key=lambda node: node.core.leads)
+    for node in (stops, killed):
+        node.store.states[99, 0] = node.outers[0] + 1
+        node._do(c.AdoptState(99, 0, node.core.rounds[0].version))
+    before = [node.outers[0] for node in (stops, killed)]
+    stops.core.links.up.clear()
+    stops.give(v.LeaveRequested("nobody is there"))
+    world.kill(killed)
+    assert stops.outcome
+    world.run(until_s=8.5)
+    assert [node.outers[0] for node in (stops, killed)] == [before[0] + 1, before[1]]
