@@ -90,8 +90,10 @@ class Admission:
         """It holds a committed state that we still lack, or may do so; a witness lacks none."""
         if self.me not in self.members.receivers:
             return False
-        for version in self._versions():
-            reported = self.reports.states(version.fragment, version.round)
+        states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
+        if peer in self.members.joiners and not all(peer in reported for reported in states):
+            return False  # It got a part of the state and no more: nobody can go on from that.
+        for reported in states:
             if self.me in reported:
                 continue
             # Nobody has said yet that it made the last step, or that it holds what a new term began

@@ -5,7 +5,6 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 
 from protocols.forks import Forks
 from protocols.leader import Leader
-from protocols.participant import Participant
 from sims.mutations import Edit, Mutant
 
 DECIDE = "(-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks)"
@@ -61,14 +60,5 @@ FORK_MUTANTS = (
         "listens-to-another-branch",
         "A vote or an entry of the one log is taken for one of the other.",
         Edit(Forks.keeps_out, "return self._is_foreign(peer)", "return False"),
-    ),
-    Mutant(
-        "a-fork-keeps-what-was-trained-before",
-        "The other branch may count it too, and its samples are leased again in this one.",
-        Edit(
-            Participant.restored,
-            "rounds.restored()  # The samples of what our ranks did since are leased again.\n",
-            "rounds.version = -1\n",
-        ),
     ),
 )

@@ -64,6 +64,8 @@ class Node:
         """What they are, as the shell knows it."""
         self.corrupt: dict[int, int] = {}
         """Fragments that something changed behind our back, and the round after which it did."""
+        self.healing: set[int] = set()
+        """Fragments of which another state is about to be taken over."""
         self.lies = False
         """The next state that we serve is wrong."""
         self.store = Store()
@@ -214,6 +216,7 @@ class Node:
                 self._job(lambda: self._apply(stamp, means))
             case c.AdoptState(cut_index=index, fragment=fragment, round=round_):
                 value = store.states.pop((index, fragment))
+                self.healing.add(fragment)
                 self._job(lambda: self._adopt(fragment, round_, value))
             case c.AdoptKept(fragment=fragment, round=round_):
                 self._job(lambda: self._adopt_kept(fragment, round_))
@@ -367,6 +370,7 @@ class Node:
         self.world.checkers.memory(self)
 
     def _adopt(self, fragment: int, round_: int, value: Value) -> None:
+        self.healing.discard(fragment)
         digest = self._at(fragment, round_, value)
         self.corrupt.pop(fragment, None)
         self._checkpoint()

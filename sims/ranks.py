@@ -144,6 +144,8 @@ class Ranks:
             return
         if self._at_boundary:
             fragment = next_fragment(self._node.core.rounds, left)
+            if fragment in self._results:
+                self._take(self._results.pop(fragment))  # No later step could.
             if self.works[fragment].handed is not None:
                 return  # Its last result is still to come.
             if self.works[fragment].first < self.last:

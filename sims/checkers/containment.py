@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sims.nodes import Node
 
 KEPT_MAX = 64
-"""Of anything that a peer keeps by round. Healthy runs stay far below."""
+"""Of anything that a peer keeps by round of a fragment. Healthy runs stay far below."""
 
 
 class Containment:
@@ -39,7 +39,7 @@ class Containment:
             "reports": len(core.office.leader.reports.rounds) if core.office else 0,
         }
         for what, size in sizes.items():
-            if size > KEPT_MAX:
+            if size > KEPT_MAX * max(1, len(core.rounds)):
                 self._found(f"{node.peer} keeps {size} {what}")
 
     def note(self, kind: str, text: str) -> None:

@@ -58,5 +58,5 @@ class Progress:
                 continue
             for fragment, since in node.corrupt.items():
                 rounds = node.core.rounds[fragment].version - since
-                if rounds > CORRUPT_ROUNDS_MAX:
+                if rounds > CORRUPT_ROUNDS_MAX and fragment not in node.healing:
                     self._found(f"{node.peer} ends with a state corrupted {rounds} rounds ago")

@@ -383,3 +383,16 @@ def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
     admission.kept[C] = m.Kept(members.branches[0].lineage, restore.versions, 20, 200)
     assert leader.next_entry(20.0) is None
     assert isinstance(leader.next_entry(20.0 + RULES.silence_timeout_s), e.Restore)
+
+
+def test_a_joiner_that_leaves_with_a_part_of_the_state_is_not_kept_for_it() -> None:
+    """Seed 50359: everybody else waited for a state, and it for leave to go."""
+    begun = (run(fragments=2), e.Member(info(A)))
+    cut = e.Cut(info(B, 1), A, (Version(0, 0, START), Version(1, 0, START)))
+    members = members_of(log_of(*begun, cut))
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    reports.has(B, m.Have(members.lineage, 0, 0, START))
+    assert not admission.needs(B, patient=False)
+    reports.has(B, m.Have(members.lineage, 1, 0, START))
+    assert admission.needs(B, patient=False), "now it could give all of it"

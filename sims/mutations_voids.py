@@ -1,0 +1,44 @@
+"""Bugs to plant where a committed round is taken back, and where several fragments are in flight.
+
+Must NOT run anything (mutants.py).
+"""
+
+from protocols.catchup import Catchup
+from protocols.ledger import Ledger
+from protocols.participant import Participant
+from protocols.recovery import usable
+from protocols.rounds import FragmentRounds
+from sims.mutations import Edit, Mutant
+
+VOID_MUTANTS = (
+    Mutant(
+        "a-void-loses-samples",
+        "What the lost round had counted is neither committed nor anybody's.",
+        Edit(Ledger.take_back, "self.free = union(self.free, samples)", "pass"),
+    ),
+    Mutant(
+        "a-void-throws-work-away",
+        "Who goes on from what it has begins anew, and not with what it trained since.",
+        Edit(FragmentRounds.voided, 'self._resume("rebase")', 'self._resume("anew")'),
+    ),
+    Mutant(
+        "a-lost-round-is-never-taken-back",
+        "Without a checkpoint of what came before, nobody can go on.",
+        Edit(usable, "return _live(members, reports, committed) + disks", "return []"),
+    ),
+    Mutant(
+        "goes-on-from-another-state-than-the-cut",
+        "Whoever reads of a void round takes what it has for what the run goes on from.",
+        Edit(Participant.restored, "and stays and held == restore.versions", "and stays"),
+    ),
+    Mutant(
+        "says-half-a-state-once",
+        "Its leader took it for a stranger's, and nobody gets what only it has.",
+        Edit(Participant.came, "rounds.forget_reports()", "pass"),
+    ),
+    Mutant(
+        "a-donor-gives-what-it-has",
+        "Of one fragment it is beyond the cut: the joiner gets rounds twice.",
+        Edit(Catchup.serve, "fits = min(beyond) == 0 == max(beyond)", "fits = True"),
+    ),
+)
