@@ -133,7 +133,11 @@ class Decisions:
         core, stamp = node.core, fetch.stamp
         here = (stamp, fetch.part) in node.store.results and sender in core.members.receivers
         answered = any(isinstance(x, c.SendResult) and x.peer == sender for x in commands)
-        if here and not answered and stamp.lineage == core.members.lineage:
+        # A sum that was still being made when another attempt followed is forgotten: it can never
+        # be committed, and who asks for it has not read that yet.
+        plan = core.members.open_plan(stamp.fragment)
+        over = plan is not None and plan.stamp.round == stamp.round and plan.stamp != stamp
+        if here and not (answered or over) and stamp.lineage == core.members.lineage:
             self._found(
                 f"{node.peer} has what {sender} lacks of round {stamp.round}, and is silent"
             )

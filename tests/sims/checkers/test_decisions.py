@@ -1,0 +1,23 @@
+"""What peers owe each other for a round, as its checker sees it."""
+
+from dataclasses import replace
+
+import pytest
+
+from protocols import messages as m
+from sims.world import World
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_result_is_owed_while_its_attempt_can_be_committed(attempts: int) -> None:
+    """Seed 3651837: a sum was ready when the view that it was made for was over."""
+    world = World(9, peers=3, outer_steps=30)
+    world.run(until_s=8.0)
+    (leader,) = world.leaders
+    other = next(node for node in world.live if node is not leader)
+    plan = other.core.members.open_plan(0)
+    assert plan is not None
+    stamp = replace(plan.stamp, view=plan.stamp.view - attempts)
+    other.store.results[stamp, 0] = 1
+    world.checkers.decisions.asked(other, leader.peer, m.Fetch(stamp, 0), [])
+    assert any("is silent" in text for text in world.checkers.violations) == (attempts == 0)
