@@ -173,13 +173,15 @@ class Leader:
     def hopeless(self, now: float) -> bool:
         """Nobody has the run's state, and nobody will."""
         patience_s = self.rules.silence_timeout_s
-        return self.informed(now) and self.admission.over(now, patience_s=patience_s)
+        return self.admission.over(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Everybody who is here has told us what it knows, or had its time: what looks missing
         in a new term may only not have been said yet."""
+        if now >= self.since + self.rules.election_timeout_s:
+            return True
         here = self.members.members.keys() & (self.raft.up | {self.me})
-        return here <= self.told or now >= self.since + self.rules.election_timeout_s
+        return here <= self.told
 
     def deadline(self) -> float:
         """When `next_entry` may decide something that no report triggers."""
@@ -352,9 +354,11 @@ class Leader:
         if self.members.rivals or len(voters) >= VOTERS_MAX:
             return None  # One of two that went on alone decides alone which branch stays.
         for peer in (*self.members.members, *self.members.witnesses):
+            if peer in voters:
+                continue
             lag = raft.log.last_index - raft.replication.match(peer)
             here = peer in raft.up and peer not in self.gone
-            if peer not in voters and peer not in self.broken and lag <= LAG_MAX and here:
+            if peer not in self.broken and lag <= LAG_MAX and here:
                 return e.Voter(peer, votes=True, why="there is a place")
         return None
 

@@ -5,7 +5,7 @@ reader back, to a snapshot if what it lacks is not in the log any more. Must NOT
 committed (raft.py).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass, field
 
 from protocols.commands import Command, Send
@@ -61,6 +61,11 @@ class Replication:
 
     def reads(self, peer: PeerId) -> bool:
         return peer in self._readers
+
+    def is_read_by(self, peers: Set[PeerId]) -> bool:
+        """Do exactly these read the log, but for us?"""
+        others = len(peers) - (self.me in peers)
+        return others == len(self._readers) and self._readers.keys() <= peers
 
     def match(self, peer: PeerId) -> int:
         progress = self._readers.get(peer)
@@ -124,11 +129,11 @@ class Replication:
         assert term is not None, "nobody is thought to have more than the leader"
         return [Send(peer, _following(header, previous, term, ()))]
 
-    def answered(self, peer: PeerId, answer: Appended, header: Append) -> list[Command]:
-        """A reader says where its log agrees with ours."""
+    def answered(self, peer: PeerId, answer: Appended) -> bool:
+        """A reader says where its log agrees with ours; True if it lacks something (`go_on`)."""
         progress = self._readers.get(peer)
         if progress is None:
-            return []
+            return False
         self.acknowledged.add(peer)
         progress.under_way = max(0, progress.under_way - 1)
         if answer.matches:
@@ -141,7 +146,11 @@ class Replication:
             if peer in self.relayed:
                 self.relayed.discard(peer)
                 self._strayed.add(peer)
-        return self._send(peer, progress, header) if peer not in self.relayed else []
+        return progress.next <= self.log.last_index and peer not in self.relayed
+
+    def go_on(self, peer: PeerId, header: Append) -> list[Command]:
+        """What a reader lacks, as far as it may be sent now."""
+        return self._send(peer, self._readers[peer], header)
 
     def relay(self, peers: Collection[PeerId], header: Append, up: set[PeerId]) -> list[Command]:
         """Relays bring the log to exactly these from now on."""

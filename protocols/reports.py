@@ -129,8 +129,11 @@ class Reports:
         commits = self.members.commits.get(fragment)
         if plan is None or reports is None or not reports.ready or not commits:
             return []  # In a first round all are new.
+        silent = set(plan.roster) - reports.ready.keys()
+        if not silent:
+            return []
         counted = {term.peer for term in commits[-1].contributors}
-        late = (here & set(plan.roster)) - counted - reports.ready.keys() - reports.hurried
+        late = (here & silent) - counted - reports.hurried
         reports.hurried |= late
         return [(peer, plan.stamp) for peer in sorted(late)]
 
@@ -182,6 +185,8 @@ class Reports:
         states, holders = self.states(fragment, round_), self.members.members.keys() - asking
         if not holders or not holders <= states.keys():
             return False
+        if len({states[peer] for peer in holders}) == 1:
+            return False  # As nearly always.
         counts = Counter(states[peer] for peer in holders)
         return 2 * max(counts.values()) <= len(holders)
 

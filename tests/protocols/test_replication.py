@@ -46,7 +46,8 @@ class Sender:
         return m.Append(1, 3, 0, 0, (), self.commit)
 
     def answered(self, answer: m.Appended, peer: PeerId = B) -> list[tuple[int, int]]:
-        return sent(self.to.answered(peer, answer, self.header))
+        lacks = self.to.answered(peer, answer)
+        return sent(self.to.go_on(peer, self.header)) if lacks else []
 
 
 def appends(commands: list[c.Command]) -> list[m.Append]:
@@ -63,7 +64,8 @@ def reading(*, match: int = 3) -> Sender:
     """B reads and has acknowledged so much."""
     sender = Sender()
     sender.to.follow({A, B}, sender.header, UP)
-    sender.to.answered(B, yes(match), sender.header)
+    if sender.to.answered(B, yes(match)):
+        sender.to.go_on(B, sender.header)
     return sender
 
 
