@@ -195,7 +195,7 @@ class Leader:
         for fragment in range(self.members.fragments):
             plan, reports = self.reports.open(fragment)
             if plan is not None and reports is not None:
-                times.append(self._patience(plan, reports))
+                times.append(self._patience(plan, reports, self._alive(plan, reports)))
         # What was due when we looked last could not be decided then: something else must happen.
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
@@ -292,7 +292,7 @@ class Leader:
         gone = set(plan.roster) - live
         if gone:
             return live, f"without {self._names(gone)}"
-        if now < self._patience(plan, reports):
+        if now < self._patience(plan, reports, live):
             return live, ""
         missing = live - reports.ready.keys()
         if missing:
@@ -303,9 +303,8 @@ class Leader:
             return live, ""
         return live - slow, f"no result in time because of {self._names(slow)}"
 
-    def _patience(self, plan: Plan, reports: RoundReports) -> float:
+    def _patience(self, plan: Plan, reports: RoundReports, alive: set[PeerId]) -> float:
         """Until when the latest attempt may stand as it is."""
-        alive = self._alive(plan, reports)
         if alive and reports.everybody_ready(plan):
             return reports.plan_since + self.rules.reduction_timeout_s
         # Only those whom we could still count wait for the others.

@@ -182,11 +182,12 @@ class Reports:
         assert self.members.run is not None
         if round_ >= self.members.run.outer_steps:
             return False  # The ranks are done, and others may have gone with the right state.
-        states, holders = self.states(fragment, round_), self.members.members.keys() - asking
+        states = self.states(fragment, round_)
+        if len(set(states.values())) < 2:
+            return False  # As nearly always.
+        holders = self.members.members.keys() - asking
         if not holders or not holders <= states.keys():
             return False
-        if len({states[peer] for peer in holders}) == 1:
-            return False  # As nearly always.
         counts = Counter(states[peer] for peer in holders)
         return 2 * max(counts.values()) <= len(holders)
 
