@@ -6,7 +6,7 @@ must not send what its disk does not hold (promises.py).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable
 
 from protocols.commands import Command, Send
 from protocols.config import ProtocolConfig
@@ -91,10 +91,9 @@ class Raft:
         self.disk.log_changed(entry.index)
         self._out += self.replication.publish(self._header(), self.up)
 
-    def serve(self, readers: Set[PeerId]) -> None:
+    def serve(self, readers: Iterable[PeerId]) -> None:
         """The leader replicates to exactly these from now on."""
-        if not self.replication.is_read_by(readers):
-            self._out += self.replication.follow(readers, self._header(), self.up)
+        self._out += self.replication.follow(readers, self._header, self.up)
 
     def serve_from(self, peer: PeerId, index: int) -> None:
         """A reader says that it has the log up to `index`."""
@@ -367,8 +366,7 @@ class Raft:
 
     def _appended(self, peer: PeerId, answer: Appended, now: float) -> None:
         if self.role is Role.LEADER and answer.term == self.term:
-            if self.replication.answered(peer, answer):
-                self._out += self.replication.go_on(peer, self._header())
+            self._out += self.replication.answered(peer, answer, self._header)
             if self.commit_index < self.log.last_index:
                 self._commit(now)
 
@@ -384,9 +382,8 @@ class Raft:
         index = held[len(held) // 2] if held else 0
         if index > self.commit_index and self.log.term_at(index) == self.term:
             self.commit_index = index
-            header = self._header()
             for peer in sorted(self.up - self.replication.relayed):
-                self._out += self.replication.beat(peer, header)
+                self._out += self.replication.beat(peer, self._header())
         if self.me not in self.log.voters and not self.reconfiguring:
             self._step_down(now)  # We wrote down that we no longer vote, and it holds.
 

@@ -1,6 +1,6 @@
 """A whole cluster in one thread and virtual time: nodes, lines and faults, all from one seed.
 
-One in 25 of the messages passes through the real encoding. Must NOT judge what happens: checkers do.
+One message in 25 passes through the real encoding. Must NOT judge what happens: checkers do.
 """
 
 import heapq
