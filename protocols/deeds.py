@@ -24,7 +24,11 @@ class Deeds:
 
     def once(self, peer: PeerId, round_: int, *deed: object) -> bool:
         """Is it to be done for this peer? It counts as done now."""
-        return bool(self.anew({peer}, round_, *deed))
+        done = self.by_round.setdefault(round_, {}).setdefault(deed, set())
+        if peer in done:
+            return False
+        done.add(peer)
+        return True
 
     def anew(self, peers: Set[PeerId], round_: int, *deed: object) -> list[PeerId]:
         """Those of the peers for whom this was not done yet: it counts as done now."""

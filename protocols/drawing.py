@@ -7,7 +7,7 @@ Must NOT decide what anybody gets (leasing.py), nor which sample a rank takes: t
 from protocols.commands import Command, Leased
 from protocols.hellos import Identity
 from protocols.membership import Membership
-from protocols.messages import Control, Wants
+from protocols.messages import Wants
 from protocols.rounds import FragmentRounds
 from protocols.samples import Samples, count
 
@@ -34,9 +34,9 @@ class Drawing:
         self._told = left
         return [Leased(left)]
 
-    def wants(self) -> list[Control]:
+    def wants(self) -> Wants | None:
         """For the leader. It knows what we hold, but not what of it we carry from round to round:
         that is no reserve."""
         if not self.ahead or self.anchor is None:
-            return []
-        return [Wants(self.ahead, count(self.anchor.carried))]
+            return None
+        return Wants(self.ahead, count(self.anchor.carried))

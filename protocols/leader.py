@@ -173,13 +173,15 @@ class Leader:
     def hopeless(self, now: float) -> bool:
         """Nobody has the run's state, and nobody will."""
         patience_s = self.rules.silence_timeout_s
-        return self.informed(now) and self.admission.over(now, patience_s=patience_s)
+        return self.admission.over(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Everybody who is here has told us what it knows, or had its time: what looks missing
         in a new term may only not have been said yet."""
+        if now >= self.since + self.rules.election_timeout_s:
+            return True
         here = self.members.members.keys() & (self.raft.up | {self.me})
-        return here <= self.told or now >= self.since + self.rules.election_timeout_s
+        return here <= self.told
 
     def deadline(self) -> float:
         """When `next_entry` may decide something that no report triggers."""
@@ -193,7 +195,7 @@ class Leader:
         for fragment in range(self.members.fragments):
             plan, reports = self.reports.open(fragment)
             if plan is not None and reports is not None:
-                times.append(self._patience(plan, reports))
+                times.append(self._patience(plan, reports, self._alive(plan, reports)))
         # What was due when we looked last could not be decided then: something else must happen.
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
@@ -290,7 +292,7 @@ class Leader:
         gone = set(plan.roster) - live
         if gone:
             return live, f"without {self._names(gone)}"
-        if now < self._patience(plan, reports):
+        if now < self._patience(plan, reports, live):
             return live, ""
         missing = live - reports.ready.keys()
         if missing:
@@ -301,9 +303,8 @@ class Leader:
             return live, ""
         return live - slow, f"no result in time because of {self._names(slow)}"
 
-    def _patience(self, plan: Plan, reports: RoundReports) -> float:
+    def _patience(self, plan: Plan, reports: RoundReports, alive: set[PeerId]) -> float:
         """Until when the latest attempt may stand as it is."""
-        alive = self._alive(plan, reports)
         if alive and reports.everybody_ready(plan):
             return reports.plan_since + self.rules.reduction_timeout_s
         # Only those whom we could still count wait for the others.
@@ -352,9 +353,11 @@ class Leader:
         if self.members.rivals or len(voters) >= VOTERS_MAX:
             return None  # One of two that went on alone decides alone which branch stays.
         for peer in (*self.members.members, *self.members.witnesses):
+            if peer in voters:
+                continue
             lag = raft.log.last_index - raft.replication.match(peer)
             here = peer in raft.up and peer not in self.gone
-            if peer not in voters and peer not in self.broken and lag <= LAG_MAX and here:
+            if peer not in self.broken and lag <= LAG_MAX and here:
                 return e.Voter(peer, votes=True, why="there is a place")
         return None
 

@@ -58,6 +58,8 @@ class Log:
         """At the base, then after each entry."""
         self.reconfigured = 0
         """Index of the last entry that changed the voters, as far as we hold it."""
+        self._forked = 0
+        """And of the last one that opened a fork."""
 
     @property
     def last_index(self) -> int:
@@ -73,7 +75,7 @@ class Log:
 
     def forks_after(self, index: int) -> tuple[int, ...]:
         """Names of the forks that entries after `index` open."""
-        if index >= self.last_index:
+        if index >= self._forked:
             return ()  # As nearly always, and after each event somebody asks.
         later = (entry.body for entry in self.since(index + 1))
         return tuple(body.fork for body in later if isinstance(body, Restore) and body.fork)
@@ -122,6 +124,8 @@ class Log:
         voters = voters_after(self.voters, entry.body)
         if voters != self.voters:
             self.reconfigured = entry.index
+        if _opens_fork(entry):
+            self._forked = entry.index
         self.entries.append(entry)
         self._sizes.append(size)
         self._voters.append(voters)
@@ -144,6 +148,8 @@ class Log:
             ),
             0,
         )
+        forks = (entry.index for entry in reversed(self.entries) if _opens_fork(entry))
+        self._forked = next(forks, 0)
 
     def merge(
         self, entries: Sequence[LogEntry], sender: PeerId, header: Append, *, floor: int
@@ -186,7 +192,7 @@ class Log:
         if self.term_at(index) == term and index <= self.last_index:
             self.compact(index)
             return
-        self.base, self.base_term, self.reconfigured = index, term, 0
+        self.base, self.base_term, self.reconfigured, self._forked = index, term, 0, 0
         self.entries, self._sizes, self._voters = [], [], [voters]
 
     def after(self, index: int) -> Sequence[LogEntry]:
@@ -204,3 +210,7 @@ class Log:
     def since(self, index: int) -> list[LogEntry]:
         """Every entry from `index` on."""
         return self.entries[index - self.base - 1 :]
+
+
+def _opens_fork(entry: LogEntry) -> bool:
+    return isinstance(entry.body, Restore) and bool(entry.body.fork)

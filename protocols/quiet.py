@@ -15,6 +15,7 @@ from protocols.raft import Raft
 if TYPE_CHECKING:
     from protocols.core import PeerCore
 
+NEVER = float("inf")
 BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
 INNER = (
@@ -53,11 +54,16 @@ def is_beat(event: v.Event) -> bool:
 def is_inner(event: v.Event, core: PeerCore, now: float) -> bool:
     """It changes nothing about who is connected or who leads, unless the mark is another one now;
     and nothing about them is due. Whoever may meet another branch tells it when all is quiet."""
-    of_rounds = isinstance(event, INNER) or (
-        isinstance(event, v.MessageReceived) and isinstance(event.message, REPORTS)
-    )
-    due = now >= min(core.deadline, core.links.mend_at)
-    return of_rounds and not due and core.company.forks.out_of_reach
+    if isinstance(event, v.MessageReceived):
+        # Who heard no leader hears it with the first entries that come.
+        found = core.company.leaderless_since == NEVER
+        inner = isinstance(event.message, REPORTS) or (
+            found and isinstance(event.message, m.Append)
+        )
+    else:
+        inner = isinstance(event, INNER)
+    due = now >= core.deadline or now >= core.links.mend_at
+    return inner and not due and core.company.forks.out_of_reach
 
 
 def is_report(event: v.Event, core: PeerCore, now: float) -> bool:

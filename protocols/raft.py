@@ -93,7 +93,7 @@ class Raft:
 
     def serve(self, readers: Iterable[PeerId]) -> None:
         """The leader replicates to exactly these from now on."""
-        self._out += self.replication.follow(readers, self._header(), self.up)
+        self._out += self.replication.follow(readers, self._header, self.up)
 
     def serve_from(self, peer: PeerId, index: int) -> None:
         """A reader says that it has the log up to `index`."""
@@ -366,7 +366,7 @@ class Raft:
 
     def _appended(self, peer: PeerId, answer: Appended, now: float) -> None:
         if self.role is Role.LEADER and answer.term == self.term:
-            self._out += self.replication.answered(peer, answer, self._header())
+            self._out += self.replication.answered(peer, answer, self._header)
             if self.commit_index < self.log.last_index:
                 self._commit(now)
 

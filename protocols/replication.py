@@ -5,7 +5,7 @@ reader back, to a snapshot if what it lacks is not in the log any more. Must NOT
 committed (raft.py).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from protocols.commands import Command, Send
@@ -16,6 +16,8 @@ from protocols.messages import Append, Appended
 from protocols.snapshots import pieces
 from protocols.storage import Snapshot
 
+Header = Callable[[], Append]
+"""Makes what every message of a leader begins with, if there is one to send."""
 WINDOW = 8
 """Messages with entries under way to one reader: a long log must not fill the outbox."""
 
@@ -70,16 +72,18 @@ class Replication:
         """Who of these has our whole log on its disk."""
         return {peer for peer in peers if self.match(peer) == self.log.last_index}
 
-    def follow(self, readers: Iterable[PeerId], header: Append, up: set[PeerId]) -> list[Command]:
+    def follow(self, readers: Iterable[PeerId], header: Header, up: set[PeerId]) -> list[Command]:
         """Exactly these read the log from now on; new ones are asked how far they are."""
         wanted = set(readers) - {self.me}
+        if wanted == self._readers.keys():
+            return []  # As nearly always.
         for peer in self._readers.keys() - wanted:
             del self._readers[peer]
         self.relayed &= wanted
         commands: list[Command] = []
         for peer in sorted(wanted - self._readers.keys()):
             self._readers[peer] = Progress(next=self.log.last_index + 1)
-            commands += self.beat(peer, header) if peer in up else []
+            commands += self.beat(peer, header()) if peer in up else []
         return commands
 
     def begin_from(self, peer: PeerId, index: int, header: Append) -> list[Command]:
@@ -124,7 +128,7 @@ class Replication:
         assert term is not None, "nobody is thought to have more than the leader"
         return [Send(peer, _following(header, previous, term, ()))]
 
-    def answered(self, peer: PeerId, answer: Appended, header: Append) -> list[Command]:
+    def answered(self, peer: PeerId, answer: Appended, header: Header) -> list[Command]:
         """A reader says where its log agrees with ours."""
         progress = self._readers.get(peer)
         if progress is None:
@@ -141,7 +145,9 @@ class Replication:
             if peer in self.relayed:
                 self.relayed.discard(peer)
                 self._strayed.add(peer)
-        return self._send(peer, progress, header) if peer not in self.relayed else []
+        if progress.next > self.log.last_index or peer in self.relayed:
+            return []
+        return self._send(peer, progress, header())
 
     def relay(self, peers: Collection[PeerId], header: Append, up: set[PeerId]) -> list[Command]:
         """Relays bring the log to exactly these from now on."""

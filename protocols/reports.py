@@ -129,8 +129,11 @@ class Reports:
         commits = self.members.commits.get(fragment)
         if plan is None or reports is None or not reports.ready or not commits:
             return []  # In a first round all are new.
+        silent = set(plan.roster) - reports.ready.keys()
+        if not silent:
+            return []
         counted = {term.peer for term in commits[-1].contributors}
-        late = (here & set(plan.roster)) - counted - reports.ready.keys() - reports.hurried
+        late = (here & silent) - counted - reports.hurried
         reports.hurried |= late
         return [(peer, plan.stamp) for peer in sorted(late)]
 
@@ -179,7 +182,10 @@ class Reports:
         assert self.members.run is not None
         if round_ >= self.members.run.outer_steps:
             return False  # The ranks are done, and others may have gone with the right state.
-        states, holders = self.states(fragment, round_), self.members.members.keys() - asking
+        states = self.states(fragment, round_)
+        if len(set(states.values())) < 2:
+            return False  # As nearly always.
+        holders = self.members.members.keys() - asking
         if not holders or not holders <= states.keys():
             return False
         counts = Counter(states[peer] for peer in holders)

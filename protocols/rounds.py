@@ -311,6 +311,8 @@ class FragmentRounds:
         return commands
 
     def _share(self, plan: Plan, connected: Set[PeerId]) -> list[Command]:
+        if plan.stamp not in self.held.results:
+            return []
         receivers = connected & self.members.receivers.keys()
         return [
             SendResult(peer, plan.stamp, part, result.contributors, result.digest)

@@ -229,7 +229,9 @@ class Standing:
         if is_member:
             able = self.trainers.able and not needed
             reports[Able] = Able() if able else Unable(self.trainers.why_not)
-            reports.update((Wants, wants) for wants in self.drawing.wants())
+            wants = self.drawing.wants()
+            if wants is not None:
+                reports[Wants] = wants
         if self.accepted and self.catchup.asking and not self.leaving:
             asking, against = self.catchup.asking, self._against
             reports[Join] = Join(me.name, me.incarnation, me.address, asking, against)

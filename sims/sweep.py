@@ -43,6 +43,8 @@ PLAIN = 0.5
 """How often ranks train one fragment, and wait for each result."""
 PEERS = (3, 9)
 """At the start of a seed, at least and at most."""
+GARBAGE = 10_000
+"""New objects between two collections: a seed makes hundreds of thousands that go by themselves."""
 Job = TypeVar("Job")
 
 
@@ -193,6 +195,7 @@ def in_turn(
 ) -> Iterator[SeedResult]:
     """The results in the order of the jobs. `play_job` has a name at the top of its module."""
     gc.freeze()  # What was imported stays: no collection in a seed shall look at it again.
+    gc.set_threshold(GARBAGE)
     if processes == 1:
         yield from map(play_job, jobs)
         return

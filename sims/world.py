@@ -1,6 +1,6 @@
 """A whole cluster in one thread and virtual time: nodes, lines and faults, all from one seed.
 
-A tenth of the messages pass through the real encoding. Must NOT judge what happens: checkers do.
+One message in 25 passes through the real encoding. Must NOT judge what happens: checkers do.
 """
 
 import heapq
@@ -386,10 +386,10 @@ class World:
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """For whoever compares two runs, or wants to know it exactly."""
-        if self.log is not None:
-            who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
-            lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
-            self.log.writelines(lines)
+        assert self.log is not None
+        who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
+        lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
+        self.log.writelines(lines)
 
     def who_listens(self, address: str) -> Node:
         """The newest life of the peer that has this address."""

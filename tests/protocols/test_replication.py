@@ -41,7 +41,6 @@ class Sender:
         for body in bodies:
             self.log.append(body, term=term)
 
-    @property
     def header(self) -> m.Append:
         return m.Append(1, 3, 0, 0, (), self.commit)
 
@@ -89,7 +88,7 @@ def test_who_has_everything_may_be_the_heir() -> None:
 def test_who_is_not_connected_is_asked_when_it_is() -> None:
     sender = Sender()
     assert sender.to.follow({B}, sender.header, set()) == []
-    assert sent(sender.to.beat(B, sender.header)) == [(3, 0)]
+    assert sent(sender.to.beat(B, sender.header())) == [(3, 0)]
 
 
 def test_a_reader_with_another_log_is_gone_back_with_until_it_matches() -> None:
@@ -115,10 +114,10 @@ def test_nobody_matches_further_than_our_log_goes() -> None:
 
 def test_a_reader_says_itself_where_to_begin() -> None:
     sender = Sender()
-    assert sender.to.begin_from(B, 0, sender.header) == [], "it does not read"
+    assert sender.to.begin_from(B, 0, sender.header()) == [], "it does not read"
     sender.to.follow({B}, sender.header, UP)
-    assert sent(sender.to.begin_from(B, 0, sender.header)) == [(0, 3)]
-    assert sent(sender.to.begin_from(B, 99, sender.header)) == []
+    assert sent(sender.to.begin_from(B, 0, sender.header())) == [(0, 3)]
+    assert sent(sender.to.begin_from(B, 99, sender.header())) == []
 
 
 # Sending --------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ def test_entries_go_out_as_they_come_up_to_a_window() -> None:
     sender = reading()
     for number in range(WINDOW + 2):
         sender.grow(note(str(number)))
-        said = sent(sender.to.publish(sender.header, UP))
+        said = sent(sender.to.publish(sender.header(), UP))
         assert said == ([(3 + number, 1)] if number < WINDOW else [])
     assert sender.answered(yes(4)) == [(3 + WINDOW, 2)], "the rest, in one message"
 
@@ -137,18 +136,18 @@ def test_while_it_is_not_known_what_a_reader_has_one_message_is_under_way() -> N
     sender = Sender()
     sender.to.follow({B}, sender.header, UP)
     sender.grow(note("four"))
-    assert sent(sender.to.publish(sender.header, UP)) == [(3, 1)]
+    assert sent(sender.to.publish(sender.header(), UP)) == [(3, 1)]
     sender.grow(note("five"))
-    assert sent(sender.to.publish(sender.header, UP)) == []
+    assert sent(sender.to.publish(sender.header(), UP)) == []
     assert sender.answered(yes(4)) == [(4, 1)]
 
 
 def test_what_was_under_way_on_a_connection_that_ended_is_sent_again() -> None:
     sender = reading()
     sender.grow(note("four"))
-    sender.to.publish(sender.header, UP)
+    sender.to.publish(sender.header(), UP)
     sender.to.restart(B)
-    assert sent(sender.to.beat(B, sender.header)) == [(3, 0)]
+    assert sent(sender.to.beat(B, sender.header())) == [(3, 0)]
     assert sender.answered(yes(3)) == [(3, 1)]
 
 
@@ -156,7 +155,7 @@ def test_only_readers_that_are_connected_get_anything() -> None:
     sender = reading()
     sender.to.follow({B, C}, sender.header, UP)
     sender.grow(note("four"))
-    said = sender.to.publish(sender.header, {C})
+    said = sender.to.publish(sender.header(), {C})
     assert {command.peer for command in said if isinstance(command, c.Send)} == {C}
     assert sender.to.follow({C}, sender.header, UP) == []
     assert sender.to.answered(B, yes(3), sender.header) == [], "it reads no more"
@@ -200,17 +199,17 @@ def test_who_has_just_what_the_snapshot_covers_needs_no_snapshot() -> None:
     sender = reading(match=2)
     sender.log.compact(2)
     sender.to.snapshot = Snapshot(2, 1, b"image")
-    assert sent(sender.to.begin_from(B, 2, sender.header)) == [(2, 1)]
+    assert sent(sender.to.begin_from(B, 2, sender.header())) == [(2, 1)]
 
 
 def test_a_heartbeat_asks_before_it_sends_a_snapshot() -> None:
     """Else all whom relays serve would get one, whenever the leader's log becomes one: it has not
     heard yet how far they are."""
     sender = reading(match=1)
-    sender.to.relay([B], sender.header, UP)
+    sender.to.relay([B], sender.header(), UP)
     sender.log.compact(2)
     sender.to.snapshot = Snapshot(2, 1, b"image")
-    assert sent(sender.to.beat(B, sender.header)) == [(2, 0)]
+    assert sent(sender.to.beat(B, sender.header())) == [(2, 0)]
     said = sender.to.answered(B, no(1), sender.header)
     assert [type(x.message) for x in said if isinstance(x, c.Send)] == [m.Install]
 
