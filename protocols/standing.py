@@ -230,7 +230,8 @@ class Standing:
             able = self.trainers.able and not needed
             reports[Able] = Able() if able else Unable(self.trainers.why_not)
             reports.update((Wants, wants) for wants in self.drawing.wants())
-        if self.accepted and self.catchup.asking and not self.leaving:
+        out = self.leaving and me.peer not in self.members.readers
+        if self.accepted and self.catchup.asking and not out:
             asking, against = self.catchup.asking, self._against
             reports[Join] = Join(me.name, me.incarnation, me.address, asking, against)
         if self.kept is not None and self.accepted:

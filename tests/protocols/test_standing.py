@@ -389,9 +389,12 @@ def test_leaving_is_said_again_if_it_may_have_been_lost() -> None:
     assert m.Leave("a person asked") in told(scene)
 
 
-def test_who_leaves_does_not_ask_for_a_state_any_more() -> None:
-    """Seed 300147: cut, left, and cut again for ever."""
+def test_who_leaves_says_what_it_lacks_until_it_is_out() -> None:
+    """Seed 300147: cut, left, and cut again for ever. Seed 3100557: nobody had the state, and the
+    run did not go back, for one that was on its way out had not said that it has none either."""
     scene = follower(B, C)
     scene.on(v.LeaveRequested("a person asked"))
     diverge(scene)
+    assert join(B, "diverged") in told(scene)
+    scene.reads(e.Left(B, "a person asked"))
     assert [x for x in told(scene) if isinstance(x, m.Join)] == []
