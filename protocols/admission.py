@@ -148,10 +148,17 @@ class Admission:
         receivers = self.members.receivers.keys()
         if not receivers or not receivers <= self.joins.keys() | self.accused.keys():
             return False
+        if any(map(self._makes_a_step, receivers - self.joins.keys())):
+            return False  # Accused or not: of a new round nobody has had time to say anything.
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
         if self.members.is_over and all(states):
             return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
         return all(self._donor(peer, self._versions()) is None for peer in receivers)
+
+    def _makes_a_step(self, peer: PeerId) -> bool:
+        """What it reported last is believed, and not of the last committed round."""
+        said = self.reports.newest_of(peer)
+        return any(v.state_digest and v.round < self.members.cut_round(v.fragment) for v in said)
 
     def _next_witness(self) -> e.Entry | None:
         for peer, word in list(self.witnesses.items()):

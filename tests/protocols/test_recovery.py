@@ -9,6 +9,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.admission import Admission
 from protocols.ids import Version, digest_text
 from protocols.membership import Membership
 from protocols.recovery import best, usable
@@ -20,8 +21,10 @@ from tests.protocols.scenes import (
     START,
     A,
     B,
+    C,
     contributor,
     info,
+    join,
     log_of,
     members_of,
     run,
@@ -181,3 +184,19 @@ def test_who_had_applied_it_after_all_takes_the_state_of_the_others() -> None:
     room.wait(5.0)
     assert room.peers["a"].rounds[0].version == 1
     assert len(room.digests("a", "c", "d", "e")) == 1
+
+
+def test_donors_that_are_accused_have_time_to_report_a_new_round() -> None:
+    """Seed 3100902: all had been accused once when a round was committed. They were just making the
+    step, the run went back behind it, and everybody's work since was thrown away."""
+    members = agreed()
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    for donor in (A, B):
+        reports.has(donor, m.Have(members.lineage, 0, 2, state_digest(2)))
+        admission.join(C, join(C, "a wrong state", against=donor), 0.0)
+    admission.kept[B] = m.Kept(members.lineage, state(1), 10, 100)
+    assert admission.restore(0.0, patience_s=0.0) is None
+    for peer in (A, B):
+        admission.join(peer, join(peer, "results of missed rounds are gone"), 0.0)
+    assert admission.restore(0.0, patience_s=0.0) is not None, "they say themselves that they lack"
