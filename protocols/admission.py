@@ -40,6 +40,8 @@ class Admission:
     """Donors whose state was not what they had reported, and who says so."""
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
     """Who wants to vote, and nothing else."""
+    going: set[PeerId] = field(default_factory=set[PeerId])
+    """Who wants to leave: it says what it lacks, and gets nothing."""
     hopeless_since: float = NEVER
     """Since when nobody can give a state, or say whose is right."""
 
@@ -67,6 +69,7 @@ class Admission:
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
         self.accused.pop(peer, None)
+        self.going.discard(peer)
         tables = (self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses)
         for table in tables:
             table.pop(peer, None)
@@ -74,6 +77,7 @@ class Admission:
     def struck(self, peer: PeerId) -> None:
         """It is out. Nobody makes another state after the last one: of that, those who are still
         in decide, or whoever waits for the one that the others took along waits for ever."""
+        self.gone(peer)
         if self.members.is_over:
             self.reports.forget_states(peer)
 
@@ -87,18 +91,24 @@ class Admission:
         return min((end for end in ends if end > 0), default=NEVER)
 
     def needs(self, peer: PeerId, *, patient: bool) -> bool:
-        """It holds a committed state that we still lack, or may do so; a witness lacks none."""
+        """It holds a committed state that we still lack, or may do so; a witness lacks none.
+
+        What joiners hold is no help before they are members, nor what we hold as one of them:
+        nobody is given it.
+        """
         if self.me not in self.members.receivers:
             return False
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
         if peer in self.members.joiners and not all(peer in reported for reported in states):
             return False  # It got a part of the state and no more: nobody can go on from that.
         for reported in states:
-            if self.me in reported:
+            givers = reported.keys() & self.members.members.keys()
+            if self.me in givers:
                 continue
-            # Nobody has said yet that it made the last step, or that it holds what a new term began
-            # with: it may be this one.
-            if peer in reported or (patient and not reported and peer in self.members.members):
+            # Nobody who could give it has said yet that it made the last step, or that it holds
+            # what a new term began with: it may be this one.
+            maybe = patient and not givers and peer in self.members.members
+            if peer in reported or maybe:
                 return True
         return False
 
@@ -140,10 +150,17 @@ class Admission:
         receivers = self.members.receivers.keys()
         if not receivers or not receivers <= self.joins.keys() | self.accused.keys():
             return False
+        if any(map(self._makes_a_step, receivers - self.joins.keys())):
+            return False  # Accused or not: of a new round nobody has had time to say anything.
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
         if self.members.is_over and all(states):
             return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
         return all(self._donor(peer, self._versions()) is None for peer in receivers)
+
+    def _makes_a_step(self, peer: PeerId) -> bool:
+        """What it reported last is believed, and not of the last committed round."""
+        said = self.reports.newest_of(peer)
+        return any(v.state_digest and v.round < self.members.cut_round(v.fragment) for v in said)
 
     def _next_witness(self) -> e.Entry | None:
         for peer, word in list(self.witnesses.items()):
@@ -171,7 +188,7 @@ class Admission:
             return None  # A copy would give a majority to any one of those who differ.
         versions = self._versions()
         for peer, join in list(self.joins.items()):
-            donor = self._donor(peer, versions)
+            donor = self._donor(peer, versions) if peer not in self.going else None
             if donor is None or now < self._admitted_at(peer):
                 continue  # Nobody reported the newest state yet; the next Have asks again.
             if not has_room(self.members, peer):

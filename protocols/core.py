@@ -345,7 +345,7 @@ class PeerCore:
         """A leader that wants to leave hands over first; nobody else could write it down."""
         if not self.standing.leaving or self.finished:
             return False
-        if self.office is not None and self.office.head.receivers.keys() <= {self.me.peer}:
+        if self.office is not None and self.office.is_last:
             self._stop(ending.when_out(self.standing, finished=False))
             return True
         going = self.office.leader.gone if self.office is not None else ()

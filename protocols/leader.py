@@ -131,8 +131,12 @@ class Leader:
         return ""
 
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
-        """The peer is gone, or about to go; whatever it asked for is void."""
-        self.admission.gone(peer)
+        """The peer is gone, or about to go. Who only wants to go may be needed yet: then the leader
+        must know what it holds, or that it lacks a state like all others."""
+        if left and peer in self.members.readers:
+            self.admission.going.add(peer)
+        else:
+            self.admission.gone(peer)
         self.closing.forget(peer)
         self.able.discard(peer)
         self.told.discard(peer)
@@ -150,6 +154,7 @@ class Leader:
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
         self.leasing.wants.pop(peer, None)
+        self.admission.going.discard(peer)
         self.reports.forget(peer)
         self.closing.forget(peer)
 
@@ -166,7 +171,8 @@ class Leader:
             # Nor is anybody a member yet who holds what the run has only just gone back to.
             waits = struck or (self.members.restored is not None and not self.members.views)
             patience_s = self.rules.silence_timeout_s if waits else 0.0
-            body = body or self.admission.restore(now, patience_s=patience_s)
+            if body is None and (body := self.admission.restore(now, patience_s=patience_s)):
+                self.leaves_since.clear()  # They have to say anew what they hold.
         body = body or self.admission.next_entry(now) or self._next_voter()
         return body or self.leasing.next_entry(self.members)
 

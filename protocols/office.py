@@ -113,6 +113,13 @@ class Office:
             raise wrong[0]
         return found
 
+    @property
+    def is_last(self) -> bool:
+        """Nobody else is in, or asks to come in; and who was let go can read that."""
+        others = self.head.receivers.keys() | self.leader.admission.joins.keys()
+        all_holds = self._raft.commit_index == self._raft.log.last_index
+        return all_holds and others <= {self._raft.me}
+
     def orders(self, now: float) -> list[Command]:
         """What single peers have to do, beyond what the log says."""
         if not self._raft.settled:

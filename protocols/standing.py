@@ -90,6 +90,8 @@ class Standing:
                 self._to_adopt = ()
                 self.ask_cut("restarted", now)
             return []
+        self._adopting.clear()  # What we were to take from our checkpoint comes from the donor.
+        self._to_adopt = ()
         return self.catchup.granted(index, cut, deadline)
 
     def no_state(self, donor: PeerId, index: int, now: float) -> None:
@@ -232,7 +234,8 @@ class Standing:
             wants = self.drawing.wants()
             if wants is not None:
                 reports[Wants] = wants
-        if self.accepted and self.catchup.asking and not self.leaving:
+        out = self.leaving and me.peer not in self.members.readers
+        if self.accepted and self.catchup.asking and not out:
             asking, against = self.catchup.asking, self._against
             reports[Join] = Join(me.name, me.incarnation, me.address, asking, against)
         if self.kept is not None and self.accepted:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sims.world import World
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
-ENCODED = 0.04
+ENCODED = 0.1
 """So many of the messages pass through the real encoding."""
 PAYLOADS = (v.SliceReceived, v.ResultReceived, v.StepReceived)
 
@@ -144,10 +144,8 @@ class Node:
         if any(isinstance(command, c.Discard) for command in commands):
             return
         if isinstance(event, v.SliceReceived):
-            stamp = event.stamp
-            whose = event.contributor.peer
-            key = (stamp.fragment, stamp.round, stamp.view, event.part, whose)
-            self.store.slices[key] = value
+            stamp, whose = event.stamp, event.contributor.peer
+            self.store.slices[stamp.fragment, stamp.round, stamp.view, event.part, whose] = value
         elif isinstance(event, v.ResultReceived):
             self.store.results[event.stamp, event.part] = value
 
@@ -263,11 +261,10 @@ class Node:
 
     def _adopt_kept(self, fragment: int, round_: int) -> None:
         kept = self.disk.kept
-        if kept is None or kept.versions[fragment].round != round_:
-            self.give(v.KeptAdopted(fragment, round_, ""))
-            return
-        digest = self._at(fragment, round_, self.disk.outers[fragment])
-        self.corrupt.pop(fragment, None)
+        digest = ""
+        if kept is not None and kept.versions[fragment].round == round_:
+            digest = self._at(fragment, round_, self.disk.outers[fragment])
+            self.corrupt.pop(fragment, None)
         self.give(v.KeptAdopted(fragment, round_, digest))
 
     def found(self, outers: Sequence[Value]) -> tuple[str, ...]:

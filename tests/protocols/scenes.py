@@ -321,3 +321,11 @@ def result_digest(terms: Sequence[Contributor], parts: int) -> str:
     """As every holder computes it."""
     lines = [f"{t.peer} {t.tokens} {t.steps} {t.manifest}" for t in terms]
     return digest_text("\n".join([*lines, *(part_digest(part) for part in range(parts))]))
+
+
+DULL = (m.Heartbeat, m.Have, m.Appended, m.Told)
+
+
+def told(scene: Follower) -> list[m.Control]:
+    """What A hears of it, in the last answer."""
+    return [x.message for x in scene.all(c.Send) if x.peer == A and not isinstance(x.message, DULL)]

@@ -8,8 +8,13 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.admission import Admission
+from protocols.closing import Closing
 from protocols.core import PeerCore
-from protocols.ids import TensorSpec
+from protocols.ids import PeerId, TensorSpec, Version
+from protocols.leader import Leader
+from protocols.raft import Raft
+from protocols.reports import Reports
 from protocols.snapshots import pieces
 from protocols.storage import Snapshot
 from protocols.wire import encode_image
@@ -23,11 +28,13 @@ from tests.protocols.scenes import (
     B,
     C,
     Follower,
+    caught_up,
     commit,
     contributor,
     follower,
     identity,
     info,
+    join,
     log_of,
     members_of,
     result_digest,
@@ -166,3 +173,92 @@ def test_a_run_that_no_message_can_carry_does_not_begin() -> None:
     said = core.handle(v.Bootstrap(replace(run(), layout=layout), (START,)), 0.0)
     assert isinstance(said[-1], c.Stop)
     assert "fit into a message" in said[-1].why
+
+
+# Who is needed yet -----------------------------------------------------------------------------
+
+NOW = 20.0
+"""Everybody had its time to speak."""
+FOUNDED = (run(), e.Member(info(A)))
+
+
+def cut(peer: PeerId, slot: int) -> e.Cut:
+    return e.Cut(info(peer, slot), A, (Version(0, 0, START),))
+
+
+def leads(*bodies: e.Entry) -> Leader:
+    """A leads, and knows nothing but the log."""
+    members = members_of(log_of(*bodies))
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    return Leader(A, members, RULES, reports, admission, Raft(A), Closing(A, members))
+
+
+def has(leader: Leader, peer: PeerId) -> None:
+    leader.take(peer, m.Have(leader.members.lineage, 0, 0, START), NOW)
+
+
+def asks(leader: Leader, peer: PeerId) -> None:
+    leader.take(peer, join(peer, "restarted", incarnation=2), NOW)
+
+
+def decide(leader: Leader, now: float) -> e.Entry | None:
+    """The next entry, which holds at once."""
+    body = leader.next_entry(now)
+    if body is not None:
+        members = leader.members
+        members.apply(e.LogEntry(members.index + 1, 1, body))
+        if isinstance(body, e.Restore):
+            leader.reports.clear()
+    return body
+
+
+def test_what_joiners_hold_keeps_nobody() -> None:
+    """Seeds 3100237, 3100468: the only member went while those who had its state were joiners."""
+    again = e.Cut(info(A, incarnation=2), B, (Version(0, 0, START),))
+    leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)), cut(C, 2), again)
+    needs = leader.admission.needs
+    has(leader, C)
+    assert needs(B, patient=True), "it has not said what it holds, and C is not in yet"
+    has(leader, A)
+    has(leader, B)
+    assert needs(B, patient=False), "nor is A, which could not give it to anybody"
+    leader.members.apply(e.LogEntry(leader.members.index + 1, 1, e.Member(info(A, incarnation=2))))
+    assert not needs(B, patient=False)
+
+
+def test_a_joiner_that_holds_the_only_state_gets_in_before_it_goes() -> None:
+    """Seed 3100143: it was not let go, and nobody was given its state, for it was no member."""
+    leader = leads(*FOUNDED, cut(B, 1))
+    asks(leader, A)
+    has(leader, B)
+    leader.take(B, caught_up(B, leader.members.index), NOW)
+    leader.take(B, m.Leave("a person asked"), NOW)
+    assert decide(leader, NOW) == e.Member(info(B, 1))
+    given = decide(leader, NOW)
+    assert isinstance(given, e.Cut)
+    assert (given.info.peer, given.donor) == (A, B)
+
+
+def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back() -> None:
+    """Seeds 3100507, 3100557: all others asked, and it was kept for what it did not have."""
+    leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
+    asks(leader, A)
+    asks(leader, B)
+    state = (Version(0, 0, START),)
+    leader.admission.kept[B] = m.Kept(leader.members.lineage, state, 0, 0)
+    leader.take(B, m.Leave("a person asked"), NOW)
+    assert isinstance(decide(leader, NOW), e.Restore)
+    late = NOW + RULES.transfer_timeout_s
+    assert decide(leader, late) is None, "it has all its time again to say what it holds now"
+    assert decide(leader, late + RULES.transfer_timeout_s) == e.Left(B, "a person asked")
+
+
+def test_who_goes_is_given_nothing_unless_it_comes_back() -> None:
+    leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
+    has(leader, A)
+    leader.admission.going.add(B)
+    asks(leader, B)
+    assert leader.admission.next_entry(NOW) is None
+    leader.restarted(B)
+    assert isinstance(leader.admission.next_entry(NOW), e.Cut)

@@ -8,7 +8,7 @@ from protocols.ids import Version
 from protocols.waiting import describe
 from tests.protocols.led import Led, a_rests, leading, say
 from tests.protocols.room import RULES, Room, is_message
-from tests.protocols.scenes import B, C, D, join, state_digest
+from tests.protocols.scenes import B, C, D, info, join, state_digest
 
 
 def test_a_leader_that_dies_in_a_round_is_replaced_and_the_round_is_made_without_it() -> None:
@@ -252,3 +252,16 @@ def test_nobody_is_hurried_who_is_ready_or_whom_nobody_waits_for() -> None:
     first = leading(B, C, D)
     say(first, "ready", B)
     assert first.sent(m.Hurry) == [], "in the first round all are new, and began together"
+
+
+def test_a_leader_that_wants_to_go_waits_for_who_asks_to_come_in() -> None:
+    """Seed 3100167: the last voter went, and who asked, and who was just let go, waited for it."""
+    office = leading().core.office
+    assert office is not None
+    assert office.is_last
+    office.leader.admission.joins[C] = join(C)
+    assert not office.is_last
+    office.leader.admission.joins.clear()
+    assert office.is_last
+    office.append(e.Witness(info(C)))
+    assert not office.is_last, "nobody has read that yet"

@@ -9,6 +9,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.admission import Admission
 from protocols.ids import Version, digest_text
 from protocols.membership import Membership
 from protocols.recovery import best, usable
@@ -20,12 +21,18 @@ from tests.protocols.scenes import (
     START,
     A,
     B,
+    C,
+    Follower,
+    commit,
     contributor,
+    follower,
     info,
+    join,
     log_of,
     members_of,
     run,
     state_digest,
+    told,
     view,
 )
 
@@ -181,3 +188,110 @@ def test_who_had_applied_it_after_all_takes_the_state_of_the_others() -> None:
     room.wait(5.0)
     assert room.peers["a"].rounds[0].version == 1
     assert len(room.digests("a", "c", "d", "e")) == 1
+
+
+def test_donors_that_are_accused_have_time_to_report_a_new_round() -> None:
+    """Seed 3100902: all had been accused once when a round was committed. They were just making the
+    step, the run went back behind it, and everybody's work since was thrown away."""
+    members = agreed()
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    for donor in (A, B):
+        reports.has(donor, m.Have(members.lineage, 0, 2, state_digest(2)))
+        admission.join(C, join(C, "a wrong state", against=donor), 0.0)
+    admission.kept[B] = m.Kept(members.lineage, state(1), 10, 100)
+    assert admission.restore(0.0, patience_s=0.0) is None
+    for peer in (A, B):
+        admission.join(peer, join(peer, "results of missed rounds are gone"), 0.0)
+    assert admission.restore(0.0, patience_s=0.0) is not None, "they say themselves that they lack"
+
+
+# What a peer does when the run goes back ------------------------------------------------------
+
+
+def restarted(*, round_: int = 1, digest: str = "") -> Follower:
+    """B is in its second life, with a checkpoint on its disk; round 2 is committed."""
+    life = follower(B)
+    for n in (1, 2):
+        life.reads(commit(life, n, A, B))
+    versions = (Version(0, round_, digest or state_digest(round_)),)
+    kept = m.Kept(life.core.members.lineage, versions, 10, 200)
+    scene = Follower(B, incarnation=2, kept=kept)
+    scene.meets(A)
+    scene.reads(*(entry.body for entry in life.log.entries))
+    scene.on(v.RunAccepted(RULES))
+    return scene
+
+
+def goes_back(scene: Follower, round_: int = 1) -> int:
+    versions = (Version(0, round_, state_digest(round_)),)
+    scene.reads(e.Restore(scene.core.members.lineage, versions, 10, 200, (), 0, False, salt=1))
+    return scene.log.last_index
+
+
+def test_who_asks_for_a_state_says_what_it_kept() -> None:
+    scene = restarted()
+    assert told(scene) == [join(B, "restarted", incarnation=2), scene.core.standing.kept]
+
+
+def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
+    scene = restarted()
+    index = goes_back(scene)
+    assert scene.one(c.AdoptKept) == c.AdoptKept(0, 1)
+    assert [x for x in told(scene) if isinstance(x, m.CaughtUp | m.Join)] == [], "not before"
+    scene.on(v.KeptAdopted(0, 1, state_digest(1)))
+    assert scene.caught_up(index) in told(scene)
+    assert (scene.core.rounds[0].version, scene.core.rounds[0].state_digest) == (1, state_digest(1))
+    scene.reads(e.Member(info(B, 1, incarnation=2)))
+    assert scene.core.standing.is_member
+
+
+def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_life() -> None:
+    """Stepwise seed 4006: it waited as a member that it was not."""
+    scene = restarted()
+    goes_back(scene)
+    again = e.Cut(info(B, 1), A, (Version(0, 1, state_digest(1)),))
+    scene.reads(again, e.Member(info(B, 1)))
+    assert join(B, "restarted", incarnation=2) in told(scene)
+    assert scene.on(v.KeptAdopted(0, 1, state_digest(1))) == []
+
+
+def test_a_cut_that_comes_before_the_checkpoint_is_read_is_what_counts() -> None:
+    """Seed 3650069: it had all of its state, and waited for its checkpoint with being a member."""
+    scene = restarted()
+    goes_back(scene)
+    scene.reads(e.Cut(info(B, 1, incarnation=2), A, (Version(0, 1, state_digest(1)),)))
+    index = scene.core.members.index
+    scene.on(v.StateReceived(A, index, 0, 1, state_digest(1)))
+    assert scene.caught_up(index) in told(scene)
+
+
+def test_who_keeps_something_else_asks_for_a_cut_again() -> None:
+    scene = restarted(round_=2)
+    goes_back(scene)
+    assert scene.all(c.AdoptKept) == []
+    assert join(B, "the run went back to a checkpoint", incarnation=2) in told(scene)
+
+
+@pytest.mark.parametrize("found", ["", digest_text("rot")])
+def test_a_damaged_checkpoint_is_said_to_be_one_and_never_offered_again(found: str) -> None:
+    # Fails while Standing reports CaughtUp, though it asks for a state (`catchup.needed`).
+    scene = restarted()
+    goes_back(scene)
+    scene.on(v.KeptAdopted(0, 1, found))
+    none = m.Kept(scene.core.members.lineage, (), 0, 0)
+    assert told(scene) == [join(B, "our checkpoint is damaged", incarnation=2), none]
+    assert scene.core.rounds[0].version == -1
+
+
+def test_a_member_goes_back_with_all_others() -> None:
+    """Its state is of a lineage that is void."""
+    scene = follower(B)
+    for n in (1, 2):
+        scene.reads(commit(scene, n, A, B))
+    goes_back(scene)
+    assert join(B, "the run went back to a checkpoint") in told(scene)
+    assert scene.core.rounds[0].version == -1
+    scene.gets_cut(1)
+    scene.gets_state(1)
+    assert scene.core.rounds[0].version == 1

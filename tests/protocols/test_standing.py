@@ -20,10 +20,9 @@ from tests.protocols.scenes import (
     info,
     join,
     state_digest,
+    told,
     view,
 )
-
-DULL = (m.Heartbeat, m.Have, m.Appended, m.Told)
 
 
 def joining() -> Follower:
@@ -31,11 +30,6 @@ def joining() -> Follower:
     scene = Follower(B)
     scene.begins()
     return scene
-
-
-def told(scene: Follower) -> list[m.Control]:
-    """What A hears of it, in the last answer."""
-    return [x.message for x in scene.all(c.Send) if x.peer == A and not isinstance(x.message, DULL)]
 
 
 # Joining --------------------------------------------------------------------------------------
@@ -163,87 +157,6 @@ def test_a_restarted_peer_takes_no_part_in_what_its_earlier_life_did() -> None:
     assert told(scene) == [join(B, "restarted", incarnation=2)]
     scene.reads(e.Lost(B, "restarted"))
     assert told(scene) == []
-
-
-# Checkpoints ----------------------------------------------------------------------------------
-
-
-def restarted(*, round_: int = 1, digest: str = "") -> Follower:
-    """B is in its second life, with a checkpoint on its disk; round 2 is committed."""
-    life = follower(B)
-    for n in (1, 2):
-        life.reads(commit(life, n, A, B))
-    versions = (Version(0, round_, digest or state_digest(round_)),)
-    kept = m.Kept(life.core.members.lineage, versions, 10, 200)
-    scene = Follower(B, incarnation=2, kept=kept)
-    scene.meets(A)
-    scene.reads(*(entry.body for entry in life.log.entries))
-    scene.on(v.RunAccepted(RULES))
-    return scene
-
-
-def goes_back(scene: Follower, round_: int = 1) -> int:
-    versions = (Version(0, round_, state_digest(round_)),)
-    scene.reads(e.Restore(scene.core.members.lineage, versions, 10, 200, (), 0, False, salt=1))
-    return scene.log.last_index
-
-
-def test_who_asks_for_a_state_says_what_it_kept() -> None:
-    scene = restarted()
-    assert told(scene) == [join(B, "restarted", incarnation=2), scene.core.standing.kept]
-
-
-def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
-    scene = restarted()
-    index = goes_back(scene)
-    assert scene.one(c.AdoptKept) == c.AdoptKept(0, 1)
-    assert [x for x in told(scene) if isinstance(x, m.CaughtUp | m.Join)] == [], "not before"
-    scene.on(v.KeptAdopted(0, 1, state_digest(1)))
-    assert scene.caught_up(index) in told(scene)
-    assert (scene.core.rounds[0].version, scene.core.rounds[0].state_digest) == (1, state_digest(1))
-    scene.reads(e.Member(info(B, 1, incarnation=2)))
-    assert scene.core.standing.is_member
-
-
-def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_life() -> None:
-    """Stepwise seed 4006: it waited as a member that it was not."""
-    scene = restarted()
-    goes_back(scene)
-    again = e.Cut(info(B, 1), A, (Version(0, 1, state_digest(1)),))
-    scene.reads(again, e.Member(info(B, 1)))
-    assert join(B, "restarted", incarnation=2) in told(scene)
-    assert scene.on(v.KeptAdopted(0, 1, state_digest(1))) == []
-
-
-def test_who_keeps_something_else_asks_for_a_cut_again() -> None:
-    scene = restarted(round_=2)
-    goes_back(scene)
-    assert scene.all(c.AdoptKept) == []
-    assert join(B, "the run went back to a checkpoint", incarnation=2) in told(scene)
-
-
-@pytest.mark.parametrize("found", ["", digest_text("rot")])
-def test_a_damaged_checkpoint_is_said_to_be_one_and_never_offered_again(found: str) -> None:
-    # Fails while Standing reports CaughtUp, though it asks for a state (`catchup.needed`).
-    scene = restarted()
-    goes_back(scene)
-    scene.on(v.KeptAdopted(0, 1, found))
-    none = m.Kept(scene.core.members.lineage, (), 0, 0)
-    assert told(scene) == [join(B, "our checkpoint is damaged", incarnation=2), none]
-    assert scene.core.rounds[0].version == -1
-
-
-def test_a_member_goes_back_with_all_others() -> None:
-    """Its state is of a lineage that is void."""
-    scene = follower(B)
-    for n in (1, 2):
-        scene.reads(commit(scene, n, A, B))
-    goes_back(scene)
-    assert join(B, "the run went back to a checkpoint") in told(scene)
-    assert scene.core.rounds[0].version == -1
-    scene.gets_cut(1)
-    scene.gets_state(1)
-    assert scene.core.rounds[0].version == 1
 
 
 # Being able -----------------------------------------------------------------------------------
@@ -389,9 +302,12 @@ def test_leaving_is_said_again_if_it_may_have_been_lost() -> None:
     assert m.Leave("a person asked") in told(scene)
 
 
-def test_who_leaves_does_not_ask_for_a_state_any_more() -> None:
-    """Seed 300147: cut, left, and cut again for ever."""
+def test_who_leaves_says_what_it_lacks_until_it_is_out() -> None:
+    """Seed 300147: cut, left, and cut again for ever. Seed 3100557: nobody had the state, and the
+    run did not go back, for one that was on its way out had not said that it has none either."""
     scene = follower(B, C)
     scene.on(v.LeaveRequested("a person asked"))
     diverge(scene)
+    assert join(B, "diverged") in told(scene)
+    scene.reads(e.Left(B, "a person asked"))
     assert [x for x in told(scene) if isinstance(x, m.Join)] == []
