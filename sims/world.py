@@ -291,16 +291,17 @@ class World:
 
     def run(self, *, until_s: float) -> None:
         """Run until every live peer has stopped, or the time is over."""
-        heap, wakes = self._heap, self._wakes
+        heap, wakes, nodes = self._heap, self._wakes, self.nodes
         while self.now < until_s and (self.now < self.busy_until or self._anybody()):
-            while wakes and not self._stands(*wakes[0]):
+            # Who is gone, or wants to be woken at another time by now, is skipped.
+            while wakes and (wakes[0][0] != (node := nodes[wakes[0][1]]).due or not node.running):
                 heapq.heappop(wakes)
             due = wakes[0][0] if wakes else float("inf")
             if heap and heap[0][0] <= due:
                 self.now, _, action = heapq.heappop(heap)
                 action()
             elif wakes:
-                node = self.nodes[wakes[0][1]]
+                node = nodes[wakes[0][1]]
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
                 if node.running and node.deadline <= due:
@@ -317,11 +318,6 @@ class World:
 
     def _anybody(self) -> bool:
         return any(node.running for node in self.nodes.values())
-
-    def _stands(self, due: float, peer: PeerId) -> bool:
-        """The peer still lives, and still wants to be woken just then."""
-        node = self.nodes[peer]
-        return node.due == due and node.running
 
     # What nodes ask for ---------------------------------------------------------------------
 
