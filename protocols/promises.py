@@ -73,6 +73,8 @@ class Promises:
 
     def release(self, commands: list[Command], persist: Persist | None) -> list[Command]:
         """What the shell may have now, in order, and promises that can be made."""
+        if not (commands or persist or self.waiting):
+            return []  # As mostly.
         if self.is_mute:
             sends = [command for command in commands if isinstance(command, Send)]
             self.waiting += [(self._mute_until, send) for send in sends]

@@ -91,6 +91,10 @@ def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
             quiet = not raft.leads  # Only a leader counts who is ready.
         case v.MessageReceived(message=m.Append()):
             quiet = True  # What is not committed means nothing yet.
+        case v.MessageReceived(message=m.Kept()):
+            # Nobody looks at checkpoints while somebody can give a state.
+            office = core.office
+            quiet = office is not None and office.leader.admission.hopeless_since == NEVER
         case v.MessageReceived(message=m.Seek() | m.Leads()):
             quiet = not raft.leads  # About connections alone; a leader plans relays at any event.
         case v.Persisted():

@@ -272,8 +272,9 @@ class FragmentRounds:
         if plan is not None and not self.finished:
             commands += self._offer(plan, connected, leader)
             commands += self._reduce(plan)
-            commands += self._share(plan, connected)
-            commands += self._hold(plan, leader)
+            if plan.stamp in self.held.results:
+                commands += self._share(plan, connected)
+                commands += self._hold(plan, leader)
         return commands + self._complain(plan, now, leader)
 
     def _offer(self, plan: Plan, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
@@ -311,8 +312,6 @@ class FragmentRounds:
         return commands
 
     def _share(self, plan: Plan, connected: Set[PeerId]) -> list[Command]:
-        if plan.stamp not in self.held.results:
-            return []
         receivers = connected & self.members.receivers.keys()
         return [
             SendResult(peer, plan.stamp, part, result.contributors, result.digest)

@@ -12,6 +12,8 @@ from functools import partial
 
 from protocols.ids import PeerId
 
+DELAYS_S = (0.0005, 0.01, 0.1)
+"""One way, of the lines of one world."""
 Schedule = Callable[[float, Callable[[], None]], None]
 """(seconds from now, action)."""
 
@@ -46,7 +48,7 @@ class Network:
     """One line for each pair of peers."""
 
     def __init__(self, source: random.Random, schedule: Schedule) -> None:
-        self.delay_s = source.choice([0.0005, 0.01, 0.1])
+        self.delay_s = source.choice(DELAYS_S)
         self.jitter = source.choice([0.0, 1.0, 5.0])
         self._random = source
         self._schedule = schedule
@@ -58,6 +60,11 @@ class Network:
         if line is None:
             line = self._lines[one, other] = self._lines[other, one] = Line()
         return line
+
+    @property
+    def is_slow(self) -> bool:
+        """A round takes seconds."""
+        return self.delay_s >= DELAYS_S[-1]
 
     @property
     def slowest_s(self) -> float:

@@ -37,6 +37,9 @@ from sims.world import World
 SAFETY_S = 30.0
 LIVENESS_S = 400.0
 """Virtual seconds in which what is left of the rounds must be committed and everybody done."""
+ROUNDS, SLOW_ROUNDS = (20, 24, 30), 16
+"""Of all fragments together. Over slow lines a round takes seconds, and nearly all would come when
+all is healed, one like the other."""
 PAIR_EVERY = 8
 """Of so many seeds one has two peers, which may go on alone."""
 PLAIN = 0.5
@@ -94,10 +97,12 @@ def run_seed(
     if log is not None:
         log.write(f"seed {seed}\n")
     pair, training = seed % PAIR_EVERY == 0, draw_training(seed)
+    num_peers, rounds = 2 if pair else source.randint(*peers), source.choice(ROUNDS)
     world = (ForkWorld if pair else World)(
         seed,
-        peers=2 if pair else source.randint(*peers),
-        outer_steps=-(-source.choice([20, 24, 30]) // training.fragments),
+        peers=num_peers,
+        outer_steps=-(-rounds // training.fragments),
+        slow_outer_steps=None if pair else -(-SLOW_ROUNDS // training.fragments),
         training=training,
         log=log,
     )

@@ -54,12 +54,13 @@ class World:
         *,
         peers: int,
         outer_steps: int,
+        slow_outer_steps: int | None = None,
         training: Training | None = None,
         log: TextIO | None = None,
         model: Model | None = None,
     ) -> None:
-        """`training`: how, with one fragment and no overlap if nobody says; `model`: what, Modular
-        if nobody says."""
+        """`slow_outer_steps`: other than `outer_steps` where lines are slow; `training`: how, with
+        one fragment and no overlap if nobody says; `model`: what, Modular if nobody says."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.model: Model = model or Modular()
         self.now = 0.0
@@ -71,12 +72,13 @@ class World:
         self.busy_until = float("inf")
         """Until then somebody may come, though nobody lives."""
         self._coming_back: set[PeerId] = set()
-        interval = self.training.inner_steps * STEP_SAMPLES
-        self.samples_ahead = self.draw_rounds_ahead(seed) * interval
+        self.samples_ahead = self.draw_rounds_ahead(seed) * self.training.inner_steps * STEP_SAMPLES
         self.compact_entries = self.draw_compaction(seed)
         """A peer's log becomes a snapshot when it is somewhat longer."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
+        if slow_outer_steps is not None and self.network.is_slow:
+            self.outer_steps = slow_outer_steps
         self.dialling = Dialling(self)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """What a job of the shell takes."""
@@ -289,16 +291,17 @@ class World:
 
     def run(self, *, until_s: float) -> None:
         """Run until every live peer has stopped, or the time is over."""
-        heap, wakes = self._heap, self._wakes
+        heap, wakes, nodes = self._heap, self._wakes, self.nodes
         while self.now < until_s and (self.now < self.busy_until or self._anybody()):
-            while wakes and not self._stands(*wakes[0]):
+            # Who is gone, or wants to be woken at another time by now, is skipped.
+            while wakes and (wakes[0][0] != (node := nodes[wakes[0][1]]).due or not node.running):
                 heapq.heappop(wakes)
             due = wakes[0][0] if wakes else float("inf")
             if heap and heap[0][0] <= due:
                 self.now, _, action = heapq.heappop(heap)
                 action()
             elif wakes:
-                node = self.nodes[wakes[0][1]]
+                node = nodes[wakes[0][1]]
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
                 if node.running and node.deadline <= due:
@@ -316,21 +319,14 @@ class World:
     def _anybody(self) -> bool:
         return any(node.running for node in self.nodes.values())
 
-    def _stands(self, due: float, peer: PeerId) -> bool:
-        """The peer still lives, and still wants to be woken just then."""
-        node = self.nodes[peer]
-        return node.due == due and node.running
-
     # What nodes ask for ---------------------------------------------------------------------
 
     def carry(
         self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0
     ) -> None:
         receiver = self.nodes[to]
-        if isinstance(event, v.StateReceived):
-            deliver = partial(receiver.state_arrived, event, value)
-        else:
-            deliver = partial(receiver.give, event, value)
+        take = receiver.state_arrived if isinstance(event, v.StateReceived) else receiver.give
+        deliver = partial(take, event, value)
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver)
 
     def sent(self, node: Node, to: PeerId, message: Control) -> None:
@@ -388,8 +384,7 @@ class World:
         """For whoever compares two runs, or wants to know it exactly."""
         assert self.log is not None
         who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
-        lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
-        self.log.writelines(lines)
+        self.log.writelines((f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)))
 
     def who_listens(self, address: str) -> Node:
         """The newest life of the peer that has this address."""

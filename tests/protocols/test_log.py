@@ -37,6 +37,31 @@ def indices(log: Log) -> list[int]:
     return [entry.index for entry in log.entries]
 
 
+def fork(name: int) -> e.Restore:
+    return e.Restore(1, (), 0, 0, (A,), fork=name, lonely=True, salt=0)
+
+
+def test_forks_are_named_until_their_entries_are_cut_off() -> None:
+    log = grown()
+    assert log.forks_after(0) == ()
+    log.append(fork(7), term=4)
+    log.append(left(), term=4)
+    log.append(fork(9), term=5)
+    assert [log.forks_after(index) for index in (0, 4, 5, 7)] == [(7, 9), (7, 9), (9,), ()]
+    log.cut_off(7)
+    assert [log.forks_after(index) for index in (0, 4, 5)] == [(7,), (7,), ()]
+    log.cut_off(5)
+    log.append(left(), term=6)
+    assert log.forks_after(0) == ()
+
+
+def test_a_restore_of_all_opens_no_fork() -> None:
+    log = grown()
+    log.append(fork(0), term=4)
+    log.append(fork(7), term=4)
+    assert log.forks_after(0) == (7,)
+
+
 def test_entries_have_their_place_and_their_term() -> None:
     log = grown()
     assert (log.last_index, log.last_term, indices(log)) == (4, 3, [1, 2, 3, 4])
