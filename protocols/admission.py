@@ -52,6 +52,9 @@ class Admission:
             # Its round may still be open: what its earlier life sent must not be listed as
             # contributed when this life contributes other bytes.
             self.reports.forget(peer)
+            self.going.discard(peer)
+        elif peer in self.going and peer not in self.members.readers:
+            return  # It is out, and only has not read that yet.
         self.joins[peer] = join
         self.asked_at.setdefault(peer, now)
         if join.against:
@@ -77,7 +80,9 @@ class Admission:
     def struck(self, peer: PeerId) -> None:
         """It is out. Nobody makes another state after the last one: of that, those who are still
         in decide, or whoever waits for the one that the others took along waits for ever."""
+        goes = self.going & {peer}
         self.gone(peer)
+        self.going |= goes
         if self.members.is_over:
             self.reports.forget_states(peer)
 

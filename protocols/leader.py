@@ -154,7 +154,6 @@ class Leader:
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
         self.leasing.wants.pop(peer, None)
-        self.admission.going.discard(peer)
         self.reports.forget(peer)
         self.closing.forget(peer)
 

@@ -328,8 +328,11 @@ class Participant:
             commands += rounds.advance(now, connected, leader, stay=stay)
             plan, held = self._plan_of_others(rounds), rounds.held
             commands += self.asking[rounds.fragment].ask(now, plan, held=held, connected=connected)
-            if rounds.behind and not catchup.needed:
-                self.standing.ask_cut("results of missed rounds are gone", now)
+        behind = any(rounds.behind for rounds in self.rounds)
+        # If the others ask as well, the run goes back to what we have said that we hold: a step
+        # that we are making would be undone, and what our ranks did since.
+        if behind and not catchup.needed and not any(rounds.moves for rounds in self.rounds):
+            self.standing.ask_cut("results of missed rounds are gone", now)
         return commands
 
     def _plan_of_others(self, rounds: FragmentRounds) -> Plan | None:

@@ -225,6 +225,12 @@ class FragmentRounds:
         return gone or self.fetching.hopeless
 
     @property
+    def moves(self) -> bool:
+        """We are making a step, or shall be once the result is here."""
+        lacks = self.members.committed(self.fragment) > self.version
+        return bool(self.applying) or (lacks and not self.behind)
+
+    @property
     def deadline(self) -> float:
         """When something happens here without any event."""
         return min(self.fetching.at, self.stall.at)

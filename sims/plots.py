@@ -117,6 +117,9 @@ def corrupt_half(world: World, by: int) -> bool:
     sound = [n for n in peers if not (n.corrupt or n.core.standing.catchup.needed)]
     if len(peers) < 2 or sound != peers or not world.leaders:
         return False
+    ends = itertools.combinations([node.peer for node in peers], 2)
+    if not all(world.network.reachable(one, other, world.now) for one, other in ends):
+        return False  # Who is lost before it has said what it holds leaves the wrong a majority.
     world.random.shuffle(peers)
     peers.sort(key=lambda node: not node.core.leads)
     half, fragment = len(peers) // 2, by % world.training.fragments

@@ -258,7 +258,20 @@ def test_who_goes_is_given_nothing_unless_it_comes_back() -> None:
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
     has(leader, A)
     leader.admission.going.add(B)
-    asks(leader, B)
+    leader.take(B, join(B, "diverged"), NOW)
     assert leader.admission.next_entry(NOW) is None
-    leader.restarted(B)
+    asks(leader, B)
     assert isinstance(leader.admission.next_entry(NOW), e.Cut)
+
+
+def test_who_is_out_and_has_not_read_it_yet_asks_for_nothing() -> None:
+    """Seed 3102563: it was made a joiner, stopped, and the leader waited for it at the end."""
+    leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
+    has(leader, A)
+    leader.take(B, m.Leave("a person asked"), NOW)
+    assert decide(leader, NOW) == e.Left(B, "a person asked")
+    leader.take(B, join(B, "diverged"), NOW)
+    assert decide(leader, NOW) is None
+    assert leader.admission.joins == {}
+    asks(leader, B)
+    assert isinstance(decide(leader, NOW), e.Cut), "a new life"

@@ -8,6 +8,8 @@ from protocols.ids import Version, digest_text
 from protocols.membership import Membership
 from protocols.participant import Participant
 from tests.protocols.scenes import (
+    BORDERS,
+    RULES,
     START,
     STRANGER,
     A,
@@ -196,3 +198,26 @@ def test_without_a_connection_with_the_leader_nothing_is_reported() -> None:
     scene.on(v.PeerDisconnected(A, "end of stream"))
     scene.encode(1)
     assert [x for x in scene.all(c.Send) if x.peer == A] == []
+
+
+def test_who_lacks_one_fragments_result_makes_the_other_steps_before_it_asks() -> None:
+    """Seed 3102001: all asked while they made a step of another fragment. The run went back behind
+    that, and what their ranks had done since was thrown away."""
+    members = begun()
+    part = founder(members)
+    part.initial_digests = (START, START)
+    part.accepted(v.RunAccepted(RULES))
+    part.began(run(fragments=2), 0.0)
+    terms, digest = (contributor(A),), digest_text("a result")
+    members.commits[0] = [e.Commit(1, 0, 0, 9, 0, terms, BORDERS, digest, "")]
+    assert part.rounds[0].behind, "nobody remembers its first round"
+    part.rounds[1].applying = follower(B, C).stamp(1)
+    part.advance(0.0, frozenset(), None)
+    assert not part.standing.catchup.needed
+    part.rounds[1].applying = None
+    members.commits[1] = [e.Commit(1, 1, 0, 1, 0, terms, BORDERS, digest, "")]
+    part.advance(0.0, frozenset(), None)
+    assert not part.standing.catchup.needed, "the next result may still come"
+    del members.commits[1]
+    part.advance(0.0, frozenset(), None)
+    assert part.standing.catchup.asking == "results of missed rounds are gone"
