@@ -43,7 +43,7 @@ class Branches:
         self._met: dict[tuple[PeerId, PeerId], float] = {}
         """Leaders of two branches that are connected, and since when."""
         self._final: dict[PeerId, tuple[PeerId, int]] = {}
-        """Who has said its last word to whom, and how long its log was then."""
+        """Who has said its last word to whom, and how far its log was committed then."""
         self._healed = float("inf")
         self._finished_late: set[PeerId] = set()
         """So long after all was healed that they had the time to meet."""
@@ -64,7 +64,8 @@ class Branches:
         self._takes_its_word_back(node)
         self._final.pop(node.peer, None)
         if word.final:
-            self._final[node.peer] = to, node.core.raft.log.last_index
+            # It has nothing under way then: what is not committed, it decided after its word.
+            self._final[node.peer] = to, node.core.raft.commit_index
 
     def looked(self, node: Node) -> None:
         """A core took an event."""
@@ -80,7 +81,9 @@ class Branches:
         self._knew[node.peer] = ours
         if core.links.up.intersection(core.members.voters or core.raft.log.voters):
             self._with_voter[node.peer] = now
-        for peer in core.links.up:
+        # Also whom it has hung up on: that one may be stopped, and look at nothing.
+        met = {peer for pair in self._met if node.peer in pair for peer in pair}
+        for peer in sorted({*core.links.up, *met} - {node.peer}):
             self._decide_in_time(node, node.world.nodes[peer])
 
     def read(self, peer: PeerId, name: Name, entry: e.Entry) -> None:

@@ -107,6 +107,38 @@ def test_who_said_what_it_has_commits_nothing_before_it_is_decided() -> None:
     assert "after its last word" in found[0]
 
 
+def test_what_is_decided_with_the_last_word_comes_after_it() -> None:
+    """Seed 3705728: the rival's word was there already."""
+    world = parted()
+    node = forked(world)
+    (other,) = (x for x in world.live if x is not node)
+    found: list[str] = []
+    branches = Branches(found.append, {})
+    branches.woke(node)
+    log, term = node.core.raft.log, node.core.raft.term
+    log.append(e.Dropped(other.peer, (), 0), term=term)
+    word = m.OnBranch((), 0, leads=True, final=True, leader="")
+    branches.said(node, other.peer, word)
+    log.append(e.Elected(node.peer), term=term)
+    branches.said(node, other.peer, replace(word, final=False))
+    assert found == []
+
+
+def test_who_hangs_up_on_a_peer_that_is_stopped_meets_it_no_more() -> None:
+    """Seed 3705176."""
+    world = parted()
+    node = forked(world)
+    (other,) = (x for x in world.live if x is not node)
+    found: list[str] = []
+    branches = Branches(found.append, {node.peer: (7,), other.peer: ()})
+    branches.woke(node)
+    one, two = sorted([node.peer, other.peer])
+    branches._met[one, two] = world.now - 1.0
+    branches.looked(node)
+    assert branches._met == {}
+    assert found == []
+
+
 def test_nobody_goes_on_alone_before_its_time_nor_finishes_in_a_branch_beside_another() -> None:
     world = parted()
     node = forked(world)
