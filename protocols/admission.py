@@ -40,8 +40,8 @@ class Admission:
     """Donors whose state was not what they had reported, and who says so."""
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
     """Who wants to vote, and nothing else."""
-    going: set[PeerId] = field(default_factory=set[PeerId])
-    """Who wants to leave: it says what it lacks, and gets nothing."""
+    going: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
+    """Who wants to leave, and in which life: it says what it lacks, and gets nothing."""
     hopeless_since: float = NEVER
     """Since when nobody can give a state, or say whose is right."""
 
@@ -52,8 +52,7 @@ class Admission:
             # Its round may still be open: what its earlier life sent must not be listed as
             # contributed when this life contributes other bytes.
             self.reports.forget(peer)
-            self.going.discard(peer)
-        elif peer in self.going and peer not in self.members.readers:
+        elif self.going.get(peer) == join.incarnation and peer not in self.members.readers:
             return  # It is out, and only has not read that yet.
         self.joins[peer] = join
         self.asked_at.setdefault(peer, now)
@@ -72,7 +71,7 @@ class Admission:
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
         self.accused.pop(peer, None)
-        self.going.discard(peer)
+        self.going.pop(peer, None)
         tables = (self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses)
         for table in tables:
             table.pop(peer, None)
@@ -80,9 +79,10 @@ class Admission:
     def struck(self, peer: PeerId) -> None:
         """It is out. Nobody makes another state after the last one: of that, those who are still
         in decide, or whoever waits for the one that the others took along waits for ever."""
-        goes = self.going & {peer}
+        life = self.going.get(peer, 0)
         self.gone(peer)
-        self.going |= goes
+        if life:
+            self.going[peer] = life
         if self.members.is_over:
             self.reports.forget_states(peer)
 
@@ -193,7 +193,8 @@ class Admission:
             return None  # A copy would give a majority to any one of those who differ.
         versions = self._versions()
         for peer, join in list(self.joins.items()):
-            donor = self._donor(peer, versions) if peer not in self.going else None
+            goes = self.going.get(peer) == join.incarnation
+            donor = self._donor(peer, versions) if not goes else None
             if donor is None or now < self._admitted_at(peer):
                 continue  # Nobody reported the newest state yet; the next Have asks again.
             if not has_room(self.members, peer):

@@ -134,7 +134,7 @@ class Leader:
         """The peer is gone, or about to go. Who only wants to go may be needed yet: then the leader
         must know what it holds, or that it lacks a state like all others."""
         if left and peer in self.members.readers:
-            self.admission.going.add(peer)
+            self.admission.going[peer] = self.members.readers[peer].incarnation
         else:
             self.admission.gone(peer)
         self.closing.forget(peer)

@@ -291,8 +291,7 @@ class FragmentRounds:
         if self.own is not None and self.own.round == round_ and self.own is not self.given:
             self.given = self.own
             return [Encode(self.fragment, round_)]
-        given = self._offered(plan)
-        if given is None:
+        if (given := self._offered(plan)) is None:
             return []
         me = given.contributor(self.me)
         commands: list[Command] = []

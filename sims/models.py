@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from typing import Protocol
 
+from protocols.ids import digest_text
 from sims.checkers import PRIME
 
 Value = float
@@ -57,3 +58,8 @@ class Modular:
         for weight, value in terms:
             total, weights = total + weight * value, weights + weight
         return total * pow(weights, -1, PRIME) % PRIME
+
+
+def state_digest(outer: Value) -> str:
+    """Of a state: here it is one number."""
+    return digest_text(str(outer))

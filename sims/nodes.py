@@ -20,7 +20,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version, digest_text
 from protocols.messages import Control, Kept
 from sims.checkers import Contribution
-from sims.models import Value
+from sims.models import Value, state_digest
 from sims.ranks import Ranks, Result
 from sims.stores import Disk, Store
 
@@ -31,11 +31,6 @@ Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 ENCODED = 0.1
 """So many of the messages pass through the real encoding."""
 PAYLOADS = (v.SliceReceived, v.ResultReceived, v.StepReceived)
-
-
-def state_digest(outer: Value) -> str:
-    """Of a state: here it is one number."""
-    return digest_text(str(outer))
 
 
 class Node:
@@ -367,11 +362,16 @@ class Node:
         self.world.checkers.memory(self)
 
     def _adopt(self, fragment: int, round_: int, value: Value) -> None:
-        digest = self._at(fragment, round_, value)
+        digest, key = (
+            self._at(fragment, round_, value),
+            (self.core.members.lineage, fragment, round_),
+        )
         self.corrupt.pop(fragment, None)
+        if self.world.checkers.is_corrupt(*key, digest):
+            self.corrupt[fragment] = round_  # As its donor is.
+            return
         self._checkpoint()
-        lineage = self.core.members.lineage
-        self.world.checkers.state(self.peer, lineage, fragment, round_, digest)
+        self.world.checkers.state(self.peer, *key, digest)
 
     def _serve(self, to: PeerId, index: int, version: Version) -> None:
         value = self.outers[version.fragment] + self.lies
@@ -396,5 +396,4 @@ class Node:
 
     def _resume(self, command: c.Resume, life: int, lineage: int, *, excused: bool) -> None:
         if life == self.ranks.life:  # Else the ranks that waited for it are gone.
-            outer = self.outers[command.fragment]
-            self.ranks.result(Result(command, outer, lineage, excused=excused))
+            self.ranks.result(Result(command, self.outers[command.fragment], lineage, excused))

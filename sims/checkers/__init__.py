@@ -190,6 +190,11 @@ class Checkers:
         """A peer arrived at a state."""
         self.agreement.state(peer, lineage, fragment, round_, digest)
 
+    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
+        """While half of the members are corrupt, two equal reports may name a wrong state."""
+        known = self.agreement.states.get((lineage, fragment, round_))
+        return self.corrupted and known is not None and known[0] != digest
+
     def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
         """Ranks go on from the outer state, without these steps [first, last)."""
         self.accounting.dropped(peer, fragment, steps, lineage)

@@ -257,7 +257,7 @@ def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back(
 def test_who_goes_is_given_nothing_unless_it_comes_back() -> None:
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
     has(leader, A)
-    leader.admission.going.add(B)
+    leader.admission.going[B] = 1
     leader.take(B, join(B, "diverged"), NOW)
     assert leader.admission.next_entry(NOW) is None
     asks(leader, B)
