@@ -5,6 +5,7 @@ and must not remember a decision anywhere but in the log.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocols import entries as e
@@ -76,6 +77,8 @@ class Leader:
     leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """When we first looked whether each that wants to leave may."""
     leasing: Leasing = field(default_factory=Leasing)
+    lives: Mapping[PeerId, int] = field(default_factory=dict[PeerId, int])
+    """The incarnation in which each is connected, or was last."""
 
     # Reports --------------------------------------------------------------------------------
 
@@ -134,7 +137,8 @@ class Leader:
         """The peer is gone, or about to go. Who only wants to go may be needed yet: then the leader
         must know what it holds, or that it lacks a state like all others."""
         if left and peer in self.members.readers:
-            self.admission.going[peer] = self.members.readers[peer].incarnation
+            life = self.members.readers[peer].incarnation
+            self.admission.going[peer] = self.lives.get(peer, life)
         else:
             self.admission.gone(peer)
         self.closing.forget(peer)

@@ -42,6 +42,7 @@ class Office:
             Closing(raft.me, head),
             since=now,
             began_with=frozenset(head.readers),
+            lives=links.incarnations,
         )
         self.askers: set[PeerId] = set()
         """Connected peers outside the log that read it."""

@@ -272,9 +272,14 @@ def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Co
         if fits and (kind != "deaf" or plots.is_spare(world, sender)):
             waiting[kind] -= 1
             world.happened[kind] += 1
-            strike = partial(AMBUSHES[kind][1], world, sender)
-            sender.after(world.random.uniform(0.0, 2 * world.network.slowest_s), strike)
+            after_s = world.random.uniform(0.0, 2 * world.network.slowest_s)
+            sender.after(after_s, partial(_strike, world, sender, kind))
             return
+
+
+def _strike(world: World, sender: Node, kind: FaultKind) -> None:
+    if world.ambush is not None:  # Else all is healed meanwhile.
+        AMBUSHES[kind][1](world, sender)
 
 
 def _end(world: World, victim: Node) -> None:
