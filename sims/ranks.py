@@ -61,6 +61,8 @@ class Work:
     local: Value = 0
     base: Value = 0
     base_round: int = 0
+    oldest_round: int = 0
+    """Of the base from which the first step that is not counted was made."""
     first: int = 0
     """Number of the first step that is not counted; steps of a peer are numbered for its life."""
     moved: Value = 0
@@ -239,6 +241,7 @@ class Ranks:
         if self.last == handed.last or self._training.discards_overlap:
             self._restart(work, result)
             return
+        work.oldest_round = work.base_round
         local = work.local + result.outer - work.base + handed.delta
         work.local, work.first = self._node.world.model.fold(local), handed.last
         work.moved -= handed.moved
@@ -247,6 +250,7 @@ class Ranks:
     def _restart(self, work: Work, result: Result) -> None:
         """From the outer parameter alone. The samples of what is dropped are still ours to draw."""
         work.local, work.first, work.moved, work.samples = result.outer, self.last, 0, []
+        work.oldest_round = result.resume.round
         if result.resume.fragment == 0:
             self._fed = False
             self.feed.forget()
@@ -254,5 +258,5 @@ class Ranks:
     def _excused(self, result: Result, work: Work) -> bool:
         """By the log, not by what we hold: the ledger has given its samples to others."""
         resume = result.resume
-        age = self._node.core.members.committed(resume.fragment) - work.base_round
+        age = self._node.core.members.committed(resume.fragment) - work.oldest_round
         return age > STALE_ROUNDS or resume.finish or result.excused
