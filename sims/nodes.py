@@ -97,8 +97,7 @@ class Node:
         if deadline != self.deadline:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
-        if self.world.log is not None:
-            self.world.record(self, event, value, commands)
+        self.world.record(self, event, value, commands)
         if isinstance(event, PAYLOADS):
             self._keep(event, value, commands)
         self.world.checkers.handled(self, event, commands)

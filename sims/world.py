@@ -382,9 +382,10 @@ class World:
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """For whoever compares two runs, or wants to know it exactly."""
-        assert self.log is not None
-        who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
-        self.log.writelines((f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)))
+        if self.log is not None:
+            who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
+            lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
+            self.log.writelines(lines)
 
     def who_listens(self, address: str) -> Node:
         """The newest life of the peer that has this address."""

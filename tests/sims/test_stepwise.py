@@ -168,8 +168,8 @@ def test_a_node_of_this_world_counts_steps_and_no_rounds() -> None:
     assert isinstance(node, StepNode)
     assert node.core.rounds == []
     assert node.completed[2] == 96
-    assert node.disk.kept is not None  # What a disk has not written when a run ends, stays so.
-    assert node.disk.kept.versions[0].round == 64
+    assert node.disk.kept is not None  # Who stops ends what was begun: the last step too.
+    assert node.disk.kept.versions[0].round == 96
 
 
 def test_a_seed_is_the_same_cluster_each_time() -> None:
