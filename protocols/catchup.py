@@ -150,7 +150,7 @@ class Catchup:
                 continue  # The last rounds before the cut are committed, and not applied here yet.
             del self._wanted[peer]
             owed.hold_until = NEVER
-            fits = min(beyond) == 0 == max(beyond)
+            fits = not any(beyond)
             commands.append(
                 ServeState(peer, index, owed.versions) if fits else Send(peer, NoState(index))
             )

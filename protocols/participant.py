@@ -337,11 +337,10 @@ class Participant:
 
     def _plan_of_others(self, rounds: FragmentRounds) -> Plan | None:
         """Of the open round, if we could hold its result and contribute nothing to it."""
-        plan, us = self.members.open_plan(rounds.fragment), self.me.peer
+        plan = self.members.open_plan(rounds.fragment)
         if plan is None or rounds.version != plan.stamp.round - 1 or not self.standing.is_member:
             return None
-        ours = us in plan.roster and self.members.counts(us, plan.stamp.view)
-        return None if ours or rounds.finished else plan
+        return None if rounds.takes_part(plan) or rounds.finished else plan
 
     def _advance_steps(
         self, steps: Steps, now: float, connected: Set[PeerId], leader: PeerId | None

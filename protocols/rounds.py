@@ -209,7 +209,7 @@ class FragmentRounds:
     def others_wait(self) -> bool:
         """Somebody contributed to the open round, and we are in its roster."""
         plan, hurried = self.members.open_plan(self.fragment), self.hurried
-        if plan is None or hurried is None or not self._counts(plan):
+        if plan is None or hurried is None or not self.takes_part(plan):
             return False
         # A view or an attempt that came since still waits for us; another lineage does not.
         here, there = plan.stamp, hurried
@@ -286,7 +286,7 @@ class FragmentRounds:
     def _offer(self, plan: Plan, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
         """Encode our contribution once, and bring each slice to its owner."""
         round_ = plan.stamp.round
-        if not self._counts(plan):
+        if not self.takes_part(plan):
             return []
         if self.own is not None and self.own.round == round_ and self.own is not self.given:
             self.given = self.own
@@ -344,7 +344,7 @@ class FragmentRounds:
             return []
         return [Send(leader, Waiting(attempt, self.missing()))]
 
-    def _counts(self, plan: Plan) -> bool:
+    def takes_part(self, plan: Plan) -> bool:
         """We are in its roster, and not an earlier life of ours."""
         return self.me in plan.roster and self.members.counts(self.me, plan.stamp.view)
 

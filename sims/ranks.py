@@ -141,11 +141,10 @@ class Ranks:
             return
         for fragment in [f for f in self._results if self._is_due(f)]:
             self._take(self._results.pop(fragment))
-        left = [f for f, work in enumerate(self.works) if not work.over]
-        if self._without or not left:
+        if self._without or not self._left:
             return
         if self._at_boundary:
-            fragment = next_fragment(self._node.core.rounds, left)
+            fragment = next_fragment(self._node.core.rounds, self._left)
             if fragment in self._results:
                 self._take(self._results.pop(fragment))  # No later step could.
             if self.works[fragment].handed is not None:
@@ -167,6 +166,11 @@ class Ranks:
     def _begin(self) -> None:
         self._fed = True
         self._go_on()
+
+    @property
+    def _left(self) -> list[int]:
+        """The fragments that have a result to come."""
+        return [fragment for fragment, work in enumerate(self.works) if not work.over]
 
     def _is_due(self, fragment: int) -> bool:
         handed = self.works[fragment].handed
@@ -210,8 +214,8 @@ class Ranks:
         early = self._first and 2 * self._since_start >= self._training.inner_steps
         if early:
             self._node.give(v.TrainersAble())
-        rounds, left = self._node.core.rounds, [f for f, x in enumerate(self.works) if not x.over]
-        asked = early and rounds[next_fragment(rounds, left)].others_wait
+        rounds = self._node.core.rounds
+        asked = early and rounds[next_fragment(rounds, self._left)].others_wait
         self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
 
     def _take(self, result: Result) -> None:
