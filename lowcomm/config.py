@@ -96,8 +96,10 @@ class MethodConfig:
     outer_lr: float = 0.7
     outer_momentum: float = 0.5
     """Nesterov momentum of the outer SGD. In short runs 0.5 does better than DiLoCo's 0.9."""
-    contribution_codec: Literal["fp32"] = "fp32"
-    result_codec: Literal["fp32"] = "fp32"
+    contribution_codec: Literal["fp32", "bf16", "fp16", "int8", "int4", "fp4", "ternary"] = "fp32"
+    """How pseudo-gradients travel to those who sum them. docs/codecs.md says what each loses."""
+    result_codec: Literal["fp32", "bf16", "fp16", "int8", "int4", "fp4"] = "fp32"
+    """How their mean travels back. With fp4 contributions take a finer one: bf16 or int8."""
 
     def __post_init__(self) -> None:
         check_values("run.method", self, positive=("inner_steps", "outer_lr"))

@@ -6,14 +6,47 @@ Must NOT import torch: the daemon encodes and decodes.
 from collections.abc import Callable, Mapping
 
 from lowcomm.codecs.base import Codec
+from lowcomm.codecs.bf16 import Bf16
+from lowcomm.codecs.fp4 import Fp4
+from lowcomm.codecs.fp16 import Fp16
 from lowcomm.codecs.fp32 import Fp32
+from lowcomm.codecs.int4 import Int4
+from lowcomm.codecs.int8 import Int8
+from lowcomm.codecs.random_subset import RandomSubset
+from lowcomm.codecs.sign import Sign
+from lowcomm.codecs.strided_subset import StridedSubset
+from lowcomm.codecs.ternary import Ternary
+from lowcomm.codecs.topk import TopK
+from lowcomm.codecs.twobit import TwoBit
 from protocols.errors import ConfigError
 
-_CODECS: Mapping[str, Callable[[], Codec]] = {"fp32": Fp32}
+_CODECS: Mapping[str, Callable[[int], Codec]] = {
+    "fp32": lambda _: Fp32(),
+    "bf16": lambda _: Bf16(),
+    "fp16": lambda _: Fp16(),
+    "int8": lambda _: Int8(),
+    "int4": lambda _: Int4(),
+    "fp4": lambda _: Fp4(),
+    "2bit": lambda _: TwoBit(),
+    "ternary": Ternary,
+    "sign": lambda _: Sign(),
+    "topk": lambda _: TopK(),
+    "random": RandomSubset,
+    "strided": StridedSubset,
+}
 
 
-def codec(name: str) -> Codec:
-    """The codec of that name; raises ConfigError naming those that exist."""
+def codec(name: str, key: int = 0) -> Codec:
+    """The codec of that name; raises ConfigError naming those that exist.
+
+    `key` (64 bits, not negative) names the round, equal on all peers, to those that choose by
+    chance or in turn.
+    """
     if name not in _CODECS:
-        raise ConfigError(f"unknown codec {name!r}; known: {', '.join(sorted(_CODECS))}")
-    return _CODECS[name]()
+        raise ConfigError(f"unknown codec {name!r}; known: {', '.join(known_codecs())}")
+    return _CODECS[name](key)
+
+
+def known_codecs() -> tuple[str, ...]:
+    """Their names, sorted."""
+    return tuple(sorted(_CODECS))

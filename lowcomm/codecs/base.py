@@ -20,6 +20,9 @@ class CodecError(LowcommError):
 class Codec(Protocol):
     """Encodes P fp32 values; any piece that begins at a multiple of `grain` encodes by itself.
 
+    Finite values never become a NaN or an infinity. A NaN or an infinity that is sent stays one,
+    and may make all of its block one: who looks at the decoded values sees it.
+
     The payload of values [a, b) is bytes [encoded_bytes(a), encoded_bytes(b)) of the payload of
     the whole whenever a is a multiple of `grain`, and b is one too or the end.
     """
@@ -32,17 +35,36 @@ class Codec(Protocol):
         """Elements that are encoded together; parts and chunks are cut at its multiples."""
         ...
 
+    @property
+    def reducible(self) -> bool:
+        """Whether part owners may sum what they decode and send the mean in a result codec.
+
+        If not, the payloads themselves go to everybody (gather): a sum of sparse ones is no longer
+        sparse.
+        """
+        ...
+
     def encoded_bytes(self, elements: int) -> int:
         """The exact size of the payload of that many values."""
         ...
 
     def encode(self, values_P: F32, out: WritablePayload) -> None:
-        """Fill `out`, exactly encoded_bytes(P) long."""
+        """Fill `out`, exactly encoded_bytes(P) long. `values_P` is contiguous."""
         ...
 
     def decode(self, payload: Payload, out_P: F32) -> None:
-        """Fill `out_P`. Raises CodecError, and changes nothing, when the payload cannot be ours.
+        """Fill `out_P`, contiguous; zero where nothing was sent.
 
-        Whether the values are finite is the caller's question.
+        Raises CodecError, and changes nothing, when the payload cannot be ours. Whether the values
+        are finite is the caller's question.
         """
         ...
+
+
+def check_size(codec: Codec, payload: Payload, elements: int) -> None:
+    """Raise CodecError for a payload that is not as long as that many values make it."""
+    expected = codec.encoded_bytes(elements)
+    if len(payload) != expected:
+        raise CodecError(
+            f"{codec.name}: {len(payload)} bytes for {elements} values, expected {expected}"
+        )

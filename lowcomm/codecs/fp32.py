@@ -5,7 +5,7 @@ Must NOT touch the values: NaN payloads and signed zeros arrive as they were sen
 
 import numpy as np
 
-from lowcomm.codecs.base import CodecError, Payload, WritablePayload
+from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.outer import F32
 
 _WIRE = np.dtype("<f4")
@@ -16,6 +16,7 @@ class Fp32:
 
     name = "fp32"
     grain = 1
+    reducible = True
 
     def encoded_bytes(self, elements: int) -> int:
         return elements * _WIRE.itemsize
@@ -25,9 +26,5 @@ class Fp32:
         np.copyto(np.frombuffer(out, _WIRE), values_P)
 
     def decode(self, payload: Payload, out_P: F32) -> None:
-        if len(payload) != self.encoded_bytes(out_P.size):
-            raise CodecError(
-                f"fp32: {len(payload)} bytes for {out_P.size} values, "
-                f"expected {self.encoded_bytes(out_P.size)}"
-            )
+        check_size(self, payload, out_P.size)
         np.copyto(out_P, np.frombuffer(payload, _WIRE))

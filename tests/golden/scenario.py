@@ -1,4 +1,5 @@
-"""Five rounds on fixed inputs, as numpy (our functions) and as torch (a transcription).
+"""Five rounds on fixed inputs, as numpy (our functions) and as torch (a transcription); and what
+each codec makes of such inputs.
 
 A script: tests/golden/test_bits.py starts it in children, each with other CPU features, and
 compares what it prints (JSON) to bits.json. Must NOT draw from a library's random generator: the
@@ -16,7 +17,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
+from lowcomm.codecs import codec, known_codecs
+from lowcomm.low_rank import expand, orthonormal
 from lowcomm.outer import F32, nesterov_step, pseudo_gradient, state_digest, weighted_mean
 
 ELEMENTS = 100_003  # Odd and prime: blocks, vector lanes and their tails all occur.
@@ -119,10 +123,43 @@ def fused_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, 
     torch.sub(params, step, alpha=float(np.float32(LR)), out=params)
 
 
+def codecs() -> dict[str, str]:
+    """A digest of each codec's payload and of what it is decoded as.
+
+    Also where all numbers are below 2, as they mostly are, and with some that are not finite.
+    """
+    moderate = inputs(1)
+    moderate[np.abs(moderate) > 2] = 0
+    broken = inputs(2)
+    broken[[7, 5000, 5001]] = [np.nan, np.inf, -np.inf]
+    digests: dict[str, str] = {}
+    for name in known_codecs():
+        one, digest = codec(name, 3), xxhash.xxh3_128()
+        for values in (inputs(0), moderate, broken):
+            payload = bytearray(one.encoded_bytes(values.size))
+            one.encode(values, payload)
+            digest.update(payload)
+            if values is not broken:  # NaN bits are not defined once something is done to them.
+                back = np.empty_like(values)
+                one.decode(payload, back)
+                digest.update(back.data)
+        digests[name] = digest.hexdigest()
+    left = orthonormal(moderate[:9000].reshape(3000, 3))
+    out = np.empty((3000, 3), np.float32)
+    expand(left, moderate[-9:].reshape(3, 3), out)
+    digests["low_rank"] = state_digest(left.reshape(-1), out.reshape(-1))
+    return digests
+
+
 def dispatched() -> dict[str, bool]:
     """The CPU features that this numpy has special code for, and whether it now uses them."""
     umath: Any = import_module("numpy._core._multiarray_umath")
     return {name: bool(umath.__cpu_features__[name]) for name in umath.__cpu_dispatch__}
+
+
+def numpy_report() -> dict[str, object]:
+    digest = state_digest(inputs(0), inputs(1))
+    return {"inputs": digest, "rounds": rounds(numpy_round), "codecs": codecs()}
 
 
 def report(which: str) -> dict[str, object]:
@@ -130,11 +167,11 @@ def report(which: str) -> dict[str, object]:
         return {"features": dispatched()}
     if which == "numpy":
         assert "NPY_DISABLE_CPU_FEATURES" not in os.environ
-        return {"inputs": state_digest(inputs(0), inputs(1)), "rounds": rounds(numpy_round)}
+        return numpy_report()
     if which == "numpy-baseline":
         # numpy ignores names it does not know, so ask it what it really does.
         assert not any(dispatched().values()), dispatched()
-        return {"inputs": state_digest(inputs(0), inputs(1)), "rounds": rounds(numpy_round)}
+        return numpy_report()
     assert which == "torch", which
     import torch
 

@@ -1,7 +1,8 @@
 """Golden digests: the same outer steps give the same bits on every CPU and in both libraries.
 
 bits.json changes only together with the arithmetic that all peers share. A mismatch under "inputs"
-means that the generator changed, one under "rounds" (in order) which round was the first to differ.
+means that the generator changed, one under "rounds" (in order) which round was the first to differ,
+one under "codecs" that nobody with the old codec can read the new one's bytes, or write the same.
 """
 
 import json

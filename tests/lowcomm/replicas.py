@@ -38,6 +38,7 @@ class Small:
     wire: str
     name: str = "small"
     grain: int = 1
+    reducible: bool = True
 
     def encoded_bytes(self, elements: int) -> int:
         return elements * np.dtype(self.wire).itemsize

@@ -2,9 +2,10 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -69,3 +70,13 @@ def test_what_the_daemon_imports_reaches_no_torch() -> None:
         check=True,
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("field", ["contribution_codec", "result_codec"])
+def test_every_codec_that_a_run_may_name_exists_and_is_summed_by_part_owners(field: str) -> None:
+    names = get_args(get_type_hints(MethodConfig)[field])
+    assert "int8" in names
+    for name in names:
+        made = method(replace(MethodConfig(), **{field: name}))
+        assert getattr(made, field).name == name
+        assert getattr(made, field).reducible

@@ -21,6 +21,7 @@ from lowcomm.replica import (
     fragment_elements,
     free_memory_bytes,
 )
+from lowcomm.startup import common_grain
 from protocols.errors import ConfigError
 from protocols.ids import TensorSpec
 from tests.lowcomm.replicas import (
@@ -323,3 +324,30 @@ def test_memory_is_refused_with_both_figures() -> None:
 
 def test_the_machine_has_some_memory_free() -> None:
     assert 1 << 20 < free_memory_bytes() < 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("contribution", "result"), [("int8", "int8"), ("fp4", "bf16"), ("ternary", "fp16")]
+)
+def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, result: str) -> None:
+    """A round of two peers with parts cut on the grain of both codecs, as `startup` cuts them."""
+    named: dict[str, Any] = {"contribution_codec": contribution, "result_codec": result}
+    made, size = method(MethodConfig(**named)), 2500
+    peers = [Replica(made, (TensorSpec(0, "w", (size,), 0),)) for _ in range(2)]
+    borders = (0, common_grain(made), size)
+    encoded: list[memoryview] = []
+    for seed, replica in enumerate(peers):
+        replica.initialise(0, view(np.zeros(size, np.float32)))
+        replica.take_local(0, view(gaussian(seed, size)))
+        encoded.append(memoryview(replica.encode(0)[1]))
+    parts: list[bytes] = []
+    for owner, (start, stop) in zip(peers, pairwise(borders), strict=True):
+        slices = [owner.cut(0, payload, start, stop) for payload in encoded]
+        assert len(slices[0]) == owner.contribution_bytes(0, stop - start)
+        digest, part = owner.reduce(0, stop - start, slices, contributors(3, 5))
+        assert owner.check_result(part) == digest
+        parts.append(bytes(part))
+    assert len({replica.apply(0, 1, borders, parts) for replica in peers}) == 1
+    outer, _ = peers[0].arrays(0)
+    exact = slow_mean([-gaussian(seed, size) for seed in range(2)], (3, 5))
+    assert np.corrcoef(outer, -exact)[0, 1] > 0.5

@@ -1,0 +1,213 @@
+"""What each codec costs, in bytes, time and error: `python -m benchmarks.codecs [--mib 64] --json`.
+
+One thread, CPU time of this process, normal numbers; codecs and a plain copy take turns, and each
+figure is the median of its turns. Must NOT compare figures of two runs: the machine may be busy.
+"""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from lowcomm.codecs import codec, known_codecs
+from lowcomm.codecs.base import Codec
+from lowcomm.outer import F32, weighted_mean
+from sims.terminal import bar, run
+
+REPEATS = 9
+SEED = 20250512
+RESULT_CODECS = {
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "int8": "int8",
+    "random": "random",
+    "strided": "strided",
+    "topk": "",
+}
+"""How the mean of two peers comes back: bf16 for all others, and by gather ("") as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one codec. Errors are on N(0, 1): of one peer's values, and of the mean of two peers'."""
+
+    codec: str
+    grain: int
+    reducible: bool
+    bytes_per_element: float
+    encode_gb_s: float
+    """GB/s of fp32 values."""
+    decode_gb_s: float
+    encode_of_copy: float
+    """Its rate as a fraction of that of a plain copy, in the same run."""
+    decode_of_copy: float
+    rms_error: float
+    mean_error: float
+    result_codec: str
+    two_peers_rms_error: float
+    two_peers_mean_error: float
+
+
+def measure(
+    names: Sequence[str],
+    elements: int,
+    *,
+    repeats: int = REPEATS,
+    advance: Callable[[str], None] = lambda _: None,
+) -> tuple[float, list[Result]]:
+    """(GB/s of a plain copy, what each codec showed)."""
+    random = np.random.default_rng(SEED)
+    mine, other = random.standard_normal((2, elements), np.float32)
+    back = np.zeros_like(mine)
+    codecs = [codec(name) for name in names]
+    payloads = [bytearray(one.encoded_bytes(elements)) for one in codecs]
+    copies: list[float] = []
+    encodes: dict[str, list[float]] = {name: [] for name in names}
+    decodes: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(repeats + 1):  # The first one touches all pages, and does not count.
+        copies.append(_seconds(lambda: np.copyto(back, mine)))
+        for one, payload in zip(codecs, payloads, strict=True):
+            encodes[one.name].append(_seconds(lambda: one.encode(mine, payload)))  # noqa: B023
+            decodes[one.name].append(_seconds(lambda: one.decode(payload, back)))  # noqa: B023
+        advance(f"turn {turn + 1}")
+    rate = mine.nbytes / 1e9
+    copy_gb_s = rate / statistics.median(copies[1:])
+    results: list[Result] = []
+    for one, payload in zip(codecs, payloads, strict=True):
+        encode = rate / statistics.median(encodes[one.name][1:])
+        decode = rate / statistics.median(decodes[one.name][1:])
+        one.decode(payload, back)
+        rms, mean = _errors(back, mine)
+        result_name = RESULT_CODECS.get(one.name, "bf16")
+        two_rms, two_mean = _two_peers(one, result_name, mine, other)
+        results.append(
+            Result(
+                codec=one.name,
+                grain=one.grain,
+                reducible=one.reducible,
+                bytes_per_element=len(payload) / elements,
+                encode_gb_s=encode,
+                decode_gb_s=decode,
+                encode_of_copy=encode / copy_gb_s,
+                decode_of_copy=decode / copy_gb_s,
+                rms_error=rms,
+                mean_error=mean,
+                result_codec=result_name,
+                two_peers_rms_error=two_rms,
+                two_peers_mean_error=two_mean,
+            )
+        )
+    return copy_gb_s, results
+
+
+def machine() -> dict[str, object]:
+    """What it ran on."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "load_1min": round(os.getloadavg()[0], 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def table(results: Sequence[Result], copy_gb_s: float) -> str:
+    """For a person: Markdown, so that it can go into docs/codecs.md as it is."""
+    lines = [
+        f"plain copy: {copy_gb_s:.1f} GB/s; in brackets the fraction of it",
+        "",
+        "| codec | bytes / value | encode GB/s | decode GB/s | rms error | mean error "
+        "| result in | rms, 2 peers | mean, 2 peers |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in results:
+        encode = f"{one.encode_gb_s:.2f} ({one.encode_of_copy:.2f})"
+        decode = f"{one.decode_gb_s:.2f} ({one.decode_of_copy:.2f})"
+        lines.append(
+            f"| {one.codec} | {one.bytes_per_element:.3f} | {encode} | {decode} "
+            f"| {one.rms_error:.5f} | {one.mean_error:+.1e} | {one.result_codec or 'gather'} "
+            f"| {one.two_peers_rms_error:.5f} | {one.two_peers_mean_error:+.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def main(
+    mib: Annotated[int, typer.Option(help="MiB of fp32 values.", min=1, max=1024)] = 64,
+    only: Annotated[str, typer.Option(help="Codecs, with commas between; all if empty.")] = "",
+    repeats: Annotated[int, typer.Option(help="Turns of each that count.", min=1)] = REPEATS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Bytes, CPU time and error of each codec.
+
+    python -m benchmarks.codecs
+
+    python -m benchmarks.codecs --only int8,fp4 --repeats 25
+
+    python -m benchmarks.codecs --mib 256 --json
+    """
+    names = only.split(",") if only else list(known_codecs())
+    for name in names:
+        codec(name)  # Says which ones there are, before anything takes time.
+    with bar("codecs", repeats + 1) as (advance, _):
+        copy_gb_s, results = measure(names, mib << 18, repeats=repeats, advance=advance)
+    told = {"mib": mib, "repeats": repeats, "machine": machine(), "copy_gb_s": copy_gb_s}
+    if as_json:
+        print(json.dumps({**told, "results": [asdict(result) for result in results]}))
+    else:
+        print(table(results, copy_gb_s))
+        print("\n" + ", ".join(f"{name} {value}" for name, value in machine().items()))
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def _two_peers(one: Codec, result_name: str, mine: F32, other: F32) -> tuple[float, float]:
+    """As a round goes: both contributions are decoded, and their mean is sent in a codec again."""
+    decoded: list[F32] = []
+    for values in (mine, other):
+        decoded.append(_there_and_back(one, values))
+    mean = np.empty_like(mine)
+    weighted_mean(decoded, [1, 1], mean, np.empty(1 << 16, np.float32))
+    if result_name:
+        mean = _there_and_back(codec(result_name), mean)
+    exact = np.empty_like(mine)
+    weighted_mean([mine, other], [1, 1], exact, np.empty(1 << 16, np.float32))
+    return _errors(mean, exact)
+
+
+def _there_and_back(one: Codec, values: F32) -> F32:
+    payload = bytearray(one.encoded_bytes(values.size))
+    one.encode(values, payload)
+    back = np.empty_like(values)
+    one.decode(payload, back)
+    return back
+
+
+def _errors(values: F32, exact: F32) -> tuple[float, float]:
+    """(root of the mean square, mean)"""
+    error = np.subtract(values, exact, dtype=np.float64)
+    return float(np.sqrt(np.square(error).mean())), float(error.mean())
+
+
+def _cpu_name() -> str:
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    run(main)

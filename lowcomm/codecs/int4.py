@@ -1,0 +1,49 @@
+"""4 bits a value and one fp32 scale for 256 of them: 0.516 bytes a value, round to nearest.
+
+A code q in -7..7, sent as q + 8, stands for q x scale, scale = largest magnitude / 7. Error: at
+most half a scale. A block with a NaN or an infinity is decoded as NaNs. Must NOT round up or down
+by the value of a neighbour: there is no dither.
+"""
+
+import numpy as np
+
+from lowcomm.codecs.blocks import (
+    Array,
+    BlockCodec,
+    Scratch,
+    pack_nibbles,
+    scale_rows,
+    to_units,
+    unpack_nibbles,
+)
+from lowcomm.outer import F32
+
+LEVELS = 7
+OFFSET = 8
+
+
+class Int4(BlockCodec):
+    """See `lowcomm.codecs.base.Codec`."""
+
+    name = "int4"
+    grain = 256
+    record = np.dtype([("scale", "<f4"), ("codes", "u1", (grain // 2,))])
+    bits = 4
+
+    def encode_blocks(
+        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+    ) -> None:
+        del filled  # Zeros make no scale larger.
+        units_RB, records_R["scale"] = to_units(values_RB, LEVELS, scratch)
+        np.rint(units_RB, out=units_RB)  # To even, where it lies between two.
+        codes_RB = scratch.bytes(0, values_RB.shape)
+        np.copyto(codes_RB.view(np.int8), units_RB, casting="unsafe")
+        np.add(codes_RB, np.uint8(OFFSET), out=codes_RB)
+        pack_nibbles(codes_RB, records_R["codes"])
+
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+        units_RB = scratch.floats(out_RB.shape)
+        codes_RB = unpack_nibbles(records_R["codes"], scratch)
+        np.subtract(codes_RB, np.uint8(OFFSET), out=codes_RB)
+        np.copyto(units_RB, codes_RB.view(np.int8))
+        scale_rows(units_RB, records_R["scale"], out_RB)

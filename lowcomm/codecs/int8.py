@@ -1,0 +1,35 @@
+"""8 bits a value and one fp32 scale for 256 of them: 1.016 bytes a value, round to nearest.
+
+A code q in -127..127 stands for q x scale, scale = largest magnitude / 127. Error: at most half a
+scale (and 2**-22 of the value). A block with a NaN or an infinity is decoded as NaNs. Must NOT
+round up or down by the value of a neighbour: there is no dither.
+"""
+
+import numpy as np
+
+from lowcomm.codecs.blocks import Array, BlockCodec, Scratch, scale_rows, to_units
+from lowcomm.outer import F32
+
+LEVELS = 127
+
+
+class Int8(BlockCodec):
+    """See `lowcomm.codecs.base.Codec`."""
+
+    name = "int8"
+    grain = 256
+    record = np.dtype([("scale", "<f4"), ("codes", "i1", (grain,))])
+    bits = 8
+
+    def encode_blocks(
+        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+    ) -> None:
+        del filled  # Zeros make no scale larger.
+        units_RB, records_R["scale"] = to_units(values_RB, LEVELS, scratch)
+        np.rint(units_RB, out=units_RB)  # To even, where it lies between two.
+        np.copyto(records_R["codes"], units_RB, casting="unsafe")
+
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+        units_RB = scratch.floats(out_RB.shape)
+        np.copyto(units_RB, records_R["codes"])
+        scale_rows(units_RB, records_R["scale"], out_RB)

@@ -1,0 +1,37 @@
+"""One value in sixteen, chosen by counted random numbers, as fp32: 0.25 bytes a value.
+
+All others become 0. What is sent is exact and not scaled up: whoever uses it keeps the rest (error
+feedback, or momentum as FlexDeMo does). `lowcomm.twins` makes the same bytes in torch. Must NOT
+let two peers of a round use two keys.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lowcomm.codecs.bits import counted_bits
+from lowcomm.codecs.subsets import RATE, SubsetCodec
+
+
+class RandomSubset(SubsetCodec):
+    """Of each 4096 values those with the smallest random numbers."""
+
+    name = "random"
+    grain = 4096
+
+    def places(self, elements: int) -> npt.NDArray[np.intp]:
+        return _places(self.key, elements)
+
+
+@lru_cache(maxsize=64)
+def _places(key: int, elements: int) -> npt.NDArray[np.intp]:
+    draw_1N = np.empty((1, elements), np.uint32)
+    seed = xxhash.xxh3_64_intdigest(key.to_bytes(8, "little"))
+    counted_bits(np.array([seed], np.uint64), draw_1N)
+    # Of equal numbers the first: the choice does not depend on how numpy sorts.
+    order_N = np.argsort(draw_1N[0], kind="stable")
+    places_K = np.sort(order_N[: -(-elements // RATE)])
+    places_K.flags.writeable = False
+    return places_K

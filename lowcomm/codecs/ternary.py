@@ -1,0 +1,82 @@
+"""TernGrad (arXiv:1705.07878): each value becomes -s, 0 or s, s the largest magnitude of 1024.
+
+2 bits a value and one fp32 for 1024 of them: 0.254 bytes a value. |v| is sent as s with probability
+|v| / s, so that the expectation is v (to 2**-24 of s); the paper's clipping, which is not unbiased,
+is left to whoever wants it. The random numbers are counted: their seed is a hash of the block's own
+values and the key, so the same values give the same bytes, and no two blocks share one. A block
+with a NaN or an infinity is decoded as NaNs. Must NOT draw from a generator.
+"""
+
+from functools import cache
+
+import numpy as np
+import xxhash
+
+from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.bits import counted_bits
+from lowcomm.codecs.blocks import (
+    Array,
+    BlockCodec,
+    Scratch,
+    largest,
+    pack_quarters,
+    scale_rows,
+    scales,
+    take_values,
+    value_table,
+)
+from lowcomm.outer import F32
+
+_DRAWS = 1 << 24
+"""A random number is one of so many, all of which fp32 holds exactly."""
+
+
+class Ternary(BlockCodec):
+    """See `lowcomm.codecs.base.Codec`."""
+
+    name = "ternary"
+    grain = 1024
+    record = np.dtype([("scale", "<f4"), ("codes", "u1", (grain // 4,))])
+    bits = 2
+
+    def __init__(self, key: int = 0) -> None:
+        """`key` (64 bits): another one draws other numbers for the same values."""
+        self.key = key
+
+    def encode_blocks(
+        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+    ) -> None:
+        chance_RB = scratch.floats(values_RB.shape)
+        peak_R = largest(values_RB, chance_RB.view(np.uint32))
+        _, inverse_R, void_R = scales(peak_R, _DRAWS)
+        records_R["scale"] = scales(peak_R, 1)[0]
+        np.multiply(chance_RB, inverse_R[:, None], out=chance_RB)
+        seeds_R = np.array(
+            [xxhash.xxh3_64_intdigest(row[:filled].data.cast("B"), self.key) for row in values_RB],
+            np.uint64,
+        )
+        draw_RB = np.empty(values_RB.shape, np.uint32)
+        counted_bits(seeds_R, draw_RB)
+        draw_RB >>= np.uint32(8)
+        codes_RB = scratch.bytes(0, values_RB.shape)
+        np.less(draw_RB.astype(np.float32), chance_RB, out=codes_RB.view(np.bool_))
+        if void_R is not None:
+            codes_RB[void_R] = 0
+        codes_RB <<= np.signbit(values_RB).view(np.uint8)  # 1 is s, 2 is -s.
+        pack_quarters(codes_RB, records_R["codes"])
+
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+        units_RB = scratch.floats(out_RB.shape)
+        take_values(_table(), records_R["codes"], units_RB, scratch)
+        scale_rows(units_RB, records_R["scale"], out_RB)
+
+    def check_blocks(self, records_R: Array) -> None:
+        codes_RC = records_R["codes"]
+        if (codes_RC & (codes_RC >> np.uint8(1)) & np.uint8(0x55)).any():
+            raise CodecError("ternary: a code that stands for nothing")
+
+
+@cache
+def _table() -> Array:
+    """Four values for each byte."""
+    return value_table((0.0, 1.0, -1.0, 0.0), numbers=1 << 8, entry=np.complex128)

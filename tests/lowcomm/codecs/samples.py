@@ -1,0 +1,126 @@
+"""Values for codecs to be tried on, and the error that each codec states.
+
+Must NOT hold tests.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from lowcomm.codecs import codec
+from lowcomm.codecs.base import Codec
+from lowcomm.outer import F32
+
+SPECIAL = (
+    *(0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000),  # 0, denormals
+    *(0x3F800000, 0xBF800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x477FE000, 0x477FF000),  # 1, largest ones
+    *(0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00001, 0x7F800001, 0xFFFFFFFF),  # inf, NaN
+)
+FINITE = SPECIAL[:12]
+
+
+def make_values(size: int, seed: int, spread: int, places: list[tuple[int, int]]) -> F32:
+    """Normal numbers whose scale goes up and down by 2**spread, and given words at given places."""
+    random = np.random.default_rng(seed)
+    values = random.standard_normal(size, np.float32)
+    if spread:
+        values *= np.exp2(random.integers(-spread, spread + 1, size)).astype(np.float32)
+    words = values.view(np.uint32)
+    for place, word in places:
+        if size:
+            words[place % size] = word
+    return values
+
+
+def some_values(grain: int, *, special: tuple[int, ...] = SPECIAL) -> st.SearchStrategy[F32]:
+    """Of any length from 0 on to a little over two blocks."""
+    edges = [0, 1, 2, 3, grain - 1, grain, grain + 1, 2 * grain, 2 * grain + 7]
+    return st.builds(
+        make_values,
+        st.one_of(st.sampled_from(edges), st.integers(0, 2 * grain + 7)),
+        st.integers(0, 1000),
+        st.sampled_from([0, 0, 3, 30]),
+        st.lists(st.tuples(st.integers(0, 2 * grain + 6), st.sampled_from(special)), max_size=4),
+    )
+
+
+def encoded(one: Codec, values: F32) -> bytes:
+    out = bytearray(one.encoded_bytes(values.size))
+    one.encode(values, out)
+    return bytes(out)
+
+
+def there_and_back(one: Codec, values: F32) -> F32:
+    out = np.full_like(values, 7)
+    one.decode(encoded(one, values), out)
+    return out
+
+
+def blocks(values: F32, grain: int) -> list[F32]:
+    return [values[at : at + grain] for at in range(0, values.size, grain)]
+
+
+def largest(values: F32, grain: int) -> npt.NDArray[np.float64]:
+    """For each value the largest magnitude of its block."""
+    peaks = [np.full(block.size, np.abs(block).max()) for block in blocks(values, grain)]
+    return np.concatenate([np.zeros(0), *peaks]).astype(np.float64)
+
+
+def _scaled(levels: int) -> Callable[[F32], npt.NDArray[np.float64]]:
+    def bound(values: F32) -> npt.NDArray[np.float64]:
+        peak = largest(values, 256)
+        exact = np.abs(values.astype(np.float64))
+        return np.where(peak < 2.0**-100, peak, peak / levels * 0.5 + exact * 2.0**-22)
+
+    return bound
+
+
+def _fp4(values: F32) -> npt.NDArray[np.float64]:
+    peak = largest(values, 256)
+    third = np.abs(values.astype(np.float64)) / 3 * (1 + 2.0**-20)
+    return np.where(peak < 2.0**-100, peak, np.maximum(third, peak * 2.0**-7 * (1 + 2.0**-20)))
+
+
+def _whole_block(values: F32) -> npt.NDArray[np.float64]:
+    """A mean of magnitudes, or of values, is within the block's range."""
+    return 2 * largest(values, 1024) + 2.0**-149
+
+
+BOUNDS: Mapping[str, Callable[[F32], npt.NDArray[np.float64]]] = {
+    "fp32": lambda values: np.zeros(values.size),
+    "bf16": lambda values: np.abs(values.astype(np.float64)) * 2.0**-8 + 2.0**-134,
+    "fp16": lambda values: np.where(
+        np.abs(values) > 65504,
+        np.abs(values.astype(np.float64)) - 65504,
+        np.abs(values.astype(np.float64)) * 2.0**-11 + 2.0**-25,
+    ),
+    "int8": _scaled(127),
+    "int4": _scaled(7),
+    "fp4": _fp4,
+    "2bit": _whole_block,
+    "ternary": lambda values: largest(values, 1024) * (1 + 2.0**-20),
+    "sign": _whole_block,
+}
+"""The largest error of each value that the codec's file states."""
+BYTES: Mapping[str, tuple[float, int]] = {
+    "fp32": (4, 4),
+    "bf16": (2, 2),
+    "fp16": (2, 2),
+    "int8": (260 / 256, 5),
+    "int4": (132 / 256, 5),
+    "fp4": (132 / 256, 5),
+    "2bit": (272 / 1024, 17),
+    "ternary": (260 / 1024, 5),
+    "sign": (132 / 1024, 5),
+    "topk": ((96 + 128) / 4096, 4),
+    "random": (0.25, 4),
+    "strided": (0.25, 4),
+}
+"""Bytes of a value in whole blocks, and of one value alone."""
+NAMES = sorted(BYTES)
+
+
+def made(name: str, key: int = 3) -> Codec:
+    return codec(name, key)
