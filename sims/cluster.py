@@ -19,6 +19,7 @@ from lowcomm.identity import read_record
 from lowcomm.status import ask
 from peers.processes import Child, dying_with_us, start_child
 from protocols.errors import LowcommError
+from sims.wan.network import Place
 
 LOG = "daemon.log"
 PLAN = "cluster.json"
@@ -69,13 +70,20 @@ class LocalCluster:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def start(self, name: str, arguments: Sequence[str]) -> LocalNode:
-        """Start `lowcomm <arguments>`; its output goes to daemon.log in the node's directory."""
+    def start(
+        self, name: str, arguments: Sequence[str], *, place: Place | None = None
+    ) -> LocalNode:
+        """Start `lowcomm <arguments>`; its output goes to daemon.log in the node's directory.
+
+        `place`: in an emulated network, where the processes of this node run.
+        """
         directory = self.run_dir / name
         directory.mkdir(parents=True, exist_ok=True)
         argv = [sys.executable, "-m", "sims.logged", str(directory / LOG)]
         argv += [sys.executable, "-m", "lowcomm.cli", *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        if place is not None:
+            argv, environment = place.command(argv), {**environment, **place.environment}
         child = start_child(dying_with_us(argv), env=environment)
         node = LocalNode(name, directory, child)
         self.nodes.append(node)
@@ -91,6 +99,7 @@ class LocalCluster:
         overrides: Sequence[str] = (),
         fault: str = "",
         command: Sequence[str] = (),
+        place: Place | None = None,
     ) -> LocalNode:
         """Start `lowcomm peer`: the first of a run, or one that joins at an address.
 
@@ -99,11 +108,15 @@ class LocalCluster:
         arguments = ["peer", *([str(config)] if config else [])]
         arguments += ["--join", join] if join else ["--new"]
         directory = json.dumps(str(self.run_dir / name), ensure_ascii=False)  # A TOML string.
+        own = [f'node.name="{name}"', f"node.directory={directory}"]
+        if place is not None:
+            own += [f'node.listen="{place.listen}"', f'node.advertise="{place.advertise}"']
         # Ours last: no two nodes share a name or a directory, whatever was typed for all of them.
-        for override in (*overrides, f'node.name="{name}"', f"node.directory={directory}"):
+        for override in (*overrides, *own):
             arguments += ["--set", override]
         arguments += ["--fault", fault] if fault else []
-        return self.start(name, [*arguments, *(["--", *command] if command else [])])
+        arguments += ["--", *command] if command else []
+        return self.start(name, arguments, place=place)
 
     async def address_of(self, node: LocalNode) -> str:
         """Wait until the node listens; "" if it ended instead. Raises LowcommError: too late."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from protocols.errors import LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.paced import PACE, Pace
+from sims.wan.network import Place
 
 
 def paced_command(pace: Pace = PACE) -> list[str]:
@@ -28,11 +29,18 @@ def start_paced(
     join: str = "",
     overrides: Sequence[str] = (),
     fault: str = "",
+    place: Place | None = None,
 ) -> LocalNode:
     """As `LocalCluster.start_peer`, with paced ranks."""
     command = paced_command(pace)
     return cluster.start_peer(
-        name, config, join=join, overrides=overrides, fault=fault, command=command
+        name,
+        config,
+        join=join,
+        overrides=overrides,
+        fault=fault,
+        command=command,
+        place=place,
     )
 
 

@@ -1,0 +1,189 @@
+"""The owner of an emulated network and the process that carries it: one line of JSON each way.
+
+The process lives as long as the owner's end of the connection, so that nothing is left when the
+owner is killed. Must NOT know by which means the network is emulated.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Self
+
+from sims.wan.link import Counters, Link, Pair, WanError
+
+START_TIMEOUT_S = 20.0
+"""A Python process on a busy machine, and some namespaces."""
+ANSWER_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 5.0
+LINE_BYTES_MAX = 16 << 20
+"""Counters of 200 peers, which are 40000 links."""
+OWNER_LOOK_S = 1.0
+"""Descriptors that a fork of the owner holds keep the connection open; its parenthood ends."""
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Helper:
+    """The owner's side: starts the process, asks, and always ends it."""
+
+    def __init__(self, module: str, config: Mapping[str, Any]) -> None:
+        """Raises WanError with the process's own words when it cannot do what is asked."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())]
+            # Its own session: Ctrl+C is for the owner, which still needs the network to stop.
+            self._popen = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pid = self._popen.pid
+        self._socket = ours
+        self._received = bytearray()
+        try:
+            self.started = self.ask(config, within_s=START_TIMEOUT_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    def ask(self, request: Mapping[str, Any], *, within_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """Its answer. Raises WanError: it refuses, or it has ended."""
+        try:
+            self._socket.settimeout(within_s)
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            line = self._line()
+        except TimeoutError:
+            raise WanError(f"the emulated network does not answer for {within_s:g} s") from None
+        except OSError as error:
+            raise WanError(f"the emulated network has ended: {error.strerror}") from error
+        if line is None:
+            raise WanError("the emulated network has ended; what it said last is on stderr")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WanError(str(answer["error"]))
+        return answer
+
+    def stop(self) -> None:
+        """End it, and with it all that it holds; idempotent."""
+        with contextlib.suppress(OSError):  # Closed already.
+            self._socket.shutdown(socket.SHUT_RDWR)  # A fork of ours may hold it open.
+        self._socket.close()
+        try:
+            self._popen.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        except BaseException:
+            self._popen.kill()
+            self._popen.wait()
+            raise
+
+    def _line(self) -> bytes | None:
+        while True:
+            line, end, rest = self._received.partition(b"\n")
+            if end:
+                self._received = rest
+                return bytes(line)
+            data = self._socket.recv(1 << 16)
+            if not data:
+                return None
+            self._received += data
+
+
+class Owner:
+    """The process's side of the connection; for `select`, or a blocking loop of its own."""
+
+    def __init__(self, connection: socket.socket, owner_pid: int) -> None:
+        self._socket = connection
+        self._owner_pid = owner_pid
+        self._received = bytearray()
+
+    @classmethod
+    def from_arguments(cls, argv: Sequence[str]) -> Self:
+        """As `Helper` gives them."""
+        return cls(socket.socket(fileno=int(argv[0])), int(argv[1]))
+
+    @property
+    def socket(self) -> socket.socket:
+        return self._socket
+
+    @property
+    def lives(self) -> bool:
+        return os.getppid() == self._owner_pid
+
+    def first(self) -> dict[str, Any]:
+        """What is to be emulated; ends the process when the owner has ended."""
+        while True:
+            requests = self.receive()
+            if requests is None:
+                sys.exit(0)
+            if requests:
+                assert len(requests) == 1  # The owner waits for the answer.
+                return requests[0]
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """What has come, after waiting for something; None: the owner has ended."""
+        try:
+            data = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except ConnectionError:
+            data = b""
+        return self.feed(data)
+
+    def feed(self, data: bytes) -> list[dict[str, Any]] | None:
+        """For who reads the socket itself."""
+        if not data or len(self._received) > LINE_BYTES_MAX:
+            return None
+        self._received += data
+        *lines, rest = self._received.split(b"\n")
+        self._received = rest
+        return [json.loads(line) for line in lines]
+
+    def answer(self, values: Mapping[str, Any]) -> None:
+        """Blocks until the owner has it: it waits for just that."""
+        self._socket.setblocking(True)
+        with contextlib.suppress(ConnectionError):  # It has ended: the next receive says so.
+            self._socket.sendall(json.dumps(values).encode() + b"\n")
+
+    def serve(self, answer: Answer) -> None:
+        """Answer until the owner ends, for who has nothing else to do."""
+        while True:
+            self._socket.settimeout(OWNER_LOOK_S)
+            try:
+                requests = self.receive()
+            except TimeoutError:
+                if self.lives:
+                    continue
+                return
+            if requests is None:
+                return
+            for request in requests:
+                self.answer(answer(request))
+
+
+@contextlib.contextmanager
+def refusing(owner: Owner) -> Generator[None]:
+    """What cannot be emulated is told to the owner, and ends the process."""
+    try:
+        yield
+    except WanError as error:
+        owner.answer({"error": str(error)})
+        sys.exit(1)
+
+
+def links_to_json(links: Mapping[Pair, Link]) -> list[list[Any]]:
+    return [[*pair, link.as_json()] for pair, link in links.items()]
+
+
+def links_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, Link]:
+    return {(int(row[0]), int(row[1])): Link(**row[2]) for row in rows}
+
+
+def counters_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, Counters]:
+    return {(int(row[0]), int(row[1])): Counters.from_json(row[2]) for row in rows}

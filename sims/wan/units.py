@@ -1,0 +1,49 @@
+"""Quantities as people write them: 100mbit, 50ms, 1%. Must NOT know what they are for."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocols.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Of one kind of quantity."""
+
+    factors: Mapping[str, float]
+    """To the unit that the code counts in."""
+    example: str
+
+
+RATE = Units({"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}, "100mbit")
+"""To bits per second. As `tc` has them; its `bps`, which is bytes, is left out on purpose."""
+TIME = Units({"us": 1e-6, "ms": 1e-3, "s": 1.0}, "50ms")
+SHARE = Units({"%": 0.01}, "1%")
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z%]*)", re.ASCII)
+
+
+def parse(text: str, units: Units, *, what: str) -> float:
+    """The quantity in bits per second, seconds, or as a share; only 0 needs no unit.
+
+    `what`: how the user knows the value, such as --rate. Raises ConfigError.
+    """
+    match = _QUANTITY.fullmatch(text.strip().lower())
+    number, unit = match.groups() if match else ("", "")
+    if match and unit in units.factors:
+        return float(number) * units.factors[unit]
+    if match and not unit and float(number) == 0:
+        return 0.0
+    known = ", ".join(units.factors)
+    raise ConfigError(
+        f"{what} {text!r}: write a number and its unit ({known}), such as {units.example}"
+    )
+
+
+def show(value: float, units: Units) -> str:
+    """As a person would write it, in the largest unit of which it is at least 1."""
+    by_size = sorted((factor, unit) for unit, factor in units.factors.items())
+    fitting = [each for each in by_size if value >= each[0]]
+    factor, unit = fitting[-1] if fitting else by_size[0]
+    return f"{value / factor:.4g}{unit}"

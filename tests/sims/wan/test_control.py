@@ -1,0 +1,26 @@
+"""The line between a network's owner and its carrier, without processes."""
+
+import socket
+
+from sims.wan.control import (
+    Owner,
+    counters_from_json,
+    links_from_json,
+    links_to_json,
+)
+from sims.wan.link import Counters, Link
+
+
+def test_requests_come_in_pieces_and_several_at_once() -> None:
+    with socket.socket() as unused:
+        owner = Owner(unused, owner_pid=1)
+        assert owner.feed(b'{"a": ') == []
+        assert owner.feed(b'1}\n{"b": 2}\n{') == [{"a": 1}, {"b": 2}]
+        assert owner.feed(b"}\n") == [{}]
+        assert owner.feed(b"") is None
+
+
+def test_links_and_counters_come_back_as_they_were() -> None:
+    links = {(0, 1): Link(rate_bps=1e6, delay_s=0.1, jitter_s=0.01, loss=0.5, up=False)}
+    assert links_from_json(links_to_json(links)) == links
+    assert counters_from_json([[2, 1, {"packets": 3}]]) == {(2, 1): Counters(packets=3)}
