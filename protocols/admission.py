@@ -52,12 +52,20 @@ class Admission:
             # Its round may still be open: what its earlier life sent must not be listed as
             # contributed when this life contributes other bytes.
             self.reports.forget(peer)
-        elif self.going.get(peer) == join.incarnation and peer not in self.members.readers:
-            return  # It is out, and only has not read that yet.
+        elif self._is_out(peer, join):
+            return
         self.joins[peer] = join
         self.asked_at.setdefault(peer, now)
         if join.against:
             self._accuse(PeerId(join.against), peer)
+
+    def _goes(self, peer: PeerId, word: Join | CaughtUp) -> bool:
+        """The life that says this wants to leave."""
+        return self.going.get(peer) == word.incarnation
+
+    def _is_out(self, peer: PeerId, word: Join | CaughtUp) -> bool:
+        """It wanted to leave, is out, and only has not read that yet."""
+        return self._goes(peer, word) and peer not in self.members.readers
 
     def _accuse(self, donor: PeerId, peer: PeerId) -> None:
         """Two say that a state is not what its holder reported: it is as if nobody had it."""
@@ -104,7 +112,12 @@ class Admission:
         if self.me not in self.members.receivers:
             return False
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
-        if peer in self.members.joiners and not all(peer in reported for reported in states):
+        # A joiner that has all of its cut is a member as soon as that is written down: it makes
+        # the steps since then as members do.
+        said = self.caught_up.get(peer)
+        comes = said is not None and self._let_in(peer, said) is not None
+        joins = peer in self.members.joiners and not comes
+        if joins and not all(peer in reported for reported in states):
             return False  # It got a part of the state and no more: nobody can go on from that.
         for reported in states:
             givers = reported.keys() & self.members.members.keys()
@@ -112,7 +125,7 @@ class Admission:
                 continue
             # Nobody who could give it has said yet that it made the last step, or that it holds
             # what a new term began with: it may be this one.
-            maybe = patient and not givers and peer in self.members.members
+            maybe = patient and not givers and (comes or peer in self.members.members)
             if peer in reported or maybe:
                 return True
         return False
@@ -152,6 +165,8 @@ class Admission:
 
     def _nobody_has_state(self) -> bool:
         """Every member asks for a state and none has one to give."""
+        if not (self.joins or self.accused):
+            return False  # As nearly always.
         receivers = self.members.receivers.keys()
         if not receivers or not receivers <= self.joins.keys() | self.accused.keys():
             return False
@@ -178,14 +193,22 @@ class Admission:
     def _next_member(self) -> e.Entry | None:
         for peer, report in list(self.caught_up.items()):
             del self.caught_up[peer]
-            cut = self.members.cuts.get(peer)
-            if cut is not None and cut[0] == report.index and peer in self.members.joiners:
-                return e.Member(cut[1].info)
-            member = self.members.members.get(peer)
-            newer = member is None or member.incarnation < report.incarnation
-            here = report.index == self.members.restored_index and peer in self.members.seats
-            if newer and here and has_room(self.members, peer):
-                return e.Member(self._info(peer, report))
+            if (member := self._let_in(peer, report)) is not None:
+                return member
+        return None
+
+    def _let_in(self, peer: PeerId, report: CaughtUp) -> e.Member | None:
+        """The entry that makes a member of who holds what it says; None: not what counts now."""
+        if self._is_out(peer, report):
+            return None
+        cut = self.members.cuts.get(peer)
+        if cut is not None and cut[0] == report.index and peer in self.members.joiners:
+            return e.Member(cut[1].info)
+        member = self.members.members.get(peer)
+        newer = member is None or member.incarnation < report.incarnation
+        here = report.index == self.members.restored_index and peer in self.members.seats
+        if newer and here and has_room(self.members, peer):
+            return e.Member(self._info(peer, report))
         return None
 
     def _next_cut(self, now: float) -> e.Entry | None:
@@ -193,8 +216,7 @@ class Admission:
             return None  # A copy would give a majority to any one of those who differ.
         versions = self._versions()
         for peer, join in list(self.joins.items()):
-            goes = self.going.get(peer) == join.incarnation
-            donor = self._donor(peer, versions) if not goes else None
+            donor = self._donor(peer, versions) if not self._goes(peer, join) else None
             if donor is None or now < self._admitted_at(peer):
                 continue  # Nobody reported the newest state yet; the next Have asks again.
             if not has_room(self.members, peer):

@@ -59,7 +59,9 @@ class Catchup:
 
     @property
     def deadline(self) -> float:
-        held = min((owed.hold_until for owed in self._owed.values()), default=NEVER)
+        held = NEVER
+        for owed in self._owed.values():
+            held = min(held, owed.hold_until)
         return min(held, self.transfer.deadline) if self.transfer else held
 
     @property

@@ -1,12 +1,12 @@
 """What comes out of a core: everything the shell has to do, as plain data."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from protocols.entries import Entry, LogEntry, Run
 from protocols.events import ResultReceived, SliceReceived, StepReceived
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Control
+from protocols.record import record
 from protocols.samples import Samples
 from protocols.storage import Snapshot
 
@@ -14,7 +14,7 @@ Outcome = Literal["finished", "left", "refused", "failed", "dropped"]
 """`dropped`: this peer's branch of the log was given up for another one, which it may join."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Put a control message into the peer's outbox."""
 
@@ -22,7 +22,7 @@ class Send:
     message: Control
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Persist:
     """Write this to the disk, in the order of tickets; answer Persisted once it is safe there.
 
@@ -42,7 +42,7 @@ class Persist:
     one builds on what is not there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Connect:
     """Dial until it works or the peer is gone from the log."""
 
@@ -51,7 +51,7 @@ class Connect:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Disconnect:
     """Close every connection with this peer and stop dialling it."""
 
@@ -59,14 +59,14 @@ class Disconnect:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckRun:
     """Can this node take part in this run? Answer RunAccepted, or stop with the reason."""
 
     run: Run
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Encode:
     """Encode the waiting contribution of the ranks, once for all attempts; answer Encoded."""
 
@@ -74,7 +74,7 @@ class Encode:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendSlice:
     """Send our encoded contribution to elements [start, stop) to the part's owner."""
 
@@ -86,7 +86,7 @@ class SendSlice:
     contributor: Contributor
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReducePart:
     """Sum these contributions to [start, stop) in this order, encode once; answer PartReduced."""
 
@@ -97,7 +97,7 @@ class ReducePart:
     contributors: tuple[Contributor, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendResult:
     """Send a part's result, byte for byte as it was reduced."""
 
@@ -108,7 +108,7 @@ class SendResult:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ApplyRound:
     """Make the outer step with this attempt's results; answer RoundApplied."""
 
@@ -118,7 +118,7 @@ class ApplyRound:
     """Our own contribution is in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReleaseRound:
     """Drop results of this round and before, and contributions to it."""
 
@@ -126,7 +126,7 @@ class ReleaseRound:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DropSlices:
     """Drop what was contributed to this round and before: it is committed."""
 
@@ -134,14 +134,14 @@ class DropSlices:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Discard:
     """These bytes belong to no open round (I3): drop and count them."""
 
     payload: SliceReceived | ResultReceived | StepReceived
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServeState:
     """Copy these versions now and send them to the peer, whatever rounds do meanwhile. The peer
     is connected and expects them."""
@@ -151,7 +151,7 @@ class ServeState:
     versions: tuple[Version, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpectState:
     """Take these versions from the donor; answer StateReceived for each."""
 
@@ -160,7 +160,7 @@ class ExpectState:
     versions: tuple[Version, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AdoptState:
     """What StateReceived reported is the cut's: it replaces our state of the fragment."""
 
@@ -169,7 +169,7 @@ class AdoptState:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AdoptKept:
     """The state in our newest checkpoint is the run's again; answer KeptAdopted."""
 
@@ -180,7 +180,7 @@ class AdoptKept:
 Verdict = Literal["counted", "rebase", "anew"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resume:
     """What becomes of the ranks' last contribution to a fragment; let them go on if they wait.
 
@@ -197,7 +197,7 @@ class Resume:
     finish: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leased:
     """These samples the ranks may draw from now on, and no others, the lowest first.
 
@@ -207,7 +207,7 @@ class Leased:
     samples: Samples
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MakeStep:
     """Have the ranks make their payload of this step, from the state before it; answer StepMade.
 
@@ -217,7 +217,7 @@ class MakeStep:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendStep:
     """Send a payload of the stamp's step, ours or another's, byte for byte."""
 
@@ -228,7 +228,7 @@ class SendStep:
     """Of its bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ApplyStep:
     """Complete the step with these payloads, in this order; answer StepApplied."""
 
@@ -239,7 +239,7 @@ class ApplyStep:
     """Copy the state then: it may become the base for who comes later."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadBase:
     """Give the ranks the base of this step; answer BaseLoaded. What they had is void: no answer
     to an earlier MakeStep or ApplyStep follows."""
@@ -247,7 +247,7 @@ class LoadBase:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReleaseSteps:
     """The copy of the state after this step is the base now: drop older copies, and payloads up
     to this step."""
@@ -255,7 +255,7 @@ class ReleaseSteps:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Applied:
     """For people and files: this entry now holds here."""
 
@@ -266,7 +266,7 @@ class Applied:
     counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Note:
     """For people and files: something worth saying that is no log entry."""
 
@@ -274,7 +274,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stop:
     """Leave the run: it is finished, we were refused, or nobody can go on."""
 

@@ -19,6 +19,9 @@ from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek
 from protocols.participant import Participant
 from protocols.raft import Raft
 
+OUTAGE = 10
+"""Who has finished stays so many silence timeouts for members that may only be cut off: they need
+its vote, and perhaps the last state."""
 NEVER = float("inf")
 
 
@@ -76,10 +79,18 @@ class Company:
         commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
         wanted = {**rivals, **readers} if rivals else readers
         commands += self._links.keep_up(now, self._me.peer, wanted, found=found)
-        alone = now >= self.leaderless_since + self._raft.rules.silence_timeout_s
-        if alone and self._part.finished:  # Nobody needs us.
+        if now >= self.goes_alone_at:
             commands.append(ending.when_out(self._part.standing, finished=True))
         return commands
+
+    @property
+    def goes_alone_at(self) -> float:
+        """When nobody needs us any more: all is done, and nobody has led us for so long."""
+        if self.leaderless_since == NEVER or not self._part.finished:
+            return NEVER
+        others = self._members.readers.keys() - {self._me.peer}
+        patience_s = self._raft.rules.silence_timeout_s * (OUTAGE if others else 1)
+        return self.leaderless_since + patience_s
 
     def _lost_and_beats(self, now: float, readers: Mapping[PeerId, PeerInfo]) -> list[Command]:
         """Who is lost from now on; who gets a heartbeat."""

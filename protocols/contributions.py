@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Contributor, PeerId, Stamp, digest_text
 from protocols.membership import Plan
+from protocols.record import record
 from protocols.samples import Samples
 
 
@@ -30,7 +31,7 @@ class Own:
         return Contributor(me, self.tokens, self.steps, self.manifest)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartResult:
     """What an owner made of one part: the sum's terms, and the digest of its bytes."""
 

@@ -310,7 +310,7 @@ class PeerCore:
         before = self._govern(now)
         self._report(now)
         connected, leader = self.links.up, self.leader_id
-        if not self.leads and leader not in connected:
+        if not self.raft.leads and leader not in connected:
             leader = None
         hears = self.relaying.listener(leader)
         ours = self.part.advance(now, connected, hears)
@@ -331,9 +331,10 @@ class PeerCore:
             if self.government.follow(now):
                 self.part.new_leader()
                 self.relaying.new_leader()
-            if self.office is not None and not self._going():
-                self.office.decide(now, lacks_state=self.standing.catchup.needed)
-                for command in self.office.orders(now):
+            office = self.government.office
+            if office is not None and not self._going():
+                office.decide(now, lacks_state=self.standing.catchup.needed)
+                for command in office.orders(now):
                     self._emit(command, now)
             for command in self.raft.take():
                 self._emit(command, now)
@@ -362,7 +363,7 @@ class PeerCore:
     def _report(self, now: float) -> None:
         """Tell the leader how we stand."""
         leader = self.leader_id
-        if leader is None or not (self.leads or leader in self.links.up):
+        if leader is None or not (self.raft.leads or leader in self.links.up):
             return
         hears = self.relaying.listener(leader) or leader
         for report in self.standing.news(self.raft.disk.why, hears):
@@ -371,9 +372,8 @@ class PeerCore:
     def _asked_to_leave(self, why: str) -> None:
         voters = self.links.up.intersection(self.raft.log.voters)
         reachable = bool(voters) if self.leads else self.leader_id in self.links.up
-        self._stop(
-            ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
-        )
+        stop = ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
+        self._stop(stop)
 
     def _stop(self, stop: c.Stop | None) -> None:
         if stop is not None and not self.stopped:
@@ -386,12 +386,9 @@ class PeerCore:
         if looked:
             leader = self.office.deadline if self.office and self.raft.settled else NEVER
             self.patience = min(self.part.deadline, leader)
-        branches, lines = self.company.forks.deadline, self.links.deadline
-        deadline = min(self.patience, self.relaying.deadline, branches, lines, self.raft.deadline)
-        alone_since = self.company.leaderless_since
-        if alone_since < deadline and self.finished:
-            deadline = min(deadline, alone_since + self.rules.silence_timeout_s)
-        return deadline
+        company = min(self.company.forks.deadline, self.company.goes_alone_at)
+        lines = min(self.relaying.deadline, self.links.deadline)
+        return min(self.patience, company, lines, self.raft.deadline)
 
     def _rules(self, rules: ProtocolConfig) -> None:
         self.rules = self.links.liveness.rules = self.raft.rules = rules

@@ -4,16 +4,17 @@ Plain data, part of Membership and of its image. Must NOT know peers (membership
 anything (closing.py).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from protocols.entries import Close, Run, StepCommit
 from protocols.ids import Version
+from protocols.record import record
 
 TENTATIVE_COMMITS = 4
 """So many commits may be missing before peers stop: payloads since the last one are kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Course:
     """One for each state of the log."""
 

@@ -3,8 +3,6 @@
 Every peer applies entries in order, each once a majority of the voters has it on disk.
 """
 
-from dataclasses import dataclass
-
 from protocols.ids import (
     Contributor,
     FragmentParts,
@@ -14,10 +12,11 @@ from protocols.ids import (
     TensorSpec,
     Version,
 )
+from protocols.record import record
 from protocols.samples import ALL_REMAIN, Grant, Remaining, Samples
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """The first entry: what all peers of the run agree on."""
 
@@ -40,14 +39,14 @@ class Run:
     """Of a stepwise run: how often everybody keeps a copy of its state, for who comes later."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Elected:
     """The first entry of each term: with it, everything before it is committed."""
 
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Voter:
     """A member's acknowledgement counts from now on, or no longer (protocol.md section 1)."""
 
@@ -56,7 +55,7 @@ class Voter:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restore:
     """The run goes on from a cut, in a new lineage; everything after the cut is void."""
 
@@ -79,7 +78,7 @@ class Restore:
     trained since stays theirs, and their samples with it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cut:
     """`info.peer` is from now on a registered receiver; `donor` sends it these versions.
 
@@ -91,14 +90,14 @@ class Cut:
     versions: tuple[Version, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Member:
     """The peer has its state and belongs to the run."""
 
     info: PeerInfo
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Left:
     """Gone on its own account."""
 
@@ -106,7 +105,7 @@ class Left:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """Gone without a word."""
 
@@ -114,7 +113,7 @@ class Lost:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class View:
     """Whose contributions count, and who owns which part, from `first_round` on.
 
@@ -129,7 +128,7 @@ class View:
     """One per fragment; in a stepwise run the first step."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attempt:
     """Another try at one open round, with the borders of its view: only owners change."""
 
@@ -143,7 +142,7 @@ class Attempt:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commit:
     """The round is part of the model: with these contributions, by everyone, for good."""
 
@@ -164,14 +163,14 @@ class Commit:
     () if nobody accounts for any."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Witness:
     """A peer that votes and trains nothing: with two nodes, a majority outlives one of them."""
 
     info: PeerInfo
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dropped:
     """We met another branch of this run, and ours stays: what that one committed is lost."""
 
@@ -183,14 +182,14 @@ class Dropped:
     """Committed on it, from the run's beginning."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lease:
     """These samples are these peers', in bulk and ahead of need."""
 
     grants: tuple[Grant, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepCommit:
     """Steps up to this one are part of the model, for good: all of the roster made them."""
 
@@ -201,7 +200,7 @@ class StepCommit:
     """After that step."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Halt:
     """Everybody stops at its step and says where it stands: the roster has to change.
 
@@ -214,7 +213,7 @@ class Halt:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """The view ends with this step: everybody who takes part completes it, and no other."""
 
@@ -245,7 +244,7 @@ Entry = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogEntry:
     """An entry at its place."""
 

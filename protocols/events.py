@@ -1,15 +1,14 @@
 """What goes into a core: everything that happened, as plain data."""
 
-from dataclasses import dataclass
-
 from protocols.config import ProtocolConfig
 from protocols.entries import Run
 from protocols.ids import Contributor, PeerId, Stamp
 from protocols.messages import Control, Kept
+from protocols.record import record
 from protocols.samples import Samples
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bootstrap:
     """We start the run: for a moment we are its only member."""
 
@@ -18,7 +17,7 @@ class Bootstrap:
     """Of the initial state, one per fragment."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunAccepted:
     """Our shell looked at the agreed run and can take part in it."""
 
@@ -27,7 +26,7 @@ class RunAccepted:
     """How many samples our ranks want to have ahead; 0: nobody accounts for what they train."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeerConnected:
     """Both hellos were exchanged on a control connection."""
 
@@ -38,7 +37,7 @@ class PeerConnected:
     """Address at which that peer believes the leader listens; its own when it leads."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeerDisconnected:
     """The control connection ended, or could not be made."""
 
@@ -46,7 +45,7 @@ class PeerDisconnected:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MessageReceived:
     """A control message, already checked field by field."""
 
@@ -54,14 +53,14 @@ class MessageReceived:
     message: Control
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Persisted:
     """Everything up to this ticket is safe on the disk."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PersistFailed:
     """The disk did not take this ticket, nor will it take what was handed over after it."""
 
@@ -69,14 +68,14 @@ class PersistFailed:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checkpointed:
     """A newer checkpoint is complete on our disk."""
 
     kept: Kept
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeptAdopted:
     """Answer to AdoptKept: "" as a digest if the checkpoint could not be read."""
 
@@ -85,7 +84,7 @@ class KeptAdopted:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SliceReceived:
     """All chunks of one slice of somebody's contribution are here."""
 
@@ -95,7 +94,7 @@ class SliceReceived:
     contributor: Contributor
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResultReceived:
     """All chunks of one part's result are here."""
 
@@ -106,7 +105,7 @@ class ResultReceived:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StateReceived:
     """The state of one fragment for a cut is here; `state_digest` is of what arrived."""
 
@@ -117,24 +116,24 @@ class StateReceived:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainersReady:
     """The ranks are attached and wait for their first parameters."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainersAble:
     """The ranks have made enough steps to contribute to the next round."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainersLost:
     """The ranks are gone; they will be started again."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ContributionReady:
     """The ranks wrote their parameters and wait for a result."""
 
@@ -145,7 +144,7 @@ class ContributionReady:
     """What their steps saw since they contributed last (of the anchor fragment)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Encoded:
     """Answer to Encode."""
 
@@ -154,7 +153,7 @@ class Encoded:
     manifest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartReduced:
     """Answer to ReducePart."""
 
@@ -163,7 +162,7 @@ class PartReduced:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundApplied:
     """Answer to ApplyRound."""
 
@@ -171,7 +170,7 @@ class RoundApplied:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepReceived:
     """The payload of `peer` for a step is here, from itself or from who kept it."""
 
@@ -181,7 +180,7 @@ class StepReceived:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepMade:
     """Answer to MakeStep."""
 
@@ -189,7 +188,7 @@ class StepMade:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepApplied:
     """Answer to ApplyStep."""
 
@@ -197,7 +196,7 @@ class StepApplied:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BaseLoaded:
     """Answer to LoadBase: the digest of what the ranks have now."""
 
@@ -205,14 +204,14 @@ class BaseLoaded:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaveRequested:
     """Somebody asked this peer to go."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeadlineReached:
     """Nothing happened until the core's deadline."""
 

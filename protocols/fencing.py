@@ -3,11 +3,10 @@
 Must NOT remember payloads, nor look at anything but their stamps and senders.
 """
 
-from dataclasses import dataclass
-
 from protocols.entries import Commit
 from protocols.ids import PeerId, Stamp
 from protocols.membership import Membership, Plan
+from protocols.record import record
 from protocols.reduction import OWNERS_MAX
 
 PARKED_ROUNDS = 2
@@ -16,7 +15,7 @@ PARKED_PLANS = 4
 """And for so many views or attempts beyond our log: their sender has read more of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fence:
     """Of one fragment. It bounds what a member can make us keep."""
 

@@ -1,8 +1,9 @@
 """Names of things that several peers talk about."""
 
 import hashlib
-from dataclasses import dataclass
 from typing import NamedTuple, NewType
+
+from protocols.record import record
 
 PROTOCOL_VERSION = 2
 
@@ -10,7 +11,7 @@ PeerId = NewType("PeerId", str)
 """`<node name>.<8 hex digits>`: unique, sortable, readable. Sums run in this order."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@record
 class Stamp:
     """To which round a payload belongs (I3). What belongs to no open round is dropped."""
 
@@ -25,7 +26,7 @@ class Stamp:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeerInfo:
     """A peer as the log knows it."""
 
@@ -39,7 +40,7 @@ class PeerInfo:
     """Its number among all that ever took part; never used twice."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contributor:
     """One counted contribution: whose, how much work, exactly which bytes."""
 
@@ -51,7 +52,7 @@ class Contributor:
     """xxh3-128 of the whole encoded contribution: equal bytes, equal manifest."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FragmentParts:
     """How a fragment is divided among part owners: part i is [borders[i], borders[i + 1])."""
 
@@ -60,7 +61,7 @@ class FragmentParts:
     """Elements; len(owners) + 1 of them, from 0 to the fragment's size."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Version:
     """The state of one fragment after a committed round."""
 
@@ -69,7 +70,7 @@ class Version:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorSpec:
     """One parameter in the agreed layout; `offset` and the shape count elements."""
 
@@ -87,7 +88,7 @@ class RoundKey(NamedTuple):
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepPayloads:
     """Whose payloads of one step somebody holds."""
 
@@ -95,7 +96,7 @@ class StepPayloads:
     peers: tuple[PeerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Provider:
     """`holder` has what `peer` sent for this step: who lacks it asks there."""
 

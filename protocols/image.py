@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols.course import Course
 from protocols.entries import Attempt, Commit, Cut, Restore, Run, View
 from protocols.ids import PeerId, PeerInfo
+from protocols.record import record
 from protocols.samples import Samples
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granted:
     """The newest cut of a receiver."""
 
@@ -22,7 +22,7 @@ class Granted:
     cut: Cut
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Losses:
     """How often a peer went away without a word."""
 
@@ -30,7 +30,7 @@ class Losses:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Returned:
     """A peer came (back) when this was the newest view."""
 
@@ -38,7 +38,7 @@ class Returned:
     view: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Branch:
     """A lineage that a Restore ended."""
 
@@ -47,7 +47,7 @@ class Branch:
     """By fragment: what came later in it is void."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """What one life of a peer holds."""
 
@@ -61,7 +61,7 @@ class Held:
         return Held(self.peer, self.incarnation, self.came, samples)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gone:
     """The same, of a peer that went away."""
 
@@ -72,7 +72,7 @@ class Gone:
     """Round that has to be committed before anybody else gets it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Books:
     """Field by field what Ledger holds."""
 
@@ -83,7 +83,7 @@ class Books:
     again: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Image:
     """Field by field what Membership holds; orders matter."""
 

@@ -5,7 +5,7 @@ and must not remember a decision anywhere but in the log.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocols import entries as e
@@ -37,7 +37,7 @@ from protocols.messages import (
 )
 from protocols.raft import Raft
 from protocols.reduction import cut_parts, replace_owners
-from protocols.reports import Reports, RoundReports
+from protocols.reports import OpenRound, Reports, RoundReports
 from protocols.samples import Samples, is_sound
 from protocols.wire import one_line
 
@@ -124,7 +124,7 @@ class Leader:
             case Waiting():
                 self.reports.waits(peer, message)
             case Wants():
-                self.leasing.wants[peer] = message
+                self.leasing.wanted(peer, message)
             case Stepped():
                 return self.closing.stepped(peer, message)
             case Stopped():
@@ -145,7 +145,7 @@ class Leader:
         self.able.discard(peer)
         self.told.discard(peer)
         self.broken.pop(peer, None)
-        self.leasing.wants.pop(peer, None)
+        self.leasing.forget(peer)
         if peer in self.members.readers:
             self.gone[peer] = (left, one_line(why))
 
@@ -157,17 +157,19 @@ class Leader:
         self.told.discard(peer)
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
-        self.leasing.wants.pop(peer, None)
+        self.leasing.forget(peer)
         self.reports.forget(peer)
         self.closing.forget(peer)
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        self._looked_at = now
-        body = self._strike() or self._next_commit(now) or self.closing.next_commit()
+        self._looked_at, open_ = now, self.reports.all_open()
+        body = self._strike()
+        if body is None and (body := self._next_commit(open_, now) or self.closing.next_commit()):
+            self.leaves_since.clear()  # Nobody has had time to say that it made this step.
         if body is None and self.informed(now):
             timeout_s = self.rules.reduction_timeout_s
-            body = self._next_attempt(now) or self._next_view()
+            body = self._next_attempt(open_, now) or self._next_view(open_)
             body = body or self.closing.next_change(now, self.able, timeout_s=timeout_s)
             # Who was struck may be coming back just now, with the state; nobody else could.
             struck = self.began_with - self.members.readers.keys()
@@ -201,10 +203,8 @@ class Leader:
             *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
             self.closing.deadline(self.rules.reduction_timeout_s),
         ]
-        for fragment in range(self.members.fragments):
-            plan, reports = self.reports.open(fragment)
-            if plan is not None and reports is not None:
-                times.append(self._patience(plan, reports, self._alive(plan, reports)))
+        for _, plan, reports in self.reports.all_open():
+            times.append(self._patience(plan, reports, self._alive(plan, reports)))
         # What was due when we looked last could not be decided then: something else must happen.
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
@@ -214,19 +214,20 @@ class Leader:
             patient = self._looked_at < since + self.rules.transfer_timeout_s
             if left and self.admission.needs(peer, patient=patient):
                 continue  # The result that we lack could leave with it.
-            if peer in self.raft.log.voters and self.raft.reconfiguring:
-                continue  # One voter at a time, or two majorities might not overlap.
+            if peer in self.raft.log.voters:
+                if self.raft.reconfiguring:
+                    continue  # One voter at a time, or two majorities might not overlap.
+                reached = self.raft.up | {self.me}
+                if left and not self.raft.log.is_majority(reached, without=peer):
+                    continue  # First the voters that we do not reach are struck, with its help.
             del self.gone[peer], self.leaves_since[peer]
             self.admission.struck(peer)
             if peer in self.members.readers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
         return None
 
-    def _next_commit(self, now: float) -> e.Entry | None:
-        for fragment in range(self.members.fragments):
-            plan, reports = self.reports.open(fragment)
-            if plan is None or reports is None:
-                continue
+    def _next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
+        for fragment, plan, reports in open_:
             reports.start_clock(plan, now)
             digest = self._agreed(plan, reports, now)
             if not digest:
@@ -258,7 +259,7 @@ class Leader:
         Every live roster member must hold it; after the deadline a majority of the roster; never
         fewer than two live members, or one if there is only one.
         """
-        live, view = self.members.members.keys(), plan.stamp.view
+        live = self.members.members.keys()
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
         if not held or not reports.everybody_ready(plan):
             return ""
@@ -267,14 +268,12 @@ class Leader:
         roster = set(plan.roster)
         late = now >= reports.plan_since + self.rules.reduction_timeout_s
         # Who is not in the roster counts for the minimum of two only.
-        counted = {peer for peer in roster if self.members.counts(peer, view)}
-        enough = counted <= holding or (late and 2 * len(holding & roster) > len(roster))
+        enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
         return digest if enough and len(holding) >= min(2, len(live)) else ""
 
-    def _next_attempt(self, now: float) -> e.Entry | None:
-        for fragment in range(self.members.fragments):
-            plan, reports = self.reports.open(fragment)
-            if plan is None or reports is None or not reports.ready:
+    def _next_attempt(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
+        for fragment, plan, reports in open_:
+            if not reports.ready:
                 continue
             roster, why = self._smaller_roster(plan, reports, now)
             if not why:
@@ -329,7 +328,7 @@ class Leader:
             return live
         return {max(suspects, key=lambda peer: (complaints[peer], peer))}
 
-    def _next_view(self) -> e.Entry | None:
+    def _next_view(self, open_: Sequence[OpenRound]) -> e.Entry | None:
         """The roster is everybody who said it can contribute."""
         run = None if self.members.stepwise else self.members.run
         roster = tuple(sorted(self.able & self.members.members.keys()))
@@ -337,10 +336,11 @@ class Leader:
         begun = newest is not None or self.members.restored is not None
         if run is None or not roster or (not begun and len(roster) < run.peers_min):
             return None
-        fragments = range(self.members.fragments)
         if newest is not None and newest.roster == roster:
             same = all(self.members.counts(peer, newest.view) for peer in roster)
-            if same and not any(map(self._dead, fragments)):
+            # Of a dead one somebody contributed to it, and nobody of its roster is left.
+            dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
+            if same and not dead:
                 return None
         if self.members.is_over:
             return None
@@ -348,7 +348,7 @@ class Leader:
             view=newest.view + 1 if newest else 1,
             roster=roster,
             parts=tuple(cut_parts(n, roster, grain=run.grain) for n in run.fragment_elements),
-            first_round=tuple(map(self._next_first_round, fragments)),
+            first_round=tuple(map(self._next_first_round, range(self.members.fragments))),
         )
 
     def _next_voter(self) -> e.Entry | None:
@@ -370,11 +370,6 @@ class Leader:
                 return e.Voter(peer, votes=True, why="there is a place")
         return None
 
-    def _dead(self, fragment: int) -> bool:
-        """Somebody contributed to the open round, and nobody of its roster is left."""
-        plan, reports = self.reports.open(fragment)
-        return plan is not None and reports is not None and not self._alive(plan, reports)
-
     def _next_first_round(self, fragment: int) -> int:
         """A round that somebody already contributed to goes on as it is, if it can."""
         plan, reports = self.reports.open(fragment)
@@ -385,8 +380,7 @@ class Leader:
 
     def _alive(self, plan: Plan, reports: RoundReports) -> set[PeerId]:
         """Who of the roster can still be counted: contributed, or is able to."""
-        view, here = plan.stamp.view, self.able | reports.ready.keys()
-        return {p for p in plan.roster if p in here and self.members.counts(p, view)}
+        return {peer for peer in plan.counted if peer in self.able or peer in reports.ready}
 
     def _names(self, peers: set[PeerId]) -> str:
         infos = self.members.readers

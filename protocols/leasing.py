@@ -21,11 +21,24 @@ class Leasing:
     """Who wants how many samples ahead."""
 
     wants: dict[PeerId, Wants] = field(default_factory=dict[PeerId, Wants])
+    _enough_at: int = -1
+    """Log index at which nobody needed more: so it is until that or what they want is another."""
+
+    def wanted(self, peer: PeerId, wants: Wants) -> None:
+        """The peer says what it wants."""
+        self.wants[peer], self._enough_at = wants, -1
+
+    def forget(self, peer: PeerId) -> None:
+        """It is gone, or in another life."""
+        self.wants.pop(peer, None)
 
     def next_entry(self, members: Membership) -> Lease | None:
         """Once somebody has only half of what it wants ahead, all who lack a quarter get more."""
+        if self._enough_at == members.index:
+            return None
         low = {p: lack for p in self.wants if (lack := self._lack(members, p))}
         if not any(2 * lack >= self.wants[peer].ahead for peer, lack in low.items()):
+            self._enough_at = members.index
             return None
         free, frontier, grants = members.ledger.free, members.ledger.frontier, list[Grant]()
         for peer, lack in sorted(low.items()):

@@ -21,6 +21,8 @@ class Links:
         """`contact`: where a person said that somebody of the run listens; "" nowhere. `mine`:
         where we do, as an earlier peer of this node may have, whom the log still names."""
         self.liveness = Liveness(ProtocolConfig())
+        self.up = self.liveness.up
+        """Who is connected: one set, which changes."""
         self._mine = mine
         self.seeking = Seeking(contact)
         self.mend_at = 0.0
@@ -33,10 +35,6 @@ class Links:
         """Where each connected peer listens."""
         self._dialled: dict[PeerId, str] = {}
         """Addresses of peers that we dialled, and not they us."""
-
-    @property
-    def up(self) -> set[PeerId]:
-        return self.liveness.up
 
     @property
     def deadline(self) -> float:

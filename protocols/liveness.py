@@ -6,15 +6,15 @@ follows from a loss: that is the leader's.
 """
 
 from collections.abc import Set
-from dataclasses import dataclass
 
 from protocols.config import ProtocolConfig
 from protocols.ids import PeerId
+from protocols.record import record
 
 NEVER = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loss:
     """A peer that nobody watches from now on."""
 

@@ -85,17 +85,17 @@ class Log:
         be committed (Ongaro's thesis 4.2.2)."""
         return any(peer in voters for voters in self._voters[index - self.base :])
 
-    def is_majority(self, peers: Set[PeerId]) -> bool:
-        """More than half of the voters are among these."""
-        return 2 * len(peers & set(self.voters)) > len(self.voters)
+    def is_majority(self, peers: Set[PeerId], *, without: PeerId | None = None) -> bool:
+        """More than half of the voters (but for this one) are among these."""
+        voters = set(self.voters) - {without}
+        return 2 * len(peers & voters) > len(voters)
 
     def term_at(self, index: int) -> int | None:
         """None: we do not hold that entry any more, or not yet."""
         if index == self.base:
             return self.base_term
-        if self.base < index <= self.last_index:
-            return self.entries[index - self.base - 1].term
-        return None
+        place = index - self.base - 1
+        return self.entries[place].term if 0 <= place < len(self.entries) else None
 
     def before_conflict(self, index: int, *, floor: int) -> int:
         """Our entry at `index` is not the leader's: where it may agree, not below what is

@@ -4,13 +4,12 @@ Part of messages.py, where everybody finds them. Frozen, and checked field by fi
 before anybody sees one.
 """
 
-from dataclasses import dataclass
-
 from protocols.entries import LogEntry
 from protocols.ids import PeerId
+from protocols.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadLog:
     """To the leader, from somebody who is not in the log: send it to me from the beginning, and
     what follows as it comes."""
@@ -19,7 +18,7 @@ class ReadLog:
     """What the sender has of it already."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Vote:
     """Will you follow me? (Raft's RequestVote and pre-vote.)"""
 
@@ -33,7 +32,7 @@ class Vote:
     """The leader itself wants to go: having heard of it just now is no reason against."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Voted:
     """Answer to Vote."""
 
@@ -43,7 +42,7 @@ class Voted:
     pre: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Append:
     """From the leader: what follows an entry that the receiver should have; or nothing, as a
     heartbeat."""
@@ -56,7 +55,7 @@ class Append:
     commit_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Appended:
     """Answer to Append and Install."""
 
@@ -66,7 +65,7 @@ class Appended:
     """The log agrees with the leader's up to here and is on disk; if not `matches`: it may."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Install:
     """From the leader: a piece of the snapshot that takes the place of the log so far."""
 
@@ -79,14 +78,14 @@ class Install:
     piece: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HandOver:
     """From the leader, which wants to go: stand for election now."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Relay:
     """From the leader: bring these, and nobody else, what is committed after `index`, and me what
     they report."""
@@ -96,7 +95,7 @@ class Relay:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Via:
     """From the leader: this voter brings you the log and me what you report; "": nobody does."""
 
@@ -104,14 +103,14 @@ class Via:
     relay: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Relayed:
     """From a relay: the leader's log, as far as it is committed. It is not answered."""
 
     append: Append
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OnBranch:
     """Which branch of the run's log the sender is on (protocols/forks.py).
 

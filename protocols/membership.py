@@ -17,6 +17,7 @@ from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Vers
 from protocols.image import Branch, Image, image_of
 from protocols.ledger import Ledger
 from protocols.log import Voters, voters_after
+from protocols.record import record
 from protocols.samples import Grant, Remaining, union
 from protocols.wire import encode_entry
 
@@ -31,13 +32,15 @@ LOST_ROUNDS = STALENESS_ROUNDS_MAX + 2
 anyway. It may have applied one round after it was lost, whose result it held."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """One attempt at one round: who contributes, who owns which part."""
 
     stamp: Stamp
     roster: tuple[PeerId, ...]
     parts: FragmentParts
+    counted: frozenset[PeerId] = frozenset()
+    """Who of the roster still is the member that the view meant."""
 
     def owned_by(self, peer: PeerId) -> list[int]:
         return [i for i, owner in enumerate(self.parts.owners) if owner == peer]
@@ -138,11 +141,11 @@ class Membership:
 
     def committed(self, fragment: int) -> int:
         """The last committed round (or step) of a fragment; 0 is the initial state."""
+        commits = self.commits.get(fragment)
+        if commits:  # As mostly; a stepwise run has none.
+            return commits[-1].round
         if self.stepwise:
             return self.course.step
-        commits = self.commits.get(fragment)
-        if commits:
-            return commits[-1].round
         base = self.restored.versions if self.restored else ()
         return next((v.round for v in base if v.fragment == fragment), 0)
 
@@ -200,10 +203,10 @@ class Membership:
             round=round,
             attempt=attempt.attempt if attempt else 0,
         )
-        parts = view.parts[fragment]
-        if attempt is None:
-            return Plan(stamp, view.roster, parts)
-        return Plan(stamp, attempt.roster, FragmentParts(attempt.owners, parts.borders))
+        roster, parts = (attempt or view).roster, view.parts[fragment]
+        if attempt is not None:
+            parts = FragmentParts(attempt.owners, parts.borders)
+        return Plan(stamp, roster, parts, frozenset(p for p in roster if self.counts(p, view.view)))
 
     def open_plan(self, fragment: int) -> Plan | None:
         """The plan of the first round that is not committed."""

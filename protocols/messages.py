@@ -3,8 +3,6 @@
 Frozen, and checked field by field in wire.py before anybody sees one.
 """
 
-from dataclasses import dataclass
-
 from protocols.ids import Contributor, PeerId, Stamp, StepPayloads, Version
 from protocols.log_messages import (
     Append,
@@ -19,10 +17,11 @@ from protocols.log_messages import (
     Vote,
     Voted,
 )
+from protocols.record import record
 from protocols.samples import ALL_REMAIN, Remaining, Samples
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hello:
     """First on every control connection, both ways."""
 
@@ -37,7 +36,7 @@ class Hello:
     """Where the leader listens, as far as the sender knows: `address` if it leads itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BulkHello:
     """First on every bulk connection, from the side that dialled."""
 
@@ -47,39 +46,39 @@ class BulkHello:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """The connection closes after this; `why` is a line for a person."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Heartbeat:
     """Nothing to say, still here, and need you. Whoever does not send heartbeats itself answers
     Here."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Seek:
     """Who leads?"""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leads:
     """Answer to Seek: the leader listens there; "" if the sender does not know."""
 
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Told:
     """To the leader of a new term: I have repeated everything that I know."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """To the leader: the state of these versions is in my newest checkpoint."""
 
@@ -90,7 +89,7 @@ class Kept:
     remaining: Remaining = ALL_REMAIN
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Durable:
     """To the leader: whether my disk takes what I have to promise."""
 
@@ -98,7 +97,7 @@ class Durable:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Join:
     """To the leader: I know the log so far; give me a cut.
 
@@ -113,7 +112,7 @@ class Join:
     """The peer whose state was not what the log says of it; "" nobody's."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CaughtUp:
     """To the leader: I hold the state of my cut, and who I am."""
 
@@ -124,19 +123,19 @@ class CaughtUp:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Able:
     """To the leader: count on my contributions from the next round on."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unable:
     """To the leader: do not wait for me until I say Able again."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ready:
     """To the leader: my contribution to this round is encoded and on its way."""
 
@@ -146,7 +145,7 @@ class Ready:
     """What its steps saw, if the fragment is the anchor."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hold:
     """To the leader: I hold every part of this attempt's result, and all rounds before."""
 
@@ -154,7 +153,7 @@ class Hold:
     result_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Have:
     """To the leader: I applied this round and arrived at this state."""
 
@@ -164,7 +163,7 @@ class Have:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """To the leader: this attempt is slow for me because of these peers."""
 
@@ -172,7 +171,7 @@ class Waiting:
     peers: tuple[PeerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fetch:
     """Send me this part of a committed result, byte for byte."""
 
@@ -180,7 +179,7 @@ class Fetch:
     part: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FetchState:
     """To the donor of my cut: I have read it and wait for the state."""
 
@@ -188,26 +187,26 @@ class FetchState:
     """Log index of the Cut."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoState:
     """From the donor: I went on meanwhile, or never held it; ask for another cut."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leave:
     """To the leader: I am going."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Here:
     """Answer to a Heartbeat, from somebody who does not need its sender."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hurry:
     """From the leader, to whom no round has counted yet: others wait for you in this one."""
 
@@ -217,7 +216,7 @@ class Hurry:
 Reported = Ready | Hold | Have | Waiting | Kept
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """What a learner said to its relay."""
 
@@ -226,7 +225,7 @@ class Report:
     message: Reported
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Passed:
     """From a relay to the leader: several reports, in the order in which they came."""
 
@@ -234,7 +233,7 @@ class Passed:
     reports: tuple[Report, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wants:
     """To the leader: let me have so many samples ahead, beyond those of work that goes on from
     one round to the next because none has counted it."""
@@ -243,7 +242,7 @@ class Wants:
     carried: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stepped:
     """To the leader: I completed this step (its view is in the stamp) and arrived at this state."""
 
@@ -251,7 +250,7 @@ class Stepped:
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stopped:
     """To the leader: I stand at this step, and hold these payloads beyond it.
 
@@ -264,7 +263,7 @@ class Stopped:
     held: tuple[StepPayloads, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FetchSteps:
     """Send me what you hold of these steps' payloads, byte for byte."""
 
@@ -275,7 +274,7 @@ class FetchSteps:
     """Whose; none named: everybody's."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ContributionChunk:
     """Bulk: a piece of one slice (a contribution within one part)."""
 
@@ -286,7 +285,7 @@ class ContributionChunk:
     total_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResultChunk:
     """Bulk: a piece of one part's result, with what was summed."""
 
@@ -299,7 +298,7 @@ class ResultChunk:
     total_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StateChunk:
     """Bulk: a piece of a fragment's state (outer parameters, then momentum) for a cut."""
 
@@ -312,7 +311,7 @@ class StateChunk:
     total_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Witnessing:
     """To the leader: the sender wants to vote, and nothing else."""
 

@@ -125,8 +125,7 @@ class Office:
         """What single peers have to do, beyond what the log says."""
         if not self._raft.settled:
             return []
-        here, reports = self._raft.up | {self._raft.me}, self.leader.reports
-        late = [x for f in range(self.head.fragments) for x in reports.newcomers(f, here)]
+        late = self.leader.reports.newcomers(self._raft.up | {self._raft.me})
         hurry: list[Command] = [Send(peer, Hurry(stamp)) for peer, stamp in late]
         return hurry + self.relays.orders(now)
 

@@ -61,11 +61,9 @@ class Participant:
     @property
     def deadline(self) -> float:
         deadline = self.standing.catchup.deadline
-        for part in (*self.rounds, *self._steps):
-            deadline = min(deadline, part.deadline)
-        for asking in self.asking:
-            deadline = min(deadline, asking.at)
-        return deadline
+        for rounds, asking in zip(self.rounds, self.asking, strict=True):
+            deadline = min(deadline, rounds.deadline, asking.at)
+        return deadline if self.steps is None else min(deadline, self.steps.deadline)
 
     def waits_for(self) -> set[PeerId]:
         """Who sums what we contributed, or gives us a state; in a stepwise run, the roster."""

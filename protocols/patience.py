@@ -75,9 +75,12 @@ class Asking:
         self, now: float, plan: Plan | None, *, held: Holdings, connected: Set[PeerId]
     ) -> list[Command]:
         """Ask its owners now and then. None: we wait for no plan's result."""
-        owners = plan.parts.owners if plan is not None else ()
-        missing = held.missing_parts(plan.stamp, len(owners)) if plan is not None else []
-        if plan is None or not missing:
+        if plan is None:  # As mostly.
+            self.at = NEVER
+            return []
+        owners = plan.parts.owners
+        missing = held.missing_parts(plan.stamp, len(owners))
+        if not missing:
             self.at = NEVER
             return []
         if self.at == NEVER:

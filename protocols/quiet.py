@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from protocols.core import PeerCore
 
 NEVER = float("inf")
-BEATS = (m.Heartbeat, m.Here, m.Append, m.Appended)
+HEARTBEATS = (m.Heartbeat, m.Here)
+BEATS = (*HEARTBEATS, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
 INNER = (
     *(v.Persisted, v.SliceReceived, v.ResultReceived),
@@ -36,14 +37,21 @@ def reached(core: PeerCore) -> tuple[object, ...]:
     """Equal before and after a step that made no other one possible: what we say to others does
     not, until they answer."""
     raft, ours = core.raft, core.standing
-    told = (ours.trainers.able, ours.catchup.asking, ours.leaving)
-    log = (raft.log.last_index, core.members.index, raft.role, raft.term)
-    return (core.told_myself, *log, *told)
+    return (
+        core.told_myself,
+        raft.log.last_index,
+        core.members.index,
+        raft.role,
+        raft.term,
+        ours.trainers.able,
+        ours.catchup.asking,
+        ours.leaving,
+    )
 
 
 def is_heartbeat(event: v.Event) -> TypeGuard[v.MessageReceived]:
     """Somebody is still there: nothing else can come of it but a word that we are, too."""
-    return isinstance(event, v.MessageReceived) and isinstance(event.message, m.Heartbeat | m.Here)
+    return isinstance(event, v.MessageReceived) and isinstance(event.message, HEARTBEATS)
 
 
 def is_beat(event: v.Event) -> bool:

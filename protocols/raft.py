@@ -233,7 +233,8 @@ class Raft:
 
     @property
     def deadline(self) -> float:
-        return min(self._quorum_at if self.leads else self._timer.deadline, self.disk.retry_at)
+        due = self._quorum_at if self.role is Role.LEADER else self._timer.deadline
+        return min(due, self.disk.retry_at)
 
     # Elections ------------------------------------------------------------------------------
 

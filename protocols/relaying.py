@@ -123,6 +123,8 @@ class Relaying:
 
     @property
     def deadline(self) -> float:
+        if self.flush_at == NEVER:
+            return NEVER  # As mostly, and it is asked after each event.
         return self.flush_at if self._current and self.raft.leader in self.raft.up else NEVER
 
     @property

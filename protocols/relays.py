@@ -132,9 +132,8 @@ class Relays:
         """Learners of whom something is missing that others have said long ago. They may be slow,
         or their relay may keep it to itself: before anybody is left out, the leader asks itself."""
         found: set[PeerId] = set()
-        for fragment in range(self.members.fragments):
-            plan, reports = self.reports.open(fragment)
-            if plan is None or reports is None or not reports.ready:
+        for _, plan, reports in self.reports.all_open():
+            if not reports.ready:
                 continue
             rules, said = self.raft.rules, reports.ready.keys()
             patience_s, since = rules.round_grace_s / 2, min(reports.ready_at.values())

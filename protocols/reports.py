@@ -57,6 +57,10 @@ class RoundReports:
         )
 
 
+OpenRound = tuple[int, Plan, RoundReports]
+"""(fragment, its plan, what peers said about it)."""
+
+
 @dataclass(slots=True)
 class Reports:
     """All rounds' reports, and who arrived at which state."""
@@ -122,20 +126,20 @@ class Reports:
             reports.samples.pop(peer, None)
         self.forget_states(peer)
 
-    def newcomers(self, fragment: int, here: Set[PeerId]) -> list[tuple[PeerId, Stamp]]:
+    def newcomers(self, here: Set[PeerId]) -> list[tuple[PeerId, Stamp]]:
         """Those `here` for whom somebody waits, and whom no round has counted yet: they are asked
         to contribute early. Each is named once per connection and round."""
-        plan, reports = self.open(fragment)
-        commits = self.members.commits.get(fragment)
-        if plan is None or reports is None or not reports.ready or not commits:
-            return []  # In a first round all are new.
-        silent = set(plan.roster) - reports.ready.keys()
-        if not silent:
-            return []
-        counted = {term.peer for term in commits[-1].contributors}
-        late = (here & silent) - counted - reports.hurried
-        reports.hurried |= late
-        return [(peer, plan.stamp) for peer in sorted(late)]
+        found: list[tuple[PeerId, Stamp]] = []
+        for fragment, plan, reports in self.all_open():
+            commits = self.members.commits.get(fragment)
+            if reports.everybody_ready(plan) or not reports.ready or not commits:
+                continue  # In a first round all are new.
+            silent = set(plan.roster) - reports.ready.keys()
+            counted = {term.peer for term in commits[-1].contributors}
+            late = (here & silent) - counted - reports.hurried
+            reports.hurried |= late
+            found += [(peer, plan.stamp) for peer in sorted(late)]
+        return found
 
     def forget_states(self, peer: PeerId) -> None:
         """It does not hold what it said."""
@@ -148,6 +152,15 @@ class Reports:
         """What it reported last, of the fragments that it spoke of."""
         known = (self.newest.get((peer, f)) for f in range(self.members.fragments))
         return tuple(version for version in known if version is not None)
+
+    def all_open(self) -> list[OpenRound]:
+        """The rounds that wait for a decision and of which somebody spoke."""
+        found: list[OpenRound] = []
+        for fragment in range(self.members.fragments) if self.rounds else ():
+            plan, reports = self.open(fragment)
+            if plan is not None and reports is not None:
+                found.append((fragment, plan, reports))
+        return found
 
     def open(self, fragment: int) -> tuple[Plan | None, RoundReports | None]:
         """The round that waits for a decision, if somebody spoke of it."""

@@ -66,14 +66,11 @@ class FragmentRounds:
     """The leader said last that others wait for us in this round."""
     stall: Stall = field(default_factory=Stall)
     fetching: Fetching = field(default_factory=Fetching)
+    fragment: int = field(init=False)
+    members: Membership = field(init=False)
 
-    @property
-    def fragment(self) -> int:
-        return self.fence.fragment
-
-    @property
-    def members(self) -> Membership:
-        return self.fence.members
+    def __post_init__(self) -> None:
+        self.fragment, self.members = self.fence.fragment, self.fence.members
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -346,7 +343,7 @@ class FragmentRounds:
 
     def takes_part(self, plan: Plan) -> bool:
         """We are in its roster, and not an earlier life of ours."""
-        return self.me in plan.roster and self.members.counts(self.me, plan.stamp.view)
+        return self.me in plan.counted
 
     def _offered(self, plan: Plan) -> Own | None:
         """Our contribution to this round, once it is encoded."""

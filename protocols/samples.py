@@ -7,11 +7,11 @@ Must NOT know who holds a set (ledger.py).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
 from protocols.ids import PeerId
+from protocols.record import record
 
 RANGES_MAX = 64
 """In one grant, and in what one contribution covers: they travel in messages."""
@@ -19,7 +19,7 @@ REMAINING_MAX = 8192
 """Ranges of a whole ledger in one message: a fifth of what fits."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@record
 class SampleRange:
     """The samples `start` to `stop - 1`."""
 
@@ -31,7 +31,7 @@ Samples = tuple[SampleRange, ...]
 """Sorted; between two ranges there is a gap, so that equal sets are equal tuples."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Grant:
     """What one peer gets."""
 
@@ -39,7 +39,7 @@ class Grant:
     samples: Samples
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Remaining:
     """Where a run is in its data: all below `frontier` is committed, but for these."""
 

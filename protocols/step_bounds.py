@@ -3,18 +3,17 @@
 Must NOT remember anything: what a peer holds and did is steps.py.
 """
 
-from dataclasses import dataclass
-
 from protocols.course import TENTATIVE_COMMITS
 from protocols.entries import Run, View
 from protocols.hellos import Identity
 from protocols.ids import Stamp
 from protocols.membership import Membership
 from protocols.payloads import Payloads
+from protocols.record import record
 from protocols.step_entries import step_view
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepBounds:
     """Of one peer."""
 

@@ -3,12 +3,11 @@
 Plain data: the shell writes it to the disk and reads it back (peers/wal.py). Must NOT decide when.
 """
 
-from dataclasses import dataclass
-
 from protocols.entries import LogEntry
+from protocols.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Snapshot:
     """What the log said up to an index; the entries that said it are dropped."""
 
@@ -19,7 +18,7 @@ class Snapshot:
     """The membership that they led to (protocols/image.py)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """What was on the disk when this life of the peer began."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from protocols.record import record
 
 if TYPE_CHECKING:
     from protocols.core import PeerCore
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 Phase = Literal["joining", "waiting", "training", "reducing", "finished", "stopping"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wait:
     """One wait; `since` and `until` are times of the core's clock."""
 

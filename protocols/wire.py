@@ -98,9 +98,13 @@ def _packed(value: object) -> bytes:
 
 def _plain(value: object) -> tuple[object, ...]:
     """A dataclass as its fields, behind its code if it is one of several that may stand there."""
-    kind = type(value)
-    code = ENTRY_CODES.get(kind) or REPORT_CODES.get(kind)
-    return _reader(kind)(value) if code is None else (code, *_reader(kind)(value))
+    code, read = _layout(type(value))
+    return read(value) if code is None else (code, *read(value))
+
+
+@cache
+def _layout(kind: Any) -> tuple[int | None, Callable[[object], tuple[object, ...]]]:
+    return ENTRY_CODES.get(kind) or REPORT_CODES.get(kind), _reader(kind)
 
 
 @cache

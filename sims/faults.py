@@ -53,7 +53,7 @@ ELECTIONS: tuple[FaultKind, ...] = (
 )
 """What makes leaders come and go: in half of the seeds there is nothing else."""
 ROUNDS: tuple[tuple[FaultKind, ...], ...] = (
-    *(("holder", "owner", "join"), ("ranks", "owner", "join"), ("corrupt", "lie", "join")),
+    *(("holder", "owner", "join"), ("ranks", "owner", "join"), ("corrupt", "lie", "donor", "join")),
     *(("half", "unread", "trainers"), ("deaf", "join"), ("relapse", "join"), ("sole", "join")),
     *(("vanish", "join"),),
 )
@@ -212,7 +212,10 @@ def _trainers(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
-    """Not of most: if half of them differ, they go back to what was agreed."""
+    """Not of most: if half of them differ, they go back to what was agreed. Nor after the last
+    round: there is no later one by which anybody could notice."""
+    if victim.core.members.is_over:
+        return
     holders = plots.holders(world)
     corrupt = sum(bool(node.corrupt) for node in holders)
     if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):

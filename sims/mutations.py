@@ -119,7 +119,7 @@ LOG_MUTANTS = (
     Mutant(
         "half-is-a-majority",
         "Both halves of a partition elect a leader, and commit.",
-        Edit(Log.is_majority, "> len(self.voters)", ">= len(self.voters)"),
+        Edit(Log.is_majority, "> len(voters)", ">= len(voters)"),
         Edit(Raft._commit, "held[len(held) // 2]", "held[(len(held) - 1) // 2]"),
     ),
     Mutant(

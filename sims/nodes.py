@@ -361,10 +361,8 @@ class Node:
         self.world.checkers.memory(self)
 
     def _adopt(self, fragment: int, round_: int, value: Value) -> None:
-        digest, key = (
-            self._at(fragment, round_, value),
-            (self.core.members.lineage, fragment, round_),
-        )
+        digest = self._at(fragment, round_, value)
+        key = (self.core.members.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
         if self.world.checkers.is_corrupt(*key, digest):
             self.corrupt[fragment] = round_  # As its donor is.

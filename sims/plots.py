@@ -218,10 +218,26 @@ def is_spare(world: World, sender: Node) -> bool:
     return sender.peer not in plan.parts.owners and here.issuperset(plan.roster)
 
 
+def outvoted(world: World, without: Node) -> bool:
+    """Would most of those who are left hold wrong states, once this one is lost, and who is cut off
+    already? Nobody could tell then who is right: a run in which their states are the true ones, and
+    the others' wrong, would look the same."""
+    leader, now = world.leaders[-1:], world.now
+    staying = [
+        node
+        for node in holders(world)
+        if node is not without
+        if all(world.network.reachable(one.peer, node.peer, now) for one in leader)
+    ]
+    return 2 * sum(bool(node.corrupt) for node in staying) > len(staying)
+
+
 def deafen(world: World, victim: Node) -> None:
     """It hears nobody, and when all that it sent has come its connections end, until two more
     rounds are committed: its own round was, and its result is gone soon. The others are slow then,
     so that its work is not too old when a state comes."""
+    if outvoted(world, victim):
+        return
     round_ = victim.core.members.committed(0) + 1
     hears_nobody(world, victim, DEAF_S)
 

@@ -147,7 +147,10 @@ def _unfinished(world: World) -> list[str]:
             allowed.add("alone")  # It came, or slept, while the run ended without it.
         if node.alive and node.outcome not in allowed:
             # It came, or came back, when all others were gone: nobody tells it any more.
-            alone = node.core.me.incarnation > 1 and not node.core.raft.commit_index
+            # What is in a snapshot on its disk is committed, though nobody has told it.
+            core = node.core
+            met_nobody = core.part.since > world.ended_at and not core.links.incarnations
+            alone = core.me.incarnation > 1 and (met_nobody or not core.raft.commit_index)
             ended = not node.outcome and world.finished
             late = ended and (alone or not _belongs(world, peer))
             if not late:

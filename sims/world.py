@@ -69,8 +69,8 @@ class World:
         self.nodes: dict[PeerId, Node] = {}
         """The newest life of each peer."""
         self.disks: dict[PeerId, Disk] = {}
-        self.busy_until = float("inf")
-        """Until then somebody may come, though nobody lives."""
+        self.busy_until = float("inf")  # Until then somebody may come, though nobody lives.
+        self.ended_at = 0.0  # When a life ended last.
         self._coming_back: set[PeerId] = set()
         self.samples_ahead = self.draw_rounds_ahead(seed) * self.training.inner_steps * STEP_SAMPLES
         self.compact_entries = self.draw_compaction(seed)
@@ -188,6 +188,7 @@ class World:
 
     def lost_state(self) -> None:
         """Who held a state is gone: while another one is corrupt, it may have been the last."""
+        self.ended_at = self.now
         if any(node.corrupt for node in self.live):
             self.checkers.tainted = True
 
@@ -210,29 +211,34 @@ class World:
         self.network.heal()
         for disk in self.disks.values():
             disk.full_until = 0.0
-        if self.finished:
-            return
-        everybody = self.random.random() < 0.5
-        for node in [node for node in self.nodes.values() if not node.running]:
-            if (everybody and not node.asked_to_leave) or self._is_needed(node):
-                self.revive(node, 0.1)
-                self._coming_back.add(node.peer)
-        if not self._coming_back and not self.live:
+        everybody = not self.finished and self.random.random() < 0.5
+        self._bring_back(everybody=everybody)
+        if not (self.finished or self._coming_back or self.live):
             self.revive(next(iter(self.nodes.values())), 0.1)  # It died before anything began.
         self.at(15.0, self._top_up)
 
+    def _bring_back(self, *, everybody: bool) -> None:
+        out = [node for node in self.nodes.values() if not node.running]
+        for node in [node for node in out if not (self.finished and node.outcome)]:
+            if (everybody and not node.asked_to_leave) or self._is_needed(node):
+                self.revive(node, 0.1)
+                self._coming_back.add(node.peer)
+
     def _top_up(self) -> None:
-        """As many live peers as the run needs to begin."""
+        """As many as the run needs to begin and to decide: some may have gone without a leader."""
+        self._bring_back(everybody=False)
         staying = [node for node in self.live if not node.asked_to_leave]
         for _ in range(0 if self.finished else self.peers_min - len(staying)):
             self.add_peer()
 
     def _is_needed(self, node: Node) -> bool:
-        """Somebody's log has voters that are no majority without it."""
+        """Somebody's log has voters that are no majority without it. Once somebody has finished:
+        of those who are in the run yet, because it went back behind its end."""
         # Who was asked to leave may go yet, and while nobody leads without being written out.
         staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
         back = staying | self._coming_back
-        votes = [other.core.raft.log.voters for other in self.nodes.values()]
+        others = self.live if self.finished else self.nodes.values()
+        votes = [other.core.raft.log.voters for other in others]
         return any(
             node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)
             for voters in votes
@@ -293,15 +299,14 @@ class World:
         """Run until every live peer has stopped, or the time is over."""
         heap, wakes, nodes = self._heap, self._wakes, self.nodes
         while self.now < until_s and (self.now < self.busy_until or self._anybody()):
-            # Who is gone, or wants to be woken at another time by now, is skipped.
-            while wakes and (wakes[0][0] != (node := nodes[wakes[0][1]]).due or not node.running):
-                heapq.heappop(wakes)
-            due = wakes[0][0] if wakes else float("inf")
-            if heap and heap[0][0] <= due:
+            if heap and (not wakes or heap[0][0] <= wakes[0][0]):
                 self.now, _, action = heapq.heappop(heap)
                 action()
             elif wakes:
-                node = nodes[wakes[0][1]]
+                due, node = wakes[0][0], nodes[wakes[0][1]]
+                if due != node.due or not node.running:
+                    heapq.heappop(wakes)  # It is gone, or wants to be woken at another time by now.
+                    continue
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
                 if node.running and node.deadline <= due:

@@ -126,8 +126,6 @@ class Checkers:
                 self.decisions.released(node, command)
             elif isinstance(command, c.SendResult):
                 self.decisions.shared(node, command, commands)
-            elif isinstance(command, c.Applied) and isinstance(command.entry, e.Commit):
-                self.progress.named(node, command.entry)
         reign = self.elections.reigns.get(node.peer)
         if reign is not None or node.core.raft.leads:
             reign = self.elections.led(node, event, self.agreement.log)
@@ -150,6 +148,8 @@ class Checkers:
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         """A peer is about to apply an entry: no crash may take it back."""
         self.durability.applied(node, index, entry)
+        if index not in self.log and isinstance(entry, e.Commit):
+            self.progress.named(node.world, entry)
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """A peer applies an entry of the log."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
-from protocols.ids import digest_text
+from sims.models import state_digest
 
 if TYPE_CHECKING:
     from sims.nodes import Node
@@ -31,24 +31,16 @@ class Progress:
         """Nothing fails from now on."""
         self._term = max(node.core.raft.term for node in world.nodes.values())
 
-    def named(self, node: Node, commit: e.Commit) -> None:
-        """A commit reaches a peer, whose state may be corrupt. When all who held the true one have
-        died before the log named it, what is left is the run's state: everybody takes it from
-        there, and nobody can know better."""
+    def named(self, world: World, commit: e.Commit) -> None:
+        """The first one reads a commit, and some states may be corrupt. When all who held the true
+        one have died before the log named it, what is left is the run's state: everybody takes it
+        from there, and nobody can know better."""
         fragment, version = commit.fragment, commit.round - 1
-        if not (fragment in node.corrupt and node.world.checkers.tainted):
-            return
-        named = commit.previous_state_digest
-        if digest_text(str(node.outers[fragment])) != named:
-            return
-        for peer in {node.peer, *node.core.members.members}:
-            other = node.world.nodes[peer]
-            rounds = other.core.rounds[fragment] if other.core.rounds else None
-            if not other.running or rounds is None or rounds.version < version:
-                continue
-            if rounds.version > version or digest_text(str(other.outers[fragment])) != named:
-                return
-        del node.corrupt[fragment]
+        held = [node for node in world.live if _version(node, fragment) == version]
+        digests = {state_digest(node.outers[fragment]) for node in held}
+        if world.checkers.tainted and digests == {commit.previous_state_digest}:
+            for node in held:
+                node.corrupt.pop(fragment, None)
 
     def ended(self, world: World) -> None:
         """The run is over."""
@@ -60,3 +52,9 @@ class Progress:
                 rounds = node.core.rounds[fragment].version - since
                 if rounds > CORRUPT_ROUNDS_MAX:
                     self._found(f"{node.peer} ends with a state corrupted {rounds} rounds ago")
+
+
+def _version(node: Node, fragment: int) -> int | None:
+    """The round whose state it holds."""
+    rounds = node.core.rounds
+    return rounds[fragment].version if rounds else None

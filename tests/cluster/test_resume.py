@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,18 @@ ROUNDS = 30
 def shell(tmp_path: Path) -> Iterator[Shell]:
     with new_shell(tmp_path) as made:
         yield made
+
+
+def intervals_max(by_round: dict[int, Commit]) -> int:
+    """A round takes one. Who was slow and left out of some brings theirs along, if it kept them:
+    whoever starts anew does not."""
+    left_out = Counter[str]()
+    total = 0
+    for _, commit in sorted(by_round.items()):
+        total += 1 + max(left_out[peer] for peer in commit.roster)
+        for peer in {*left_out, *commit.roster}:
+            left_out[peer] = 0 if peer in commit.roster else left_out[peer] + 1
+    return total
 
 
 @pytest.mark.deadline(100)
@@ -77,10 +90,8 @@ def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     assert min(began_at) == max(kept) + 1
     assert len(ends) == 2
     assert len({end.state_digest for end in ends}) == 1
-    by_round = {
-        event.round: event.inner_step for event in of(Commit, run_dir) if event.name == "alpha"
-    }
-    assert by_round[ROUNDS] == 10 * ROUNDS
+    by_round = {event.round: event for event in of(Commit, run_dir) if event.name == "alpha"}
+    assert 10 * ROUNDS <= by_round[ROUNDS].inner_step <= 10 * intervals_max(by_round)
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     assert summary["finished"]
     assert summary["outer_steps"] == ROUNDS

@@ -10,6 +10,7 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.admission import Admission
 from protocols.closing import Closing
+from protocols.company import OUTAGE
 from protocols.core import PeerCore
 from protocols.ids import PeerId, TensorSpec, Version
 from protocols.leader import Leader
@@ -70,9 +71,13 @@ def test_a_follower_that_has_finished_waits_for_the_leaders_word() -> None:
 
 
 def test_the_leader_may_go_before_it_has_written_that_down() -> None:
+    """It may only be cut off, too, and need our vote and our state (seed 690): we stay for a while,
+    unless nobody else is left in the log."""
     scene = finishing()
     scene.on(v.PeerDisconnected(A, "end of stream"))
-    scene.said = scene.waits(RULES.silence_timeout_s)
+    scene.waits(2 * RULES.silence_timeout_s)
+    assert not scene.core.stopped
+    scene.said = scene.waits(OUTAGE * RULES.silence_timeout_s)
     assert scene.one(c.Stop) == c.Stop("finished", "finished")
 
 
@@ -191,7 +196,10 @@ def leads(*bodies: e.Entry) -> Leader:
     members = members_of(log_of(*bodies))
     reports = Reports(A, members)
     admission = Admission(A, members, reports)
-    return Leader(A, members, RULES, reports, admission, Raft(A), Closing(A, members))
+    raft = Raft(A)
+    raft.begin(NOW, bodies)
+    raft.commit_index = raft.log.last_index
+    return Leader(A, members, RULES, reports, admission, raft, Closing(A, members))
 
 
 def has(leader: Leader, peer: PeerId) -> None:
@@ -211,6 +219,21 @@ def decide(leader: Leader, now: float) -> e.Entry | None:
         if isinstance(body, e.Restore):
             leader.reports.clear()
     return body
+
+
+def test_a_voter_that_leaves_helps_to_strike_those_that_nobody_reaches() -> None:
+    """Seed 690: without it the leader and a voter that was cut off were no majority."""
+    votes = (e.Voter(B, votes=True, why=""), e.Voter(C, votes=True, why=""))
+    leader = leads(
+        *FOUNDED, cut(B, 1), e.Member(info(B, 1)), cut(C, 2), e.Member(info(C, 2)), *votes
+    )
+    leader.raft.up.add(B)
+    for peer in (A, B):
+        has(leader, peer)
+    leader.take(B, m.Leave("a person asked"), NOW)
+    assert decide(leader, NOW) is None
+    leader.raft.up.add(C)
+    assert decide(leader, NOW) == e.Left(B, "a person asked")
 
 
 def test_what_joiners_hold_keeps_nobody() -> None:
@@ -238,6 +261,16 @@ def test_a_joiner_that_holds_the_only_state_gets_in_before_it_goes() -> None:
     given = decide(leader, NOW)
     assert isinstance(given, e.Cut)
     assert (given.info.peer, given.donor) == (A, B)
+
+
+def test_a_joiner_that_has_caught_up_has_time_to_say_what_it_holds() -> None:
+    """Seeds 1325, 80204: the last round was committed, and it went before it told a new leader."""
+    leader = leads(*FOUNDED, cut(B, 1))
+    asks(leader, A)
+    needs = leader.admission.needs
+    assert not needs(B, patient=True), "it has a part of the state at most"
+    leader.take(B, caught_up(B, leader.members.index), NOW)
+    assert (needs(B, patient=True), needs(B, patient=False)) == (True, False)
 
 
 def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back() -> None:
@@ -275,3 +308,18 @@ def test_who_is_out_and_has_not_read_it_yet_asks_for_nothing() -> None:
     assert leader.admission.joins == {}
     asks(leader, B)
     assert isinstance(decide(leader, NOW), e.Cut), "a new life"
+
+
+def test_who_is_out_and_has_not_read_it_yet_is_not_let_in() -> None:
+    """Seed 6200162: all went back to what it kept, and it said that it holds that."""
+    leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
+    for peer in (A, B):
+        asks(leader, peer)
+        state = (Version(0, 0, START),)
+        leader.admission.kept[peer] = m.Kept(leader.members.lineage, state, 0, 0)
+    assert isinstance(decide(leader, NOW), e.Restore)
+    has(leader, A)
+    leader.take(B, m.Leave("a person asked"), NOW)
+    assert decide(leader, NOW + RULES.transfer_timeout_s) == e.Left(B, "a person asked")
+    leader.take(B, caught_up(B, leader.members.restored_index), NOW)
+    assert decide(leader, NOW) is None

@@ -3,7 +3,9 @@
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.ids import PeerId, Stamp, digest_text
+from protocols.admission import Admission
+from protocols.ids import PeerId, Stamp, Version, digest_text
+from protocols.reports import Reports
 from tests.protocols.led import (
     DIGEST,
     Led,
@@ -17,6 +19,7 @@ from tests.protocols.led import (
     written,
 )
 from tests.protocols.scenes import (
+    BORDERS,
     RULES,
     START,
     A,
@@ -25,11 +28,16 @@ from tests.protocols.scenes import (
     D,
     caught_up,
     contributor,
+    info,
     join,
+    log_of,
     manifest,
+    members_of,
     part_digest,
     result_digest,
+    run,
     state_digest,
+    view,
 )
 
 GRACE_S, REDUCTION_S = RULES.round_grace_s, RULES.reduction_timeout_s
@@ -344,6 +352,34 @@ def test_who_may_be_the_only_one_to_hold_the_last_result_stays_for_a_while() -> 
     assert not needs(PeerId("e.5"), patient=True), "no member: it never had a state"
     scene.hears(C, m.Have(scene.lineage, 0, 1, state_digest(1)))
     assert written(scene, e.Left) == [e.Left(B, "a person asked")]
+
+
+def test_who_wanted_to_leave_long_ago_has_time_to_report_a_new_round() -> None:
+    """Seed 3100899: its only holder went with a round that it had not reported yet."""
+    scene = three(outer_steps=1)
+    scene.leader.reports.forget_states(A)
+    scene.hears(B, m.Leave("a person asked"))
+    keep_alive(scene, 2 * RULES.transfer_timeout_s, B, C, D)
+    assert written(scene, e.Left) == [], "A has no state"
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C, D)
+    assert (len(written(scene, e.Commit)), written(scene, e.Left)) == (1, [])
+    keep_alive(scene, RULES.transfer_timeout_s, B, C, D)
+    assert written(scene, e.Left) == [e.Left(B, "a person asked")], "nor does it say anything"
+
+
+def test_a_joiner_that_has_all_of_its_cut_may_be_needed() -> None:
+    """Seed 80204: it held the only state, and went before a new leader had let it in."""
+    cut = e.Cut(info(B, 1), A, (Version(0, 0, START),))
+    commit = e.Commit(1, 0, 0, 1, 0, (contributor(A),), BORDERS, DIGEST, "")
+    members = members_of(log_of(run(), e.Member(info(A)), cut, view(1, A), commit))
+    admission = Admission(A, members, Reports(A, members))
+    admission.caught_up[B] = caught_up(B, 2)
+    assert not admission.needs(B, patient=True), "it waits for the state of its cut"
+    admission.caught_up[B] = caught_up(B, 3)
+    assert not admission.needs(B, patient=False)
+    assert admission.needs(B, patient=True), "it may make the step since then, as members do"
+    assert admission.next_entry(0.0) == e.Member(info(B, 1))
 
 
 def test_reasons_are_one_printable_line() -> None:

@@ -360,10 +360,10 @@ def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts(
         for node in world.nodes.values():
             node.alive = others or node is follower
         world.checkers.tainted = tainted
-        world.checkers.progress.named(follower, named)
+        world.checkers.progress.named(world, named)
         assert follower.corrupt
     world.checkers.tainted = True
-    world.checkers.progress.named(follower, ours)
+    world.checkers.progress.named(world, ours)
     assert not follower.corrupt
 
 

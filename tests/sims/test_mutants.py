@@ -66,7 +66,7 @@ def test_only_pairs_are_asked_about_a_fork() -> None:
 @pytest.mark.long
 @pytest.mark.deadline(1800)
 def test_every_mutant_is_caught() -> None:
-    verdicts = hunt(*(mutant.name for mutant in KNOWN), seeds=120)
+    verdicts = hunt(*(mutant.name for mutant in KNOWN), seeds=500)
     assert [name for name, (caught, _) in verdicts.items() if not caught] == []
 
 
