@@ -241,7 +241,9 @@ class Closing:
         there = {peer: digest for peer, digest in states.items() if peer in able}
         if not there or (able - there.keys() and not late):
             return None
-        right = self._majority(there)
+        # Who followed knows as well what is right: the roster alone may be one that is wrong.
+        said = {peer: digest for peer, digest in states.items() if peer in self.members.members}
+        right = self._majority(said)
         wrong = {peer for peer, digest in there.items() if digest != right}
         if wrong:
             return self._stop(view, wrong, "whose state differs")

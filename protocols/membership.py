@@ -277,7 +277,7 @@ class Membership:
         if self.ledger.gone:
             self._settle()
         if self.stepwise and self.views:
-            step_entries.stand_still(self, entry.index, making)
+            step_entries.stand_still(self, entry, making)
 
     def image(self) -> Image:
         """Everything, as plain data."""

@@ -27,17 +27,19 @@ def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close
             members.course = members.course.closed(body)
 
 
-def stand_still(members: Membership, index: int, before: int) -> None:
+def stand_still(members: Membership, entry: e.LogEntry, before: int) -> None:
     """Who makes steps with somebody who is gone stops; so does who needs its payloads.
     `before`: how many of the roster were in before this entry."""
     course, here = members.course, num_making(members)
     lost = not course.halted and here < len(members.views[-1].roster)
     providers = course.close.providers if course.close is not None else ()
     gone = any(provider.holder not in members.members for provider in providers)
-    # Of nobody left, those who only followed may not even get to the end that was agreed.
-    nobody = course.close is not None and before > 0 and here == 0
+    # Of nobody left, those who only followed may not even get to the end that was agreed; one of
+    # them may have got there alone.
+    fewer = before > 0 or isinstance(entry.body, e.Left | e.Lost)
+    nobody = course.close is not None and fewer and here == 0
     if lost or gone or nobody:
-        members.course = course.stopped(index)
+        members.course = course.stopped(entry.index)
 
 
 def num_making(members: Membership) -> int:

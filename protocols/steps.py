@@ -67,6 +67,9 @@ class Steps:
         """(view, step): the furthest that we completed, even if the ranks must get there again."""
         self._loading = False
         self._making = NONE
+        self._strays = 0
+        """How often we made another state than the committed one from our copy. Once, and it may
+        have been our memory; then nobody is given the copy until it was seen to lead there."""
         self._life = 0
         """The last view in which the log said that we count no more."""
         self._sent: set[tuple[int, int, PeerId]] = set()
@@ -127,6 +130,8 @@ class Steps:
         """A copy of the run's state is here: ours, or what a donor sent."""
         self._void()
         self.refill.over()
+        same = (step, digest) == (self.base, self.base_digest)
+        self._strays = min(self._strays, 1) if same else 0
         self.base, self.base_digest, self.awaited = step, digest, None
         self._reached, self.digests = (0, step), {}
         return [ReleaseSteps(step)]
@@ -140,7 +145,7 @@ class Steps:
         """The run went back to a cut: nothing of what we hold belongs to it."""
         self._void()
         self.base, self.base_digest, self.awaited = NONE, "", None
-        self._reached, self._life = (0, NONE), 0
+        self._reached, self._life, self._strays = (0, NONE), 0, 0
         self.payloads, self.digests = Payloads(), {}
         self._said.clear()
 
@@ -171,10 +176,10 @@ class Steps:
 
     @property
     def behind(self) -> bool:
-        """The payloads that we lack cannot be had any more: only a transfer helps."""
+        """We lack payloads that cannot be had any more, or have lost our way: only a transfer helps."""
         if self.awaited is not None:
             return False
-        return self.refill.is_hopeless(max(self.version, self.base))
+        return self._lost or self.refill.is_hopeless(max(self.version, self.base))
 
     @property
     def deadline(self) -> float:
@@ -201,7 +206,7 @@ class Steps:
         """Everything that is possible and not done yet. `ready`: our ranks can be given a state;
         `stay`: keep the base that we have, somebody will ask for just that."""
         commands = self._follow(stay=stay)
-        if ready and self.version < 0 <= self.base and not self._loading:
+        if ready and self.version < 0 <= self.base and not (self._loading or self._lost):
             self._loading = True
             commands.append(LoadBase(self.base))
         commands += self._make()
@@ -226,17 +231,21 @@ class Steps:
         if (view is not None and view.view != self._at) or self._beyond_end:
             self._void()  # The others ended that view before this step.
         for step, digest in ((agreed.base, agreed.base_digest), (agreed.step, agreed.digest)):
-            made_in, ours = self.digests.get(step, (0, digest))
-            if ours != digest:
+            made_in, ours = self.digests.get(step, (0, ""))
+            if ours == digest and step > self.base:
+                self._strays = 0
+            elif ours not in ("", digest):
                 owner = step_view(members, step)
                 if owner is not None and owner.view == made_in:
                     text = f"our state at step {step} is not the one that is committed"
                     commands.append(Note("diverged", text))
+                    self._strays += 1
                 self._void()
                 self.digests.pop(step, None)
         stay = stay or self.awaited is not None  # Another base is coming: keep what follows it.
         if agreed.base > self.base >= 0 and agreed.base in self.digests and not stay:
             self.base, (_, self.base_digest) = agreed.base, self.digests[agreed.base]
+            self._strays = 0
             commands.append(ReleaseSteps(self.base))
         self._prune()
         return commands
@@ -310,7 +319,7 @@ class Steps:
         reports: dict[object, Control] = {}
         if self.base >= 0:
             reaches = self.bounds.reaches(max(self.version, self.base), self.payloads)
-            digest = self.base_digest if reaches else ""
+            digest = self.base_digest if reaches and not self._strays else ""
             reports["have"] = Have(members.lineage, 0, self.base, digest)
         for step, (view, digest) in self.digests.items():
             if step > agreed.step:
@@ -351,6 +360,11 @@ class Steps:
     @property
     def _floor(self) -> int:
         return self.bounds.floor(self.base if self.awaited is None else self.awaited)
+
+    @property
+    def _lost(self) -> bool:
+        """What is committed cannot be reached from our copy."""
+        return self._strays > 1
 
     @property
     def _completed(self) -> int:

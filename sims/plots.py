@@ -117,6 +117,8 @@ def corrupt_half(world: World, by: int) -> bool:
     sound = [n for n in peers if not (n.corrupt or n.core.standing.catchup.needed)]
     if len(peers) < 2 or sound != peers or not world.leaders:
         return False
+    if not world.leaders[-1].core.members.members.keys() <= {node.peer for node in peers}:
+        return False  # Who may be coming back could know: the others wait for it.
     ends = itertools.combinations([node.peer for node in peers], 2)
     if not all(world.network.reachable(one, other, world.now) for one, other in ends):
         return False  # Who is lost before it has said what it holds leaves the wrong a majority.

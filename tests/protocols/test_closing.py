@@ -337,6 +337,15 @@ def test_who_arrives_at_another_state_goes_back_first() -> None:
     assert made.decides() == view(2, A, B, first=6)
 
 
+def test_who_cannot_take_part_knows_too_what_is_right() -> None:
+    """Seed 52108: all others' ranks were away, and a roster of one that was wrong went on."""
+    made = closed()
+    made.able = {A}
+    made.stepped(5, A, digest=WRONG)
+    made.stepped(5, B, D)
+    assert made.decides() == e.Halt(1, (A,), "without a, whose state differs")
+
+
 def test_a_return_to_a_cut_makes_every_report_void() -> None:
     made = closed()
     made.stepped(5, A, B)

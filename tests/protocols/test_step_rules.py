@@ -133,6 +133,14 @@ def test_a_close_is_void_without_anybody_of_its_roster() -> None:
     assert step_view(members, 9) == view(3, B, first=4)
 
 
+def test_a_close_of_nobodys_view_is_void_when_anybody_goes() -> None:
+    """Seed 41092: of two that followed a roster that is gone, the one that got there went."""
+    nobody = (*RUNNING, e.Lost(B, "silent"), e.Lost(A, "silent"), e.Close(1, 6, ()))
+    assert after(*nobody).course.close is not None
+    for gone in (e.Lost(C, "silent"), e.Left(C, "asked to leave")):
+        assert after(*nobody, gone).course.close is None
+
+
 def test_who_is_back_from_its_own_checkpoint_is_not_who_the_view_meant() -> None:
     restore = e.Restore(0, (Version(0, 4, state(4)),), 4, 4, (), 0, False, 1)
     began = (*RUNNING, restore, view(1, A, B, first=5))

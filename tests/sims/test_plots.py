@@ -21,3 +21,16 @@ def test_who_is_needed_for_the_true_majority_is_not_cut_off() -> None:
     for node, is_cut_off in ((sound[0], False), (wrong, True)):
         plots.deafen(world, node)
         assert world.network.reachable(leader.peer, node.peer, world.now) != is_cut_off
+
+
+def test_half_of_the_states_are_wrong_only_while_everybody_can_say_what_it_holds() -> None:
+    """Seed 6301231: the others waited for one that was dead, and came to the end before that."""
+    world = World(1, peers=5, outer_steps=1000)
+    world.run(until_s=BEGUN_S)
+    leader, *others = world.leaders + [node for node in world.live if not node.core.leads]
+    world.kill(others[-1])
+    assert others[-1].peer in leader.core.members.members
+    assert not plots.corrupt_half(world, 1)
+    world.run(until_s=world.now + BEGUN_S)
+    assert others[-1].peer not in leader.core.members.members
+    assert plots.corrupt_half(world, 1)
