@@ -176,7 +176,7 @@ class Steps:
 
     @property
     def behind(self) -> bool:
-        """We lack payloads that cannot be had any more, or have lost our way: only a transfer helps."""
+        """What we lack cannot be had any more, or we lost our way: only a transfer helps."""
         if self.awaited is not None:
             return False
         return self._lost or self.refill.is_hopeless(max(self.version, self.base))

@@ -29,6 +29,7 @@ from protocols.waiting import describe
 from sims.faults import Fault, draw_plan, inject
 from sims.forks import ForkWorld, draw_faults
 from sims.mutations import MUTANTS
+from sims.nodes import Node
 from sims.plans import read_plan
 from sims.ranks import Training
 from sims.terminal import bar, run
@@ -149,14 +150,21 @@ def _unfinished(world: World) -> list[str]:
             # It came, or came back, when all others were gone: nobody tells it any more.
             # What is in a snapshot on its disk is committed, though nobody has told it.
             core = node.core
-            met_nobody = core.part.since > world.ended_at and not core.links.incarnations
-            alone = core.me.incarnation > 1 and (met_nobody or not core.raft.commit_index)
+            alone = core.me.incarnation > 1 and (
+                _met_late_ones(world, node) or not core.raft.commit_index
+            )
             ended = not node.outcome and world.finished
             late = ended and (alone or not _belongs(world, peer))
             if not late:
                 wait = describe(node.core, world.now)
                 found.append(f"{peer} did not finish: {node.outcome} {node.why} {wait}")
     return found
+
+
+def _met_late_ones(world: World, node: Node) -> bool:
+    """It came when the last one had gone, and so did whoever it met."""
+    met = [node, *(world.nodes[peer] for peer in node.core.links.incarnations)]
+    return all(one.core.part.since > world.ended_at for one in met)
 
 
 def _belongs(world: World, peer: PeerId) -> bool:
