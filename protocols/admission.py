@@ -264,8 +264,9 @@ class Admission:
             states = self.reports.states(version.fragment, version.round)
             equal = {peer for peer, digest in states.items() if digest == version.state_digest}
             sure = equal - self.joins.keys()  # Who asks for a state knows that its own is none.
-            if not self.members.agreed_digest and len(sure) < 2 and silent - states.keys():
-                return None  # One report may be wrong; a second one, or all, are under way.
+            few = 2 * len(sure & silent) <= len(silent)
+            if not self.members.agreed_digest and few and silent - states.keys():
+                return None  # Half of them may be wrong; what the others say is under way.
             donors = donors & equal
         order = sorted(donors, key=lambda peer: (peer == self.me, peer))
         last = self.members.cuts.get(joiner)

@@ -132,11 +132,11 @@ class Catchup:
         """The joiner read its cut (perhaps before we did)."""
         self._wanted[peer] = index
 
-    def serve(self, applied: Sequence[int], last_index: int, now: float) -> list[Command]:
+    def serve(self, applied: Sequence[int | None], last_index: int, now: float) -> list[Command]:
         """Answer those who asked: with what the cut names, if we hold exactly that.
 
-        Call it before rounds are applied. `applied`: the version of each fragment; `last_index`:
-        how far we have read the log.
+        Call it before rounds are applied. `applied`: the version of each fragment, None while it
+        changes; `last_index`: how far we have read the log.
         """
         commands: list[Command] = []
         for peer, index in list(self._wanted.items()):
@@ -147,7 +147,10 @@ class Catchup:
                 del self._wanted[peer]
                 commands.append(Send(peer, NoState(index)))
                 continue
-            beyond = [applied[version.fragment] - version.round for version in owed.versions]
+            held = [h for v in owed.versions if (h := applied[v.fragment]) is not None]
+            if len(held) < len(owed.versions):
+                continue  # A copy would be neither the old state nor the new one.
+            beyond = [h - v.round for h, v in zip(held, owed.versions, strict=True)]
             if min(beyond) < 0 == max(beyond) and now < owed.hold_until:
                 continue  # The last rounds before the cut are committed, and not applied here yet.
             del self._wanted[peer]

@@ -319,7 +319,7 @@ class Participant:
                 rounds.forget_reports()
         commands += self.standing.start_training(self.rounds)
         commands += catchup.request(connected)
-        versions = [rounds.version for rounds in self.rounds]
+        versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
         commands += catchup.serve(versions, self.members.index, now)
         for rounds in self.rounds:
             stay = catchup.stays(rounds.fragment, rounds.version)

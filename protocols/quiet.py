@@ -106,7 +106,8 @@ def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
         case v.MessageReceived(message=m.Seek() | m.Leads()):
             quiet = not raft.leads  # About connections alone; a leader plans relays at any event.
         case v.Persisted():
-            quiet = raft.leader is not None  # A candidate's own vote may be safe now.
+            # A candidate's own vote may be safe now; a leader that wants to go may hand over.
+            quiet = raft.leader is not None and not (raft.leads and core.standing.leaving)
         case v.SliceReceived() | v.ResultReceived():
             quiet = not part.completes(event)
         case _:

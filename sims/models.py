@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from protocols.ids import digest_text
-from sims.checkers import PRIME
+
+PRIME = (1 << 61) - 1
 
 Value = float
 """A parameter or a difference of two. An int where the model is exact."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from protocols import events as v
-from sims.checkers import PRIME
+from sims.models import PRIME
 from sims.nodes import Node
 from sims.world import World
 

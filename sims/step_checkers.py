@@ -11,9 +11,8 @@ from protocols import entries as e
 from protocols.ids import PeerId, Stamp
 from protocols.membership import Membership
 from protocols.messages import Stopped
-from sims.checkers import PRIME, Checkers
-from sims.models import Value
-from sims.nodes import state_digest
+from sims.checkers import Checkers
+from sims.models import PRIME, Value, state_digest
 
 if TYPE_CHECKING:
     from sims.stepwise import StepNode, StepWorld

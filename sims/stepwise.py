@@ -14,8 +14,7 @@ from protocols import events as v
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Version, digest_text
 from protocols.messages import Control, Kept, Stopped
-from sims.checkers import PRIME
-from sims.models import Value, state_digest
+from sims.models import PRIME, Value, state_digest
 from sims.nodes import Node, Payload
 from sims.step_checkers import FACTOR, StepCheckers
 from sims.stores import Disk

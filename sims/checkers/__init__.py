@@ -16,7 +16,7 @@ from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, Stamp
-from sims.checkers.accounting import PRIME, Accounting, Contribution
+from sims.checkers.accounting import Accounting, Contribution
 from sims.checkers.agreement import Agreement
 from sims.checkers.containment import KEPT_MAX, Containment
 from sims.checkers.decisions import Decisions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sims.nodes import Node
     from sims.world import World
 
-__all__ = ["KEPT_MAX", "PRIME", "Checkers", "Contribution"]
+__all__ = ["KEPT_MAX", "Checkers", "Contribution"]
 
 SUMMED = (v.SliceReceived, v.ResultReceived)
 REPLICATED = (m.Append, m.Appended)

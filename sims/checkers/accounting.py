@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from protocols import entries as e
 from protocols.ids import PeerId, Stamp
 from sims.checkers.agreement import Agreement
+from sims.models import PRIME
 
 if TYPE_CHECKING:
     from sims.nodes import Node
-
-PRIME = (1 << 61) - 1
 
 
 @dataclass(frozen=True, slots=True)

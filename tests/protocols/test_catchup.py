@@ -116,6 +116,15 @@ def test_a_donor_that_went_on_says_so_at_once() -> None:
     assert catchup.serve([4, 2], 7, 0.0) == [Send(B, NoState(7))]
 
 
+def test_a_donor_gives_nothing_while_its_memory_changes() -> None:
+    """Three joiners accused an honest donor: each had got the next round's state."""
+    catchup = owing()
+    catchup.wanted(B, 7)
+    assert catchup.serve([3, None], 7, 0.0) == []
+    assert catchup.serve([None, 2], 7, 0.0) == []
+    assert catchup.serve([4, 2], 7, 0.0) == [Send(B, NoState(7))]
+
+
 def test_a_donor_that_is_about_to_apply_what_the_cut_names_does_it_first() -> None:
     """With several fragments in flight one of them nearly always is."""
     catchup = owing()

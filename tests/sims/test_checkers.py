@@ -9,8 +9,8 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.commands import ReleaseRound
 from protocols.ids import PeerId, Stamp, Version, digest_text
-from sims.checkers import KEPT_MAX, PRIME, Checkers, Contribution
-from sims.models import state_digest
+from sims.checkers import KEPT_MAX, Checkers, Contribution
+from sims.models import PRIME, state_digest
 from sims.nodes import Node
 from sims.world import World
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run

@@ -1,5 +1,7 @@
 """`lowcomm sim` and `lowcomm demo`: what they make of their arguments."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,22 @@ from protocols.errors import ConfigError
 from sims import demo
 from sims.commands import NAMES, _ranks
 from sims.launch import fresh_run_dir
+
+ROOT = Path(__file__).parents[2]
+TOOLS = sorted(
+    str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+    for package in ("sims", "benchmarks")
+    for path in (ROOT / package).rglob("*.py")
+    if "run(main)" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("module", TOOLS)
+def test_each_tool_starts_by_itself_and_shows_examples(module: str) -> None:
+    """Nothing else was imported before it."""
+    command = [sys.executable, "-m", module, "--help"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"python -m {module.removesuffix('.__main__')}" in shown.stdout
 
 
 @pytest.mark.parametrize(
