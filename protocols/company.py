@@ -8,6 +8,7 @@ from collections.abc import Mapping, Set
 
 from protocols import ending
 from protocols.commands import Command, Send
+from protocols.entries import Cut, Member
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
 from protocols.government import Government
@@ -78,10 +79,18 @@ class Company:
         office = self._government.office
         commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
         wanted = {**rivals, **readers} if rivals else readers
-        commands += self._links.keep_up(now, self._me.peer, wanted, found=found)
+        me = self._me.peer
+        commands += self._links.keep_up(now, me, wanted, self._named, found=found)
         if now >= self.goes_alone_at:
             commands.append(ending.when_out(self._part.standing, finished=True))
         return commands
+
+    def _named(self) -> set[str]:
+        """Where those listen whom our log names, in what we do not know to be committed: a joiner
+        may know of nobody else, when the one that it came by is gone."""
+        bodies = (entry.body for entry in self._raft.log.since(self._members.index + 1))
+        named = {body.info.address for body in bodies if isinstance(body, Cut | Member)}
+        return named - {self._me.address}
 
     @property
     def goes_alone_at(self) -> float:

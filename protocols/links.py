@@ -3,7 +3,7 @@
 Must NOT decide what a loss means (core.py), nor carry anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 
 from protocols.commands import Command, Connect, Disconnect, Send
 from protocols.config import ProtocolConfig
@@ -95,14 +95,21 @@ class Links:
         return [self.gone(peer, "left")]
 
     def keep_up(
-        self, now: float, me: PeerId, receivers: Mapping[PeerId, PeerInfo], *, found: bool
+        self,
+        now: float,
+        me: PeerId,
+        receivers: Mapping[PeerId, PeerInfo],
+        named: Callable[[], Set[str]],
+        *,
+        found: bool,
     ) -> list[Command]:
-        """Dial whom we miss; ask for the leader while none is `found`."""
+        """Dial whom we miss; while no leader is `found`, ask for it, at `named` addresses too."""
         commands: list[Command] = []
         if now >= self.mend_at:
             self.mend_at = now + self.liveness.rules.heartbeat_interval_s
             commands += self.mend(me, receivers)
-        return commands + self.seeking.look(now, {} if found else self._where(), found=found)
+        up = {} if found else self._where()
+        return commands + self.seeking.look(now, up, named, found=found)
 
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
         """Somebody says that the leader listens there; `mine` is where we do."""

@@ -4,7 +4,8 @@ A member learns it from the leader itself; a joiner, or a member that the leader
 here. Must NOT decide who leads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TypeVar
 
 from protocols.commands import Command, Connect, Send
 from protocols.ids import PeerId
@@ -15,6 +16,7 @@ RETRY_S = 1.0
 ASKED_MAX = 8
 """At a time."""
 NEVER = float("inf")
+Known = TypeVar("Known", PeerId, str)
 
 
 class Seeking:
@@ -29,8 +31,11 @@ class Seeking:
         self._asked = 0
         """Where to go on in the list of those who are connected."""
 
-    def look(self, now: float, up: Mapping[PeerId, str], *, found: bool) -> list[Command]:
-        """Ask when it is time to. `up`: who is connected, and where they listen."""
+    def look(
+        self, now: float, up: Mapping[PeerId, str], named: Callable[[], Set[str]], *, found: bool
+    ) -> list[Command]:
+        """Ask when it is time to. `up`: who is connected, and where they listen; `named`: where
+        others of the run may listen."""
         if found:
             self.deadline = NEVER
             return []
@@ -41,16 +46,16 @@ class Seeking:
         self.deadline = now + RETRY_S
         # Whom we are connected with may be as lost as we are: try where we were told to, too.
         asks: list[Command] = [Send(peer, Seek()) for peer in self._next(sorted(up))]
-        places = {self._contact, self.address} - {"", *up.values()}
-        return asks + [Connect(PeerId(""), address) for address in sorted(places)]
+        places = {self._contact, self.address, *named()} - {"", *up.values()}
+        return asks + [Connect(PeerId(""), address) for address in self._next(sorted(places))]
 
-    def _next(self, peers: Sequence[PeerId]) -> Sequence[PeerId]:
+    def _next(self, known: Sequence[Known]) -> Sequence[Known]:
         """Some of them, others each time: in a large run all seek at once."""
-        if len(peers) <= ASKED_MAX:
-            return peers
-        first = self._asked % len(peers)
+        if len(known) <= ASKED_MAX:
+            return known
+        first = self._asked % len(known)
         self._asked = first + ASKED_MAX
-        return [*peers[first:], *peers[:first]][:ASKED_MAX]
+        return [*known[first:], *known[:first]][:ASKED_MAX]
 
     def told(self, address: str, addresses: Mapping[PeerId, str], index: int) -> list[Command]:
         """A connected peer says where the leader listens ("": it does not know either).

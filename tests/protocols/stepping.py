@@ -10,7 +10,7 @@ from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, Stamp, Version, digest_text
-from tests.protocols.scenes import RULES, START, A, Follower, info, run
+from tests.protocols.scenes import RULES, START, A, B, Follower, info, run
 
 STEPS = 24
 COMMIT_EVERY, SNAPSHOT_EVERY = 4, 8
@@ -89,3 +89,16 @@ class Stepper(Follower):
     def told(self, kind: type[m.Control]) -> list[m.Control]:
         """What A heard of one kind, in the last answer."""
         return [message for peer, message in self.sent(kind) if peer == A]
+
+
+def stepper(*others: PeerId) -> Stepper:
+    """B, in view 1 with A and the others; its ranks make their first payload."""
+    scene = Stepper(B)
+    scene.joins(*others)
+    scene.reads(view(1, A, B, *others, first=1))
+    return scene
+
+
+def applied(scene: Stepper) -> list[int]:
+    """Steps that it asked its ranks for, in the last answer."""
+    return [command.stamp.round for command in scene.all(c.ApplyStep)]

@@ -10,27 +10,14 @@ from protocols.ids import PeerId, Provider, StepPayloads, Version, digest_text
 from protocols.steps import Steps
 from protocols.waiting import describe
 from tests.protocols.scenes import RULES, START, A, B, C, D, Scene, caught_up, info
-from tests.protocols.stepping import Stepper, payload, state, stepwise, view
+from tests.protocols.stepping import Stepper, applied, payload, state, stepper, stepwise, view
 
 WRONG = digest_text("a flipped bit")
-
-
-def stepper(*others: PeerId) -> Stepper:
-    """B, in view 1 with A and the others; its ranks make their first payload."""
-    scene = Stepper(B)
-    scene.joins(*others)
-    scene.reads(view(1, A, B, *others, first=1))
-    return scene
 
 
 def steps_of(scene: Stepper) -> Steps:
     assert scene.core.part.steps is not None
     return scene.core.part.steps
-
-
-def applied(scene: Stepper) -> list[int]:
-    """Steps that it asked its ranks for, in the last answer."""
-    return [command.stamp.round for command in scene.all(c.ApplyStep)]
 
 
 # Steps ----------------------------------------------------------------------------------------
