@@ -26,7 +26,7 @@ from protocols.errors import ConfigError, LowcommError
 from protocols.ids import PeerId
 from protocols.roles import MOVES
 from protocols.waiting import describe
-from sims.faults import Fault, draw_plan, inject
+from sims.faults import KINDS, Fault, draw_plan, inject
 from sims.forks import ForkWorld, draw_faults
 from sims.mutations import MUTANTS
 from sims.nodes import Node
@@ -188,7 +188,8 @@ def summary(results: Sequence[SeedResult]) -> dict[str, object]:
         "seeds": len(results),
         "first": results[0].seed if results else 0,
         "virtual_hours": round(sum(result.virtual_s for result in results) / 3600, 2),
-        "faults": dict(sorted(happened.items())),
+        "faults": {kind: happened[kind] for kind in sorted(KINDS)},
+        "outcomes": {what: n for what, n in sorted(happened.items()) if what not in KINDS},
         "rounds_committed": statistics.median(r.commits for r in results) if results else 0,
         "elections": log[e.Elected.__name__],
         "joins": log[e.Member.__name__],

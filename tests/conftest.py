@@ -19,6 +19,7 @@ from types import FrameType
 import pytest
 import pytest_asyncio
 import uvloop
+from xdist.workermanage import WorkerController
 
 LOOPS: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
@@ -64,6 +65,12 @@ def pytest_configure(config: pytest.Config) -> None:
         loop.run_until_complete(loop.getaddrinfo("localhost", 0))
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """What `--numprocesses` starts: all of them take their seeds from the same number on."""
+    node.workerinput[SEED_ENV] = node.config.stash[SEED_BASE]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -165,7 +172,8 @@ async def _no_task_left() -> AsyncIterator[None]:
 
 
 def _choose_seed_base(config: pytest.Config) -> int:
-    option: int | None = config.getoption("--seed-base")
+    given = getattr(config, "workerinput", {}).get(SEED_ENV)
+    option: int | None = given or config.getoption("--seed-base")
     if option is not None:
         return option
     text = os.environ.get(SEED_ENV)

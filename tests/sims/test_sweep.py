@@ -115,7 +115,7 @@ def result(seed: int, *, moves: dict[str, int], violations: int = 0) -> SeedResu
         seed=seed,
         virtual_s=1800.0,
         commits=20 + seed,
-        happened={"kill": 1, "join": seed},
+        happened={"kill": 1, "join": seed, "transfer": 1},
         log={"Elected": 2, "Member": 3, "Commit": 9},
         moves=moves,
         violations=["x"] * violations,
@@ -127,7 +127,8 @@ def test_seeds_are_added_up_and_what_never_happened_is_named() -> None:
     asked = {"follower > asking": 4}
     total = summary([result(7, moves=asked), result(8, moves=asked, violations=2)])
     assert (total["seeds"], total["first"], total["virtual_hours"]) == (2, 7, 1.0)
-    assert total["faults"] == {"join": 15, "kill": 2}
+    assert total["faults"] == {**dict.fromkeys(KINDS, 0), "join": 15, "kill": 2}
+    assert total["outcomes"] == {"transfer": 2}
     assert (total["elections"], total["joins"], total["restores"]) == (4, 6, 0)
     assert (total["violations"], total["failed"]) == (2, [8])
     assert total["rounds_committed"] == 27.5  # The median.
