@@ -164,6 +164,8 @@ class FragmentRounds:
         Nor what our ranks did: they go on from the cut when they wait for a result next.
         """
         self.version, self.state_digest = -1, ""
+        if self.base >= self.outer_steps and self.own is None:  # Its end is ahead of them again.
+            self.own = Own(round=0, tokens=0, steps=0, since=0.0)
         self.base = NO_RANKS if self.base == NO_RANKS else VOID
         if self.own is not None:
             self.own.round = 0  # No round will count it.

@@ -296,6 +296,18 @@ def test_the_last_round_lets_everybody_go() -> None:
     assert peer.rounds.finished
 
 
+def test_ranks_that_came_to_the_end_go_on_when_the_run_goes_back() -> None:
+    """Seed 3909106542: another fragment had rounds left, and its state was nobody's."""
+    peer = Peer(outer_steps=1)
+    peer.trains()
+    peer.contributes()
+    peer.goes_through(A, B, C)
+    assert peer.rounds.finished
+    peer.rounds.restored()
+    made = peer.rounds.state_received(0, START)
+    assert only(c.Resume, made) == [c.Resume(0, 0, "anew", first=False, finish=False)]
+
+
 def test_work_that_is_too_old_is_given_up() -> None:
     peer = training()
     for _ in range(STALENESS_ROUNDS_MAX):
