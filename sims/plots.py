@@ -119,8 +119,9 @@ def corrupt_half(world: World, by: int) -> bool:
         return False
     if not world.leaders[-1].core.members.members.keys() <= {node.peer for node in peers}:
         return False  # Who may be coming back could know: the others wait for it.
-    ends = itertools.combinations([node.peer for node in peers], 2)
-    if not all(world.network.reachable(one, other, world.now) for one, other in ends):
+    ends, now = itertools.combinations([node.peer for node in peers], 2), world.now
+    silent = any(now < node.paused_until for node in peers)
+    if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
         return False  # Who is lost before it has said what it holds leaves the wrong a majority.
     world.random.shuffle(peers)
     peers.sort(key=lambda node: not node.core.leads)

@@ -24,7 +24,8 @@ def test_who_is_needed_for_the_true_majority_is_not_cut_off() -> None:
 
 
 def test_half_of_the_states_are_wrong_only_while_everybody_can_say_what_it_holds() -> None:
-    """Seed 6301231: the others waited for one that was dead, and came to the end before that."""
+    """Seed 6301231: the others waited for one that was dead, and came to the end before that. Seed
+    9001374: one was stopped, and lost before it had said it."""
     world = World(1, peers=5, outer_steps=1000)
     world.run(until_s=BEGUN_S)
     leader, *others = world.leaders + [node for node in world.live if not node.core.leads]
@@ -33,4 +34,7 @@ def test_half_of_the_states_are_wrong_only_while_everybody_can_say_what_it_holds
     assert not plots.corrupt_half(world, 1)
     world.run(until_s=world.now + BEGUN_S)
     assert others[-1].peer not in leader.core.members.members
+    world.pause(others[0], 1.0)
+    assert not plots.corrupt_half(world, 1)
+    world.run(until_s=world.now + 1.5)
     assert plots.corrupt_half(world, 1)
