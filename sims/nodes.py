@@ -21,7 +21,7 @@ from protocols.ids import PeerId, Stamp, Version, digest_text
 from protocols.messages import Control, Kept
 from sims.checkers import Contribution
 from sims.models import Value, state_digest
-from sims.ranks import Ranks, Result
+from sims.ranks import Handed, Ranks, Result
 from sims.stores import Disk, Store
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ class Node:
             case c.ReducePart():
                 self._reduce(command)
             case c.Encode(fragment=fragment, round=round_):
-                self._job(lambda: self._encode(fragment, round_))
+                shared = self.ranks.shared(fragment)  # Also if they crash meanwhile.
+                self._job(lambda: self._encode(fragment, round_, *shared))
             case c.ApplyRound(stamp=stamp, borders=borders):
                 means = [store.results[stamp, part] for part in range(len(borders) - 1)]
                 self._job(lambda: self._apply(stamp, means))
@@ -311,17 +312,15 @@ class Node:
     def _send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
         self.world.carry(self.peer, to, "bulk", event, value)
 
-    def _encode(self, fragment: int, round_: int) -> None:
-        work, model = self.ranks.works[fragment], self.world.model
-        handed = work.handed
+    def _encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
+        model = self.world.model
         if not self.running:
             return  # Nobody will get it.
-        assert handed is not None, "nothing was contributed"
-        text = f"{self.peer} {fragment} {work.first} {handed.last} {round_} {self.world.now}"
+        text = f"{self.peer} {fragment} {first} {handed.last} {round_} {self.world.now}"
         manifest = digest_text(text)
         self.store.encoded[fragment, round_] = (manifest, handed.delta)
         shown = (int(handed.delta), int(model.fold(-handed.moved))) if model.exact else (0, 0)
-        made = Contribution(self.peer, fragment, shown[0], work.first, handed.last, shown[1])
+        made = Contribution(self.peer, fragment, shown[0], first, handed.last, shown[1])
         self.world.checkers.encoded(manifest, made)
         if fragment == 0:
             self.world.checkers.samples_of(self, manifest, round_, handed.samples)

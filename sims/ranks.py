@@ -120,6 +120,8 @@ class Ranks:
         self.set_back()
         self.feed.stop()
         self._results.clear()
+        for work in self.works:
+            work.handed = None  # New ranks wait for no result of it, nor for its step.
         self._without = set(range(len(self.works)))
         self._runs = self._fed = self._at_boundary = False
         self._since_start = self._since_boundary = 0
@@ -127,6 +129,12 @@ class Ranks:
     def set_back(self) -> None:
         """What they did since the last result belongs to no lineage, or is gone."""
         self.crashed = set(range(len(self.works)))
+
+    def shared(self, fragment: int) -> tuple[Handed, int]:
+        """What they contributed last, and the number of its first step."""
+        work = self.works[fragment]
+        assert work.handed is not None, "nothing was contributed"
+        return work.handed, work.first
 
     def result(self, result: Result) -> None:
         """A result is in shared memory: they take it when its step has come."""
