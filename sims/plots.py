@@ -120,7 +120,7 @@ def corrupt_half(world: World, by: int) -> bool:
     if not world.leaders[-1].core.members.members.keys() <= {node.peer for node in peers}:
         return False  # Who may be coming back could know: the others wait for it.
     ends, now = itertools.combinations([node.peer for node in peers], 2), world.now
-    silent = any(now < node.paused_until for node in peers)
+    silent = any(now < node.paused_until or node.asked_to_leave for node in peers)
     if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
         return False  # Who is lost before it has said what it holds leaves the wrong a majority.
     world.random.shuffle(peers)

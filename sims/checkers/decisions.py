@@ -226,7 +226,8 @@ class Decisions:
         if core.office is None or any(isinstance(entry, e.Commit | e.Restore) for entry in later):
             return
         head = core.office.head
-        if any(rounds.version < 0 for rounds in gone.core.rounds):
+        under_way = gone.core.standing.catchup.transfer is not None
+        if under_way or any(rounds.version < 0 for rounds in gone.core.rounds):
             return  # Nobody can go on from a part of the state.
         for fragment in range(head.fragments):
             self._leaves_a_state(node, gone, fragment)
