@@ -171,6 +171,7 @@ class Node:
                 world.stopped(self, command)
                 self.outcome, self.why = outcome, why
                 world.lost_state()
+                world.ended_at = world.now
                 # What it sent last still arrives: a process that ends by itself closes in order.
                 world.at(world.network.slowest_s, lambda: world.dialling.gone(self))
             case c.Note(kind=kind, text=text):
@@ -283,7 +284,7 @@ class Node:
     def _set_back(self, restore: e.Restore) -> None:
         """What the ranks did since belongs to no lineage, unless the run goes on from what we have;
         nor does any other state."""
-        if not (restore.live and tuple(self.versions) == restore.versions):
+        if not restore.live or any(rounds.version < 0 for rounds in self.core.rounds):
             self.ranks.set_back()
         self.world.happened["void"] += restore.live and not restore.fork
         for fragment, version in enumerate(restore.versions):

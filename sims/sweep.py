@@ -162,9 +162,10 @@ def _unfinished(world: World) -> list[str]:
 
 
 def _met_late_ones(world: World, node: Node) -> bool:
-    """It came when the last one had gone, and so did whoever it met."""
+    """It came when the last one had gone, and so did whoever it met, or knows of no run."""
     met = [node, *(world.nodes[peer] for peer in node.core.links.incarnations)]
-    return all(one.core.part.since > world.ended_at for one in met)
+    known = [one.core for one in met if one.core.members.run is not None]
+    return all(core.part.since > world.ended_at for core in known)
 
 
 def _belongs(world: World, peer: PeerId) -> bool:

@@ -70,7 +70,7 @@ class World:
         """The newest life of each peer."""
         self.disks: dict[PeerId, Disk] = {}
         self.busy_until = float("inf")  # Until then somebody may come, though nobody lives.
-        self.ended_at = 0.0  # When a life ended last.
+        self.ended_at = 0.0  # When somebody went by itself, last.
         self._coming_back: set[PeerId] = set()
         self.samples_ahead = self.draw_rounds_ahead(seed) * self.training.inner_steps * STEP_SAMPLES
         self.compact_entries = self.draw_compaction(seed)
@@ -188,7 +188,6 @@ class World:
 
     def lost_state(self) -> None:
         """Who held a state is gone: while another one is corrupt, it may have been the last."""
-        self.ended_at = self.now
         if any(node.corrupt for node in self.live):
             self.checkers.tainted = True
 
