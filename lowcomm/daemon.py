@@ -97,7 +97,12 @@ class Daemon:
         self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
         kept, self._skipped = startup.kept(self._directory.path)
         self.core = PeerCore(
-            me, join=start.kind != "new", saved=saved, kept=kept, contact=start.address
+            me,
+            join=start.kind != "new",
+            saved=saved,
+            kept=kept,
+            contact=start.address,
+            rules=startup.known_rules(saved),
         )
         self.driver = Driver(self.core, listener=self, wal=self._wal)
         self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook())

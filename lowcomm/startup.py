@@ -21,9 +21,11 @@ from lowcomm.replica import LayoutError, fragment_elements
 from peers.wal import FILE as WAL_FILE
 from protocols import entries as e
 from protocols import events as v
+from protocols.config import ProtocolConfig
 from protocols.errors import ConfigError, RefusedError
 from protocols.ids import PeerId, TensorSpec, Version
 from protocols.messages import Kept
+from protocols.storage import Saved
 
 DROPPED = "dropped"
 """Where a node keeps what branches left that were given up."""
@@ -136,6 +138,18 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
                 "leave [run] out of this node's file to take the run's"
             )
     return agreed
+
+
+def known_rules(saved: Saved | None) -> ProtocolConfig | None:
+    """Those of the run that an earlier life of this node read of: a patient run shall not be hurried
+    by a node that starts again, nor forked by one that comes back alone."""
+    first = saved.entries[0].body if saved is not None and saved.entries else None
+    if not isinstance(first, e.Run):
+        return None  # A snapshot knows the run: it is looked at once more before anything begins.
+    try:
+        return run_from_json(first.run_json).protocol
+    except ConfigError:
+        return None  # `agreed_run` will say what is wrong with it.
 
 
 def interval_samples(run: RunConfig) -> int:

@@ -53,7 +53,8 @@ class WitnessDaemon:
         self._record = replace(record, address=me.address)
         self._directory.write(self._record)
         self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
-        self.core = PeerCore(me, join=True, saved=saved, contact=address)
+        rules = startup.known_rules(saved)
+        self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
         self._driver = Driver(self.core, listener=self, wal=self._wal)
         self._mesh = self._driver.mesh = Mesh(self._driver)
         self.rejoins_at = ""

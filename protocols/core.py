@@ -42,14 +42,15 @@ class PeerCore:
         saved: Saved | None = None,
         kept: m.Kept | None = None,
         contact: str = "",
+        rules: ProtocolConfig | None = None,
     ) -> None:
         """`join` False: we start the run. `contact` is where somebody of it listens.
 
-        `saved` is what an earlier life left of the log, `kept` what is in its newest checkpoint.
+        `saved` is what an earlier life left of the log, `kept` what is in its newest checkpoint,
+        `rules` those of the run where they are known: else they come with RunAccepted.
         Raises LogError if `saved` makes no sense.
         """
         self.me = me
-        self.rules = ProtocolConfig()
         self.book = Logbook(me.peer, saved)
         self.raft, self.members = self.book.raft, self.book.members
         self.part = Participant(me, self.members, founds=not join, kept=kept)
@@ -68,6 +69,7 @@ class PeerCore:
         self._out: list[c.Command] = []
         self.told_myself = 0
         """Messages of a leader to itself: they make decisions possible."""
+        self._rules(rules or ProtocolConfig())
 
     # Interface ------------------------------------------------------------------------------
 

@@ -186,16 +186,17 @@ class Membership:
 
     def plan(self, fragment: int, round: int, group: int = 0) -> Plan | None:  # noqa: A002
         """The latest View and Attempt for a round that is not committed; None: none is open."""
-        if self.stepwise or round <= self.committed(fragment):
+        run, done = self.run, self.committed(fragment)
+        if run is None or self.stepwise or not done < round <= run.outer_steps:
             return None
         view = next((v for v in reversed(self.views) if v.first_round[fragment] <= round), None)
-        if view is None or self.run is None:
+        if view is None:
             return None
         attempt = self.attempts.get(RoundKey(fragment, group, round))
         if attempt is not None and attempt.view != view.view:
             attempt = None  # A later view took the round over.
         stamp = Stamp(
-            run=self.run.run,
+            run=run.run,
             lineage=self.lineage,
             view=view.view,
             fragment=fragment,
@@ -210,11 +211,9 @@ class Membership:
 
     def open_plan(self, fragment: int) -> Plan | None:
         """The plan of the first round that is not committed."""
-        if fragment not in self._open:
-            if fragment >= self.fragments:
-                return None
+        if fragment not in self._open and fragment < self.fragments:
             self._open[fragment] = self.plan(fragment, self.committed(fragment) + 1)
-        return self._open[fragment]
+        return self._open.get(fragment)
 
     def apply(self, entry: e.LogEntry) -> None:
         """Apply the next entry. Raises LogError, and changes nothing, if it makes no sense here."""

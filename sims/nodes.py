@@ -43,8 +43,9 @@ class Node:
         self.world = world
         self.peer = me.peer
         self.disk = disk
+        rules, saved = world.rules if disk.saved is not None else None, disk.saved
         self.core = PeerCore(
-            me, join=bool(contact), saved=disk.saved, kept=disk.kept, contact=contact
+            me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules
         )
         self.core.book.compact_entries = world.compact_entries
         self.speed = speed

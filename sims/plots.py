@@ -117,8 +117,12 @@ def corrupt_half(world: World, by: int) -> bool:
     sound = [n for n in peers if not (n.corrupt or n.core.standing.catchup.needed)]
     if len(peers) < 2 or sound != peers or not world.leaders:
         return False
-    if not world.leaders[-1].core.members.members.keys() <= {node.peer for node in peers}:
+    members = world.leaders[-1].core.members
+    if not members.members.keys() <= {node.peer for node in peers}:
         return False  # Who may be coming back could know: the others wait for it.
+    rounds = [one for node in peers for one in node.core.rounds]
+    if any(one.version < members.committed(one.fragment) - 1 for one in rounds):
+        return False  # Who is behind may soon ask for a state: then its own is none.
     ends, now = itertools.combinations([node.peer for node in peers], 2), world.now
     silent = any(now < node.paused_until or node.asked_to_leave for node in peers)
     if silent or not all(world.network.reachable(one, other, now) for one, other in ends):

@@ -18,6 +18,7 @@ from lowcomm.startup import (
     agreed_run,
     common_grain,
     kept,
+    known_rules,
     layout_difference,
     new_run_id,
     own_rank_state,
@@ -27,6 +28,7 @@ from protocols import entries as e
 from protocols.errors import RefusedError
 from protocols.ids import PeerId, TensorSpec, Version
 from protocols.messages import Kept
+from protocols.storage import Saved
 
 RUN = RunConfig(seed=7, peers_min=3, outer_steps=5, data=DataConfig(batch=4))
 LAYOUT = (
@@ -156,6 +158,15 @@ def test_a_joiner_with_another_run_hears_the_first_key_that_differs(
         f"another configuration: {difference}; "
         "leave [run] out of this node's file to take the run's"
     )
+
+
+def test_who_starts_again_knows_how_patient_its_run_is() -> None:
+    """Seed 9200069: after a minute, as if the run had not said anything, it went on alone."""
+    saved = Saved(1, "", None, (e.LogEntry(1, 1, ENTRY), e.LogEntry(2, 1, e.Elected(FOUNDER))))
+    assert known_rules(saved) == RUN.protocol
+    broken = (e.LogEntry(1, 1, replace(ENTRY, run_json="{")),)
+    for unknown in (None, replace(saved, entries=()), replace(saved, entries=broken)):
+        assert known_rules(unknown) is None
 
 
 @pytest.mark.parametrize(
