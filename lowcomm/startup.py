@@ -141,8 +141,8 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
 
 
 def known_rules(saved: Saved | None) -> ProtocolConfig | None:
-    """Those of the run that an earlier life of this node read of: a patient run shall not be hurried
-    by a node that starts again, nor forked by one that comes back alone."""
+    """Those of the run that an earlier life of this node read of: who starts again shall not hurry
+    a patient run, nor fork it when it comes back alone."""
     first = saved.entries[0].body if saved is not None and saved.entries else None
     if not isinstance(first, e.Run):
         return None  # A snapshot knows the run: it is looked at once more before anything begins.
