@@ -212,15 +212,15 @@ def _trainers(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
-    """Not of most: if half of them differ, they go back to what was agreed. Nor after the last
-    round: there is no later one by which anybody could notice."""
-    if victim.core.members.is_over:
+    """Not of most: if half of them differ, they go back to what was agreed. Nor after a fragment's
+    last round: there is no later one by which anybody could notice."""
+    fragment = fault.other % len(victim.outers)
+    if plots.is_done(victim, fragment):
         return
     holders = plots.holders(world)
     corrupt = sum(bool(node.corrupt) for node in holders)
     if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
         return
-    fragment = fault.other % len(victim.outers)
     plots.corrupt(world, victim, 1 + fault.other, fragment=fragment)
 
 

@@ -101,6 +101,12 @@ def holders(world: World) -> list[Node]:
     return here if known is None else [node for node in here if node.peer in known]
 
 
+def is_done(node: Node, fragment: int) -> bool:
+    """As far as it knows, the last round of the fragment is committed."""
+    members = node.core.members
+    return members.run is not None and members.committed(fragment) >= members.run.outer_steps
+
+
 def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
     """Something changes a peer's outer state behind its back."""
     world.tell(f"the state of {victim.peer} is corrupted")
@@ -127,9 +133,11 @@ def corrupt_half(world: World, by: int) -> bool:
     silent = any(now < node.paused_until or node.asked_to_leave for node in peers)
     if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
         return False  # Who is lost before it has said what it holds leaves the wrong a majority.
+    half, fragment = len(peers) // 2, by % world.training.fragments
+    if any(is_done(node, fragment) for node in peers):
+        return False  # Nobody makes that state again.
     world.random.shuffle(peers)
     peers.sort(key=lambda node: not node.core.leads)
-    half, fragment = len(peers) // 2, by % world.training.fragments
     for victim in peers[:half]:
         corrupt(world, victim, by, fragment=fragment)
     for victim in peers[half : len(peers) - half]:

@@ -159,8 +159,8 @@ class Elections:
         leader = self.leaders.setdefault(raft.term, node.peer)
         if leader != node.peer:
             self._found(f"{node.peer} leads in term {raft.term}, as {leader} does")
-        if not log:
-            return
+        if not log or raft.term < max(self.leaders):
+            return  # Its votes were late: what a later term committed it need not hold.
         first, last = raft.log.base + 1, max(log)
         held = [entry.body for entry in raft.log.since(first)][: max(0, last - first + 1)]
         for index, body in enumerate(held, start=first):

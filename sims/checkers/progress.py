@@ -43,8 +43,9 @@ class Progress:
                 node.corrupt.pop(fragment, None)
 
     def ended(self, world: World) -> None:
-        """The run is over."""
-        for node in world.nodes.values():
+        """The run is over. While one that held the true state was dead, and not lost yet, no state
+        was that of most; and the last rounds may have come in that time."""
+        for node in world.nodes.values() if not world.checkers.tainted else ():
             # A step's state is in every commit of steps: step_checkers.py looks at those.
             if node.outcome != "finished" or not node.core.rounds:
                 continue
