@@ -34,11 +34,11 @@ test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is
 	$(BIN)/pytest -m long
 
 clean: ## remove what the targets above made, the environment too, but no runs
-	rm -rf $(VENV) build *.egg-info .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info lowcomm/codecs/*.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first: it is the largest, and what fails to resolve fails before anything else is fetched.
-$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt lowcomm/codecs/_kernels.c
 	@echo "installing lowcomm into $(VENV); torch comes first and is large"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 	$(PIP_INSTALL) torch

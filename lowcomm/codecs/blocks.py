@@ -1,12 +1,16 @@
 """What block-wise codecs share: a record for each block (a header, then packed codes).
 
-Blocks are worked on many at a time, in pieces that stay in the L2 cache: a numpy call costs a
-microsecond, and a pass over memory as much as the arithmetic in it. Must NOT know any codec's
-numbers, or sum in an order that numpy may choose: the bytes are the same on every machine.
+Where a codec has compiled loops (_kernels.c) and this installation could build them, one call does
+all blocks. Else numpy does, many blocks at a time, in pieces that stay in the L2 cache: a numpy
+call costs a microsecond, and a pass over memory as much as the arithmetic in it. Both make the same
+bytes. Must NOT know any codec's numbers, or sum in an order that numpy may choose: the bytes are
+the same on every machine.
 
 Shapes: R blocks, B values in each.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -28,6 +32,24 @@ one, is then denormal or infinite."""
 _SCALED_MIN_WORD = SCALED_MIN.view(np.uint32)
 NAN = np.uint32(0x7FC00000).view(np.float32)
 """Of all NaNs the one that we send: CPUs differ in those that they make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Compiled loops over whole blocks; they hold no lock while they run."""
+
+    encode: Callable[[F32, Array], None]
+    """From values_RB into records_R."""
+    decode: Callable[[Array, F32], None]
+
+
+def compiled(name: str) -> Kernels | None:
+    """Those of a codec; None where there was no compiler when this was installed."""
+    try:
+        from lowcomm.codecs import _kernels
+    except ImportError:
+        return None
+    return Kernels(getattr(_kernels, f"{name}_encode"), getattr(_kernels, f"{name}_decode"))
 
 
 class Scratch:
@@ -61,6 +83,7 @@ class BlockCodec:
     record: np.dtype[Any]
     bits: int
     """Of one packed value."""
+    kernels: Kernels | None = None
     reducible = True
 
     def encode_blocks(
@@ -84,18 +107,14 @@ class BlockCodec:
         assert values_P.flags.c_contiguous, "not contiguous"
         blocks, rest = divmod(values_P.size, self.grain)
         values_RB = values_P[: blocks * self.grain].reshape(blocks, self.grain)
-        records_R = np.frombuffer(out, self.record, blocks)
-        scratch = Scratch(min(WORK_ELEMENTS, (blocks + 1) * self.grain))
-        with np.errstate(all="ignore"):
-            for piece in self._pieces(blocks):
-                self.encode_blocks(values_RB[piece], records_R[piece], scratch, self.grain)
-            if rest:
-                last_1B = np.zeros((1, self.grain), np.float32)
-                last_1B[0, :rest] = values_P[blocks * self.grain :]
-                record_1 = np.zeros(1, self.record)
-                self.encode_blocks(last_1B, record_1, scratch, rest)
-                used = self._rest_bytes(rest)
-                memoryview(out)[len(out) - used :] = record_1.tobytes()[:used]
+        self._encode(values_RB, np.frombuffer(out, self.record, blocks), self.grain)
+        if rest:
+            last_1B = np.zeros((1, self.grain), np.float32)
+            last_1B[0, :rest] = values_P[blocks * self.grain :]
+            record_1 = np.zeros(1, self.record)
+            self._encode(last_1B, record_1, rest)
+            used = self._rest_bytes(rest)
+            memoryview(out)[len(out) - used :] = record_1.tobytes()[:used]
 
     def decode(self, payload: Payload, out_P: F32) -> None:
         check_size(self, payload, out_P.size)
@@ -109,15 +128,29 @@ class BlockCodec:
         for piece in self._pieces(blocks):
             self.check_blocks(records_R[piece])
         self.check_blocks(last_1)
-        out_RB = out_P[: blocks * self.grain].reshape(blocks, self.grain)
-        scratch = Scratch(min(WORK_ELEMENTS, (blocks + 1) * self.grain))
+        self._decode(records_R, out_P[: blocks * self.grain].reshape(blocks, self.grain))
+        if rest:
+            last_1B = np.empty((1, self.grain), np.float32)
+            self._decode(last_1, last_1B)
+            out_P[blocks * self.grain :] = last_1B[0, :rest]
+
+    def _encode(self, values_RB: F32, records_R: Array, filled: int) -> None:
+        if self.kernels is not None:
+            self.kernels.encode(values_RB, records_R)
+            return
+        scratch = Scratch(min(WORK_ELEMENTS, values_RB.size))
         with np.errstate(all="ignore"):
-            for piece in self._pieces(blocks):
+            for piece in self._pieces(len(records_R)):
+                self.encode_blocks(values_RB[piece], records_R[piece], scratch, filled)
+
+    def _decode(self, records_R: Array, out_RB: F32) -> None:
+        if self.kernels is not None:
+            self.kernels.decode(records_R, out_RB)
+            return
+        scratch = Scratch(min(WORK_ELEMENTS, out_RB.size))
+        with np.errstate(all="ignore"):
+            for piece in self._pieces(len(records_R)):
                 self.decode_blocks(records_R[piece], out_RB[piece], scratch)
-            if rest:
-                last_1B = np.empty((1, self.grain), np.float32)
-                self.decode_blocks(last_1, last_1B, scratch)
-                out_P[blocks * self.grain :] = last_1B[0, :rest]
 
     def _pieces(self, blocks: int) -> list[slice]:
         step = WORK_ELEMENTS // self.grain

@@ -15,6 +15,7 @@ from lowcomm.codecs.blocks import (
     Array,
     BlockCodec,
     Scratch,
+    compiled,
     pack_nibbles,
     scale_rows,
     to_units,
@@ -36,6 +37,7 @@ class Fp4(BlockCodec):
     grain = 256
     record = np.dtype([("scale", "<f4"), ("codes", "u1", (grain // 2,))])
     bits = 4
+    kernels = compiled("fp4")
 
     def encode_blocks(
         self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int

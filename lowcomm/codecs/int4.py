@@ -11,6 +11,7 @@ from lowcomm.codecs.blocks import (
     Array,
     BlockCodec,
     Scratch,
+    compiled,
     pack_nibbles,
     scale_rows,
     to_units,
@@ -29,6 +30,7 @@ class Int4(BlockCodec):
     grain = 256
     record = np.dtype([("scale", "<f4"), ("codes", "u1", (grain // 2,))])
     bits = 4
+    kernels = compiled("int4")
 
     def encode_blocks(
         self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int

@@ -7,7 +7,7 @@ round up or down by the value of a neighbour: there is no dither.
 
 import numpy as np
 
-from lowcomm.codecs.blocks import Array, BlockCodec, Scratch, scale_rows, to_units
+from lowcomm.codecs.blocks import Array, BlockCodec, Scratch, compiled, scale_rows, to_units
 from lowcomm.outer import F32
 
 LEVELS = 127
@@ -20,6 +20,7 @@ class Int8(BlockCodec):
     grain = 256
     record = np.dtype([("scale", "<f4"), ("codes", "i1", (grain,))])
     bits = 8
+    kernels = compiled("int8")
 
     def encode_blocks(
         self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int

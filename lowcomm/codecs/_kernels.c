@@ -1,0 +1,271 @@
+/* The inner loops of the block-wise codecs: the bytes that the numpy code beside them makes, in one
+ * pass over memory.
+ *
+ * Each operation rounds once: the build forbids contraction (-ffp-contract=off), and nothing here
+ * depends on the order of a sum. A block is 256 fp32 values; a record is a little-endian fp32 scale
+ * and the packed codes. Must NOT be called with overlapping arrays, nor know a last block that is
+ * not full (blocks.py fills it up).
+ */
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+/* The loader picks what this CPU has; the bits are the same. */
+#define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+enum { BLOCK = 256 };
+
+#define MAGNITUDE UINT32_C(0x7FFFFFFF)
+#define INFINITY_WORD UINT32_C(0x7F800000)
+#define SCALED_MIN_WORD UINT32_C(0x0D800000) /* 2**-100: smaller blocks are sent as zeros. */
+#define NAN_WORD UINT32_C(0x7FC00000)
+#define MANTISSA_END 12582912.0f /* 1.5 x 2**23: adding it rounds to an integer, to even. */
+
+INLINE uint32_t word_of(float value)
+{
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    return word;
+}
+
+INLINE float float_of(uint32_t word)
+{
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+INLINE uint32_t largest(const float *values)
+{
+    uint32_t most = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        uint32_t magnitude = word_of(values[i]) & MAGNITUDE;
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
+}
+
+/* One over the scale, or 0 for a block to be sent without values; the scale goes into the record.
+ * `limit`: levels x scale must not overflow where the scale was rounded up. */
+INLINE float scale_for(const float *values, float levels, float limit, char *record)
+{
+    uint32_t most = largest(values);
+    float peak = float_of(most), scale = peak / levels, inverse = levels / peak;
+    scale = scale < limit ? scale : limit;
+    if (most >= INFINITY_WORD) {
+        scale = float_of(NAN_WORD);
+        inverse = 0.0f;
+    } else if (most < SCALED_MIN_WORD) {
+        scale = inverse = 0.0f;
+    }
+    memcpy(record, &scale, sizeof scale);
+    return inverse;
+}
+
+INLINE float scale_in(const char *record)
+{
+    float scale;
+    memcpy(&scale, record, sizeof scale);
+    return scale;
+}
+
+/* The integer nearest to a small number, to even, as the lowest bits of a word. */
+INLINE uint32_t nearest(float value)
+{
+    return word_of(value + MANTISSA_END);
+}
+
+FOR_EACH_CPU
+static void int8_encode(const float *restrict values, char *restrict records, Py_ssize_t blocks)
+{
+    for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK) {
+        float inverse = scale_for(values, 127.0f, float_of(UINT32_C(0x7C010203)), records);
+        uint8_t *codes = (uint8_t *)records + 4;
+        if (inverse == 0.0f) { /* NaN x 0 would be no zero. */
+            memset(codes, 0, BLOCK);
+            continue;
+        }
+        for (int i = 0; i < BLOCK; i++)
+            codes[i] = (uint8_t)nearest(values[i] * inverse);
+    }
+}
+
+FOR_EACH_CPU
+static void int8_decode(const char *restrict records, float *restrict values, Py_ssize_t blocks)
+{
+    for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK) {
+        float scale = scale_in(records);
+        const int8_t *codes = (const int8_t *)records + 4;
+        for (int i = 0; i < BLOCK; i++)
+            values[i] = (float)codes[i] * scale;
+    }
+}
+
+FOR_EACH_CPU
+static void int4_encode(const float *restrict values, char *restrict records, Py_ssize_t blocks)
+{
+    for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
+        float inverse = scale_for(values, 7.0f, float_of(UINT32_C(0x7E124923)), records);
+        uint8_t *codes = (uint8_t *)records + 4;
+        if (inverse == 0.0f) {
+            memset(codes, 0x88, BLOCK / 2);
+            continue;
+        }
+        uint8_t wide[BLOCK];
+        for (int i = 0; i < BLOCK; i++)
+            wide[i] = (uint8_t)(nearest(values[i] * inverse) + 8);
+        for (int i = 0; i < BLOCK / 2; i++)
+            codes[i] = (uint8_t)(wide[2 * i] | (wide[2 * i + 1] << 4));
+    }
+}
+
+FOR_EACH_CPU
+static void int4_decode(const char *restrict records, float *restrict values, Py_ssize_t blocks)
+{
+    for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
+        float scale = scale_in(records);
+        const uint8_t *codes = (const uint8_t *)records + 4;
+        int8_t wide[BLOCK];
+        for (int i = 0; i < BLOCK / 2; i++) {
+            wide[2 * i] = (int8_t)((codes[i] & 15) - 8);
+            wide[2 * i + 1] = (int8_t)((codes[i] >> 4) - 8);
+        }
+        for (int i = 0; i < BLOCK; i++)
+            values[i] = (float)wide[i] * scale;
+    }
+}
+
+FOR_EACH_CPU
+static void fp4_encode(const float *restrict values, char *restrict records, Py_ssize_t blocks)
+{
+    for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
+        float inverse = scale_for(values, 1.0f, float_of(UINT32_C(0x7F7FFFFE)), records);
+        uint8_t *codes = (uint8_t *)records + 4;
+        uint8_t wide[BLOCK];
+        for (int i = 0; i < BLOCK; i++) {
+            uint32_t word = word_of(values[i]);
+            /* Exponent and first bit of the mantissa, from 2**-7 on: 1, 2 .. 15 for 1. */
+            float unit = inverse == 0.0f ? 0.0f : values[i] * inverse;
+            int32_t halves = (int32_t)((word_of(unit) >> 22) & 0x1FF) - 239;
+            halves = halves > 0 ? halves : 0;
+            int32_t code = (halves >> 1) + (halves == 1);
+            wide[i] = (uint8_t)(code | (int32_t)((word >> 28) & 8));
+        }
+        for (int i = 0; i < BLOCK / 2; i++)
+            codes[i] = (uint8_t)(wide[2 * i] | (wide[2 * i + 1] << 4));
+    }
+}
+
+FOR_EACH_CPU
+static void fp4_decode(const char *restrict records, float *restrict values, Py_ssize_t blocks)
+{
+    const float rebase = float_of((127 + 120) << 23);
+    for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
+        float scale = scale_in(records);
+        const uint8_t *codes = (const uint8_t *)records + 4;
+        uint8_t wide[BLOCK];
+        for (int i = 0; i < BLOCK / 2; i++) {
+            wide[2 * i] = codes[i] & 15;
+            wide[2 * i + 1] = codes[i] >> 4;
+        }
+        for (int i = 0; i < BLOCK; i++) {
+            /* The sign to bit 31 and the code to the exponent: a number 2**120 too small. */
+            uint32_t word = wide[i] * ((UINT32_C(1) << 28) + (UINT32_C(1) << 23));
+            values[i] = float_of(word & UINT32_C(0x83800000)) * rebase * scale;
+        }
+    }
+}
+
+/* Python -------------------------------------------------------------------------------------- */
+
+typedef void (*Encoder)(const float *, char *, Py_ssize_t);
+typedef void (*Decoder)(const char *, float *, Py_ssize_t);
+
+static int fits(const Py_buffer *values, const Py_buffer *records, Py_ssize_t record_bytes)
+{
+    Py_ssize_t blocks = values->len / (BLOCK * 4);
+    int same = values->len == blocks * BLOCK * 4 && records->len == blocks * record_bytes;
+    if (!same)
+        PyErr_SetString(PyExc_ValueError, "these arrays are not of the same blocks");
+    return same;
+}
+
+static PyObject *encode(PyObject *args, Encoder encoder, Py_ssize_t record_bytes)
+{
+    Py_buffer values, records;
+    if (!PyArg_ParseTuple(args, "y*w*", &values, &records))
+        return NULL;
+    int good = fits(&values, &records, record_bytes);
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        encoder(values.buf, records.buf, records.len / record_bytes);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&records);
+    return good ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *decode(PyObject *args, Decoder decoder, Py_ssize_t record_bytes)
+{
+    Py_buffer records, values;
+    if (!PyArg_ParseTuple(args, "y*w*", &records, &values))
+        return NULL;
+    int good = fits(&values, &records, record_bytes);
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        decoder(records.buf, values.buf, records.len / record_bytes);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&records);
+    PyBuffer_Release(&values);
+    return good ? Py_NewRef(Py_None) : NULL;
+}
+
+#define BOTH(name, bytes)                                                                          \
+    static PyObject *py_##name##_encode(PyObject *self, PyObject *args)                            \
+    {                                                                                              \
+        (void)self;                                                                                \
+        return encode(args, name##_encode, 4 + (bytes));                                           \
+    }                                                                                              \
+    static PyObject *py_##name##_decode(PyObject *self, PyObject *args)                            \
+    {                                                                                              \
+        (void)self;                                                                                \
+        return decode(args, name##_decode, 4 + (bytes));                                           \
+    }
+
+BOTH(int8, BLOCK)
+BOTH(int4, BLOCK / 2)
+BOTH(fp4, BLOCK / 2)
+
+static PyMethodDef methods[] = {
+    {"int8_encode", py_int8_encode, METH_VARARGS, "(values_RB, records_R)"},
+    {"int8_decode", py_int8_decode, METH_VARARGS, "(records_R, values_RB)"},
+    {"int4_encode", py_int4_encode, METH_VARARGS, "(values_RB, records_R)"},
+    {"int4_decode", py_int4_decode, METH_VARARGS, "(records_R, values_RB)"},
+    {"fp4_encode", py_fp4_encode, METH_VARARGS, "(values_RB, records_R)"},
+    {"fp4_decode", py_fp4_decode, METH_VARARGS, "(records_R, values_RB)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_kernels", "Compiled inner loops of block-wise codecs.", -1, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernels(void)
+{
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    PyErr_SetString(PyExc_ImportError, "records are little-endian, and this machine is not");
+    return NULL;
+#else
+    return PyModule_Create(&module);
+#endif
+}
