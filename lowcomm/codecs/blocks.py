@@ -12,6 +12,7 @@ Shapes: R blocks, B values in each.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,10 @@ class Kernels:
 def compiled(name: str) -> Kernels | None:
     """Those of a codec; None where there was no compiler when this was installed."""
     try:
-        from lowcomm.codecs import _kernels
+        loops = import_module("lowcomm.codecs._kernels")
     except ImportError:
         return None
-    return Kernels(getattr(_kernels, f"{name}_encode"), getattr(_kernels, f"{name}_decode"))
+    return Kernels(getattr(loops, f"{name}_encode"), getattr(loops, f"{name}_decode"))
 
 
 class Scratch:

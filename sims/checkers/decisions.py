@@ -227,7 +227,8 @@ class Decisions:
             return
         head = core.office.head
         under_way = gone.core.standing.catchup.transfer is not None
-        if under_way or any(rounds.version < 0 for rounds in gone.core.rounds):
+        behind = any(one.version < head.committed(one.fragment) for one in gone.core.rounds)
+        if under_way or behind:
             return  # Nobody can go on from a part of the state.
         for fragment in range(head.fragments):
             self._leaves_a_state(node, gone, fragment)
