@@ -63,6 +63,8 @@ class Elections:
         """Whom a peer asked for a term, by (peer, term)."""
         self._granted: dict[tuple[PeerId, int], set[PeerId]] = {}
         """Who would vote for it, by (peer, term)."""
+        self._heirs: set[tuple[PeerId, int]] = set()
+        """Whom a leader asked to lead in this term."""
         self._stood: dict[tuple[PeerId, int], m.Vote] = {}
         self._heard: dict[PeerId, tuple[PeerId, float]] = {}
         """Which leader each peer heard last, and when."""
@@ -79,6 +81,8 @@ class Elections:
             reign = self.reigns.get(node.peer)
             if reign is not None and event.message.term == reign.term:
                 reign.heard[event.peer] = now
+        elif isinstance(event.message, m.HandOver):
+            self._heirs.add((node.peer, event.message.term + 1))
 
     def asked_or_voted(self, node: Node, to: PeerId, message: m.Vote | m.Voted) -> None:
         """Votes are given once in a term, and nobody stands who was not asked to."""
@@ -111,7 +115,9 @@ class Elections:
         voters = self._voters.get(key, ())
         granted = self._granted.get(key, set()) | {node.peer}
         asked = 2 * len(granted.intersection(voters)) > len(voters)
-        if not (message.urgent or (voters and asked)):
+        # Its disk may have been full meanwhile: then it asks who came since without hurry.
+        heir = message.urgent or key in self._heirs
+        if not (heir or (voters and asked)):
             self._found(f"{node.peer} stands in term {message.term}, for which few would vote")
 
     def _would_vote(self, node: Node, to: PeerId, term: int) -> None:
