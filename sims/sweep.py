@@ -169,12 +169,9 @@ def _met_late_ones(world: World, node: Node) -> bool:
 
 
 def _belongs(world: World, peer: PeerId) -> bool:
-    """Did those who finished know it as one of theirs?"""
-    return any(
-        peer in node.core.members.members
-        for node in world.nodes.values()
-        if node.outcome == "finished"
-    )
+    """Did the last one of those who finished know it as one of theirs?"""
+    logs = [node.core.members for node in world.nodes.values() if node.outcome == "finished"]
+    return bool(logs) and peer in max(logs, key=lambda members: members.index).members
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, object]:
