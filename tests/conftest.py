@@ -54,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"deadline(seconds): fail when set-up and call take longer, default {DEADLINE_S:g} s",
     )
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell has it for what it starts behind its back; what tests start would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[SEED_BASE] = _choose_seed_base(config)
     # Descriptor 2 belongs to pytest's capture while a test runs.
     config.stash[STDERR] = os.dup(2)
