@@ -126,6 +126,8 @@ class Checkers:
                 self.decisions.released(node, command)
             elif isinstance(command, c.SendResult):
                 self.decisions.shared(node, command, commands)
+            elif isinstance(command, c.Applied) and isinstance(command.entry, e.Member):
+                self.decisions.let_in(node, command.entry, commands)
         reign = self.elections.reigns.get(node.peer)
         if reign is not None or node.core.raft.leads:
             reign = self.elections.led(node, event, self.agreement.log)

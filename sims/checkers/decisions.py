@@ -56,6 +56,19 @@ class Decisions:
         key = (node.peer, node.core.raft.term, peer, have.fragment)
         self._reported[key] = have.lineage, have.round
 
+    def let_in(self, node: Node, member: e.Member, commands: Sequence[c.Command]) -> None:
+        """A member says what it holds as soon as it reads that it is one: what it said before, its
+        leader may have taken for a stranger's."""
+        core, info = node.core, member.info
+        if (info.peer, info.incarnation) != (core.me.peer, core.me.incarnation):
+            return
+        here = core.standing.is_member and core.leader_id in core.links.up and not core.stopped
+        sent = [command.message for command in commands if isinstance(command, c.Send)]
+        said = {have.fragment for have in sent if isinstance(have, m.Have)}
+        held = {rounds.fragment for rounds in core.rounds if rounds.version >= 0}
+        if here and not held <= said:
+            self._found(f"{node.peer} is a member, and does not say what it holds of {held - said}")
+
     def reconnected(self, node: Node, event: v.PeerConnected) -> None:
         """Nothing that an earlier life said holds for this one."""
         office = node.core.office
