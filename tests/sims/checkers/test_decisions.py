@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from protocols import commands as c
+from protocols import entries as e
 from protocols import messages as m
 from sims.world import World
 
@@ -21,3 +23,16 @@ def test_a_result_is_owed_while_its_attempt_can_be_committed(attempts: int) -> N
     other.store.results[stamp, 0] = 1
     world.checkers.decisions.asked(other, leader.peer, m.Fetch(stamp, 0), [])
     assert any("is silent" in text for text in world.checkers.violations) == (attempts == 0)
+
+
+@pytest.mark.parametrize("says", [False, True])
+def test_who_is_let_in_says_what_it_holds(*, says: bool) -> None:
+    world = World(9, peers=3, outer_steps=30)
+    world.run(until_s=8.0)
+    other = next(node for node in world.live if not node.core.leads)
+    core = other.core
+    member = e.Member(core.members.members[other.peer])
+    have = m.Have(core.members.lineage, 0, core.rounds[0].version, "")
+    said = [c.Send(world.leaders[0].peer, have)] if says else []
+    world.checkers.decisions.let_in(other, member, said)
+    assert any("does not say what it holds" in x for x in world.checkers.violations) != says
