@@ -8,13 +8,13 @@ from collections.abc import Mapping, Set
 
 from protocols import ending
 from protocols.commands import Command, Send
-from protocols.entries import Cut, Member
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
 from protocols.government import Government
 from protocols.hellos import Identity
 from protocols.ids import PeerId, PeerInfo
 from protocols.links import Links
+from protocols.logbook import addresses
 from protocols.membership import Membership
 from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek
 from protocols.participant import Participant
@@ -88,9 +88,8 @@ class Company:
     def _named(self) -> set[str]:
         """Where those listen whom our log names, in what we do not know to be committed: a joiner
         may know of nobody else, when the one that it came by is gone."""
-        bodies = (entry.body for entry in self._raft.log.since(self._members.index + 1))
-        named = {body.info.address for body in bodies if isinstance(body, Cut | Member)}
-        return named - {self._me.address}
+        named = addresses((), self._raft.log.since(self._members.index + 1))
+        return set(named.values()) - {self._me.address}
 
     @property
     def goes_alone_at(self) -> float:

@@ -5,11 +5,13 @@ directions and what an earlier life of this peer left on its disk. Must NOT reac
 core.py does.
 """
 
+from collections.abc import Iterable
+
 from protocols import entries as e
 from protocols import messages as m
 from protocols.checks import WireError
 from protocols.errors import LogError, RemoteProtocolError
-from protocols.ids import PeerId
+from protocols.ids import PeerId, PeerInfo
 from protocols.image import Image
 from protocols.membership import Membership
 from protocols.raft import Raft
@@ -33,7 +35,8 @@ class Logbook:
         self.members = Membership()
         image = _image_of(saved)
         self.raft = Raft(me, saved, image.voters if image else ())
-        self.known = _addresses(saved, image)
+        seated = (*image.members, *image.joiners) if image is not None else ()
+        self.known = addresses(seated, saved.entries if saved is not None else ())
         """Where everybody listened that an earlier life of ours knew."""
         first = saved.entries[0].body if saved is not None and saved.entries else None
         if image is not None:
@@ -135,10 +138,10 @@ def _image_of(saved: Saved | None) -> Image | None:
         ) from error
 
 
-def _addresses(saved: Saved | None, image: Image | None) -> dict[PeerId, str]:
-    infos = [*image.members, *image.joiners] if image is not None else []
-    known = {info.peer: info.address for info in infos}
-    for entry in saved.entries if saved is not None else ():
+def addresses(seated: Iterable[PeerInfo], entries: Iterable[e.LogEntry]) -> dict[PeerId, str]:
+    """Where everybody listens by these entries, whether they hold or not."""
+    known = {info.peer: info.address for info in seated}
+    for entry in entries:
         match entry.body:
             case e.Cut(info=info) | e.Member(info=info):
                 known[info.peer] = info.address

@@ -16,7 +16,7 @@ RETRY_S = 1.0
 ASKED_MAX = 8
 """At a time."""
 NEVER = float("inf")
-Known = TypeVar("Known", PeerId, str)
+Known = TypeVar("Known", bound=str)
 
 
 class Seeking:
