@@ -83,8 +83,10 @@ INLINE uint32_t nearest(float value)
 }
 
 FOR_EACH_CPU
-static void int8_encode(const float *restrict values, char *restrict records, Py_ssize_t blocks)
+static void int8_encode(const void *restrict from, void *restrict to, Py_ssize_t blocks)
 {
+    const float *values = from;
+    char *records = to;
     for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK) {
         float inverse = scale_for(values, 127.0f, float_of(UINT32_C(0x7C010203)), records);
         uint8_t *codes = (uint8_t *)records + 4;
@@ -98,8 +100,10 @@ static void int8_encode(const float *restrict values, char *restrict records, Py
 }
 
 FOR_EACH_CPU
-static void int8_decode(const char *restrict records, float *restrict values, Py_ssize_t blocks)
+static void int8_decode(const void *restrict from, void *restrict to, Py_ssize_t blocks)
 {
+    const char *records = from;
+    float *values = to;
     for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK) {
         float scale = scale_in(records);
         const int8_t *codes = (const int8_t *)records + 4;
@@ -109,8 +113,10 @@ static void int8_decode(const char *restrict records, float *restrict values, Py
 }
 
 FOR_EACH_CPU
-static void int4_encode(const float *restrict values, char *restrict records, Py_ssize_t blocks)
+static void int4_encode(const void *restrict from, void *restrict to, Py_ssize_t blocks)
 {
+    const float *values = from;
+    char *records = to;
     for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
         float inverse = scale_for(values, 7.0f, float_of(UINT32_C(0x7E124923)), records);
         uint8_t *codes = (uint8_t *)records + 4;
@@ -127,8 +133,10 @@ static void int4_encode(const float *restrict values, char *restrict records, Py
 }
 
 FOR_EACH_CPU
-static void int4_decode(const char *restrict records, float *restrict values, Py_ssize_t blocks)
+static void int4_decode(const void *restrict from, void *restrict to, Py_ssize_t blocks)
 {
+    const char *records = from;
+    float *values = to;
     for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
         float scale = scale_in(records);
         const uint8_t *codes = (const uint8_t *)records + 4;
@@ -143,8 +151,10 @@ static void int4_decode(const char *restrict records, float *restrict values, Py
 }
 
 FOR_EACH_CPU
-static void fp4_encode(const float *restrict values, char *restrict records, Py_ssize_t blocks)
+static void fp4_encode(const void *restrict from, void *restrict to, Py_ssize_t blocks)
 {
+    const float *values = from;
+    char *records = to;
     for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
         float inverse = scale_for(values, 1.0f, float_of(UINT32_C(0x7F7FFFFE)), records);
         uint8_t *codes = (uint8_t *)records + 4;
@@ -164,8 +174,10 @@ static void fp4_encode(const float *restrict values, char *restrict records, Py_
 }
 
 FOR_EACH_CPU
-static void fp4_decode(const char *restrict records, float *restrict values, Py_ssize_t blocks)
+static void fp4_decode(const void *restrict from, void *restrict to, Py_ssize_t blocks)
 {
+    const char *records = from;
+    float *values = to;
     const float rebase = float_of((127 + 120) << 23);
     for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK / 2) {
         float scale = scale_in(records);
@@ -185,60 +197,38 @@ static void fp4_decode(const char *restrict records, float *restrict values, Py_
 
 /* Python -------------------------------------------------------------------------------------- */
 
-typedef void (*Encoder)(const float *, char *, Py_ssize_t);
-typedef void (*Decoder)(const char *, float *, Py_ssize_t);
+typedef void (*Loop)(const void *, void *, Py_ssize_t);
 
-static int fits(const Py_buffer *values, const Py_buffer *records, Py_ssize_t record_bytes)
+/* All blocks of `from` into `to`; a block takes so many bytes in each. */
+static PyObject *convert(PyObject *args, Loop loop, Py_ssize_t from_bytes, Py_ssize_t to_bytes)
 {
-    Py_ssize_t blocks = values->len / (BLOCK * 4);
-    int same = values->len == blocks * BLOCK * 4 && records->len == blocks * record_bytes;
-    if (!same)
+    Py_buffer from, to;
+    if (!PyArg_ParseTuple(args, "y*w*", &from, &to))
+        return NULL;
+    Py_ssize_t blocks = from.len / from_bytes;
+    int same = from.len == blocks * from_bytes && to.len == blocks * to_bytes;
+    if (same) {
+        Py_BEGIN_ALLOW_THREADS
+        loop(from.buf, to.buf, blocks);
+        Py_END_ALLOW_THREADS
+    } else {
         PyErr_SetString(PyExc_ValueError, "these arrays are not of the same blocks");
-    return same;
-}
-
-static PyObject *encode(PyObject *args, Encoder encoder, Py_ssize_t record_bytes)
-{
-    Py_buffer values, records;
-    if (!PyArg_ParseTuple(args, "y*w*", &values, &records))
-        return NULL;
-    int good = fits(&values, &records, record_bytes);
-    if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        encoder(values.buf, records.buf, records.len / record_bytes);
-        Py_END_ALLOW_THREADS
     }
-    PyBuffer_Release(&values);
-    PyBuffer_Release(&records);
-    return good ? Py_NewRef(Py_None) : NULL;
+    PyBuffer_Release(&from);
+    PyBuffer_Release(&to);
+    return same ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *decode(PyObject *args, Decoder decoder, Py_ssize_t record_bytes)
-{
-    Py_buffer records, values;
-    if (!PyArg_ParseTuple(args, "y*w*", &records, &values))
-        return NULL;
-    int good = fits(&values, &records, record_bytes);
-    if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        decoder(records.buf, values.buf, records.len / record_bytes);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&records);
-    PyBuffer_Release(&values);
-    return good ? Py_NewRef(Py_None) : NULL;
-}
-
-#define BOTH(name, bytes)                                                                          \
+#define BOTH(name, code_bytes)                                                                     \
     static PyObject *py_##name##_encode(PyObject *self, PyObject *args)                            \
     {                                                                                              \
         (void)self;                                                                                \
-        return encode(args, name##_encode, 4 + (bytes));                                           \
+        return convert(args, name##_encode, BLOCK * sizeof(float), 4 + (code_bytes));              \
     }                                                                                              \
     static PyObject *py_##name##_decode(PyObject *self, PyObject *args)                            \
     {                                                                                              \
         (void)self;                                                                                \
-        return decode(args, name##_decode, 4 + (bytes));                                           \
+        return convert(args, name##_decode, 4 + (code_bytes), BLOCK * sizeof(float));              \
     }
 
 BOTH(int8, BLOCK)
