@@ -7,6 +7,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+C_SOURCES := lowcomm/_arithmetic.c lowcomm/codecs/_kernels.c
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -34,11 +35,11 @@ test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is
 	$(BIN)/pytest -m long
 
 clean: ## remove what the targets above made, the environment too, but no runs
-	rm -rf $(VENV) build *.egg-info lowcomm/codecs/*.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info lowcomm/*.so lowcomm/codecs/*.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first: it is the largest, and what fails to resolve fails before anything else is fetched.
-$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt lowcomm/codecs/_kernels.c
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt $(C_SOURCES)
 	@echo "installing lowcomm into $(VENV); torch comes first and is large"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 	$(PIP_INSTALL) torch

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowcomm.arithmetic import BLOCK_ELEMENTS, F32
 from lowcomm.codecs.base import Codec, WritablePayload
-from lowcomm.outer import BLOCK_ELEMENTS, F32
 
 ROUNDS_MAX = 4
 """Rounds that may yet be counted, or taken back: older ones are settled by the protocol."""

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from lowcomm.arithmetic import BLOCK_ELEMENTS, F32
 from lowcomm.codecs.bits import counted_bits
 from lowcomm.codecs.blocks import ordered_sum
-from lowcomm.outer import BLOCK_ELEMENTS, F32
 
 VANISHED = 1e-12
 """A column that loses all but this of its norm to those before it is a combination of them."""

@@ -1,27 +1,25 @@
 """The arithmetic that every peer repeats for itself, so that all end with equal bits (I1).
 
-One IEEE rounding an operation, a separate numpy call for each, every order of summation written
-out. Must NOT use torch, a fused operation, a library reduction or optimizer: with fused
-multiply-add the same outer step differs between CPU generations.
+One IEEE rounding an operation, every order of summation written out; `lowcomm/arithmetic.py` does
+the operations, compiled or with numpy. Must NOT use torch, a fused operation, a library reduction
+or optimizer: with fused multiply-add the same outer step differs between CPU generations.
 
 Shapes: P elements of a fragment, or of any piece of one: everything but the digest is elementwise,
-so a piece gives the bits of the whole. Arrays are one-dimensional, C-contiguous, native fp32.
-Nothing here allocates an array, or holds the GIL while it computes.
+so a piece gives the bits of the whole. Arrays are one-dimensional, C-contiguous, native fp32, and
+overlap nothing else unless it says so. Nothing here holds the GIL while it computes, or allocates
+an array (numpy's way: one block). NaNs stay NaNs, but which of their bits is not defined.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from lowcomm.arithmetic import F32, loops
 from protocols.errors import LowcommError
 
-F32 = npt.NDArray[np.float32]
-
-BLOCK_ELEMENTS = 1 << 16
-"""Work in blocks of 256 KiB: what several passes touch stays in the L2 cache (1.8 x, measured)."""
+_loops = loops()
 
 
 class WeightsError(LowcommError):
@@ -34,7 +32,7 @@ def pseudo_gradient(outer_P: F32, local_P: F32, out: F32) -> None:
     `out` may be one of the inputs.
     """
     _check(outer_P, local_P, out)
-    np.subtract(outer_P, local_P, out=out)
+    _loops.difference(outer_P, local_P, out)
 
 
 def rebase(new_P: F32, old_P: F32, out: F32) -> None:
@@ -43,51 +41,55 @@ def rebase(new_P: F32, old_P: F32, out: F32) -> None:
     `out` may be one of the inputs.
     """
     _check(new_P, old_P, out)
-    np.subtract(new_P, old_P, out=out)
+    _loops.difference(new_P, old_P, out)
 
 
-def weighted_mean(
-    contributions: Sequence[F32], tokens: Sequence[int], out: F32, scratch: F32
-) -> None:
+def weighted_mean(contributions: Sequence[F32], tokens: Sequence[int], out: F32) -> None:
     """Write the mean of the contributions, weighted by the tokens behind each, into `out`.
 
     They are summed in the order given, and the bits depend on it: the caller sorts by peer id.
-    `out` (P elements) and `scratch` (any number >= 1, best BLOCK_ELEMENTS) overlap nothing else.
     Raises WeightsError when there is nothing to average: no contribution, no token, or fewer
     than zero of them (`tokens` come from other peers).
     """
     assert len(contributions) == len(tokens), "one token count a contribution"
     _check(out, *contributions)
-    assert not any(np.may_share_memory(out, array) for array in (scratch, *contributions))
+    assert not any(np.may_share_memory(out, array) for array in contributions)
     weights, inverse = _mean_weights(tokens)
-    for block in _blocks(out.size, scratch):
-        acc, scratch = out[block], scratch[: block.stop - block.start]
-        np.multiply(contributions[0][block], weights[0], out=acc)
-        for contribution, weight in zip(contributions[1:], weights[1:], strict=True):
-            np.multiply(contribution[block], weight, out=scratch)
-            np.add(acc, scratch, out=acc)
-        np.multiply(acc, inverse, out=acc)
+    _loops.weighted_mean(contributions, weights, inverse, out)
 
 
 def nesterov_step(
-    params_P: F32, pseudo_grad_P: F32, momentum_P: F32, scratch: F32, *, lr: float, beta: float
+    params_P: F32, pseudo_grad_P: F32, momentum_P: F32, *, lr: float, beta: float
 ) -> None:
     """Nesterov SGD in place on `params_P` and `momentum_P`, as torch.optim.SGD defines it.
 
     momentum = beta momentum + grad; params -= lr (beta momentum + grad). A fresh momentum is zero.
-    `scratch` as in `weighted_mean`.
     """
     _check(params_P, pseudo_grad_P, momentum_P)
-    beta_1, lr_1 = np.float32(beta), np.float32(lr)
-    for block in _blocks(params_P.size, scratch):
-        params, grad, momentum = params_P[block], pseudo_grad_P[block], momentum_P[block]
-        scratch = scratch[: block.stop - block.start]
-        np.multiply(momentum, beta_1, out=momentum)
-        np.add(momentum, grad, out=momentum)
-        np.multiply(momentum, beta_1, out=scratch)  # One rounding each: fused, CPUs differ.
-        np.add(scratch, grad, out=scratch)
-        np.multiply(scratch, lr_1, out=scratch)
-        np.subtract(params, scratch, out=params)
+    _loops.nesterov_step(params_P, pseudo_grad_P, momentum_P, np.float32(lr), np.float32(beta))
+
+
+def nesterov_ahead(
+    params_P: F32, pseudo_grad_P: F32, momentum_P: F32, out: F32, *, lr: float, beta: float
+) -> None:
+    """Write to `out` what `nesterov_step` would make of `params_P`, and change nothing else.
+
+    For a round that is not known to be committed yet. Once it is, `out` takes the place of the
+    parameters and `momentum_step` does the rest: the same bits as one `nesterov_step`.
+    """
+    _check(params_P, pseudo_grad_P, momentum_P, out)
+    assert not any(
+        np.may_share_memory(out, array) for array in (params_P, pseudo_grad_P, momentum_P)
+    )
+    _loops.nesterov_ahead(
+        params_P, pseudo_grad_P, momentum_P, np.float32(lr), np.float32(beta), out
+    )
+
+
+def momentum_step(momentum_P: F32, pseudo_grad_P: F32, *, beta: float) -> None:
+    """momentum = beta momentum + grad, in place: what `nesterov_ahead` leaves of a step."""
+    _check(momentum_P, pseudo_grad_P)
+    _loops.momentum_step(momentum_P, pseudo_grad_P, np.float32(beta))
 
 
 def state_digest(outer_P: F32, momentum_P: F32) -> str:
@@ -100,23 +102,16 @@ def state_digest(outer_P: F32, momentum_P: F32) -> str:
     return state.hexdigest()
 
 
-def _mean_weights(tokens: Sequence[int]) -> tuple[list[np.float32], np.float32]:
+def _mean_weights(tokens: Sequence[int]) -> tuple[F32, np.float32]:
     """Weights relative to the largest, and one over their sum."""
     most = max(tokens, default=0)
     if most <= 0 or min(tokens) < 0:
         raise WeightsError(f"no mean over the token counts {list(tokens)}")
-    weights = [np.float32(count / most) for count in tokens]
+    weights = np.array([count / most for count in tokens], np.float32)
     total = 0.0
     for weight in weights:  # Not sum(): from Python 3.12 on it compensates, and rounds otherwise.
         total += float(weight)
     return weights, np.float32(1.0 / total)
-
-
-def _blocks(elements: int, scratch: F32) -> Iterator[slice]:
-    assert scratch.dtype == np.float32, f"scratch is {scratch.dtype}"
-    size = min(scratch.size, BLOCK_ELEMENTS)
-    assert size >= 1, "scratch is empty"
-    return (slice(at, min(at + size, elements)) for at in range(0, elements, size))
 
 
 def _check(*arrays: F32) -> None:
@@ -124,3 +119,4 @@ def _check(*arrays: F32) -> None:
         assert array.dtype == np.float32, f"{array.dtype} instead of fp32"
         assert array.shape == (arrays[0].size,), f"shapes {[each.shape for each in arrays]}"
         assert array.flags.c_contiguous, "not contiguous"
+        assert array.flags.aligned, "not aligned"

@@ -60,7 +60,6 @@ class Replica:
         """Where this node's checkpoints are."""
         self.sizes = fragment_elements(layout)
         """Elements of each fragment."""
-        self._scratch = np.empty(outer.BLOCK_ELEMENTS, np.float32)
         self._states: list[FragmentState] = []
         for size in self.sizes:
             self._states.append(
@@ -148,7 +147,7 @@ class Replica:
             decoded.append(values)
         mean = np.empty(elements, np.float32)
         tokens = [contributor.tokens for contributor in contributors]
-        outer.weighted_mean(decoded, tokens, mean, self._scratch)
+        outer.weighted_mean(decoded, tokens, mean)
         codec = self.method.result_codec
         payload = bytearray(codec.encoded_bytes(elements))
         codec.encode(mean, payload)
@@ -165,7 +164,7 @@ class Replica:
             start, stop = borders[index], borders[index + 1]
             # The owner too takes the decoded bytes: what others hold, bit by bit.
             self.method.result_codec.decode(part, state.mean_P[start:stop])
-        self.method.outer_step(state.outer_P, state.momentum_P, state.mean_P, self._scratch)
+        self.method.outer_step(state.outer_P, state.momentum_P, state.mean_P)
         return self._at(state, round_)
 
     def copy_state(self, fragment: int) -> Bytes:

@@ -45,10 +45,9 @@ class Method(Protocol):
         """The fp32 arrays of a fragment's size that the daemon keeps, in the digest's order."""
         ...
 
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32) -> None:
         """One committed round, in place on `outer_P` and `momentum_P`: the same bits everywhere.
 
-        `mean_P` is the decoded mean of pseudo-gradients (outer minus local) and is left as it is;
-        `scratch` as in `lowcomm.outer`.
+        `mean_P` is the decoded mean of pseudo-gradients (outer minus local) and is left as it is.
         """
         ...

@@ -45,12 +45,11 @@ class DiLoCo:
     def state_arrays(self) -> tuple[str, ...]:
         return ("outer", "momentum")
 
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32) -> None:
         nesterov_step(
             outer_P,
             mean_P,
             momentum_P,
-            scratch,
             lr=self.config.outer_lr,
             beta=self.config.outer_momentum,
         )

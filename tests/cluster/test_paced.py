@@ -118,7 +118,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
     steps = {(event.peer, event.round): event.steps for event in of(Ready, run_dir)}
     data_steps = dict.fromkeys(slots, 0)
     theta_P = initial_parameters(1 << 16, seed=run.seed)
-    momentum_P, mean_P, scratch_P = (np.zeros_like(theta_P) for _ in range(3))
+    momentum_P, mean_P = np.zeros_like(theta_P), np.zeros_like(theta_P)
     digests: list[str] = []
     for commit in of(Commit, run_dir / NAMES[0]):
         assert commit.roster == tuple(sorted(slots))  # All wait for all: 30 s, by default.
@@ -131,13 +131,12 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
             data_steps[peer] = max(data_steps[peer], commit.inner_step)
             gradients.append(theta_P - local_P)
         weights = [steps[peer, commit.round] for peer in commit.roster]
-        outer.weighted_mean(gradients, weights, mean_P, scratch_P)
+        outer.weighted_mean(gradients, weights, mean_P)
         method = run.method
         outer.nesterov_step(
             theta_P,
             mean_P,
             momentum_P,
-            scratch_P,
             lr=method.outer_lr,
             beta=method.outer_momentum,
         )

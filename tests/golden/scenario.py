@@ -1,5 +1,5 @@
-"""Five rounds on fixed inputs, as numpy (our functions) and as torch (a transcription); and what
-each codec makes of such inputs.
+"""Five rounds on fixed inputs, by our functions (compiled, and with numpy) and as torch (a
+transcription); and what each codec makes of such inputs.
 
 A script: tests/golden/test_bits.py starts it in children, each with other CPU features, and
 compares what it prints (JSON) to bits.json. Must NOT draw from a library's random generator: the
@@ -19,7 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from lowcomm import outer as outer_module
+from lowcomm.arithmetic import NumpyLoops
 from lowcomm.codecs import codec, known_codecs
+from lowcomm.codecs.fp4 import Fp4
+from lowcomm.codecs.int4 import Int4
+from lowcomm.codecs.int8 import Int8
 from lowcomm.low_rank import expand, orthonormal
 from lowcomm.outer import F32, nesterov_step, pseudo_gradient, state_digest, weighted_mean
 
@@ -32,6 +37,8 @@ TOKENS = (  # One tuple a round, one count a peer.
     (12345, 0, 999, 7, 2**40),
     (333, 1000),
 )
+
+COMPILED_CODECS = (Int8, Int4, Fp4)
 
 Round = Callable[[F32, F32, list[F32], tuple[int, ...]], None]
 """Step (outer, momentum) in place by the mean of outer - local over the locals, by tokens."""
@@ -77,12 +84,12 @@ def rounds(one_round: Round) -> list[str]:
     return digests
 
 
-def numpy_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ...]) -> None:
-    mean, scratch = np.empty_like(outer), np.empty(4099, np.float32)
+def our_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ...]) -> None:
+    mean = np.empty_like(outer)
     for theta in local:
         pseudo_gradient(outer, theta, theta)
-    weighted_mean(local, tokens, mean, scratch)
-    nesterov_step(outer, mean, momentum, scratch, lr=LR, beta=BETA)
+    weighted_mean(local, tokens, mean)
+    nesterov_step(outer, mean, momentum, lr=LR, beta=BETA)
 
 
 def torch_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ...]) -> None:
@@ -157,21 +164,34 @@ def dispatched() -> dict[str, bool]:
     return {name: bool(umath.__cpu_features__[name]) for name in umath.__cpu_dispatch__}
 
 
-def numpy_report() -> dict[str, object]:
+def without_compiler() -> None:
+    """From here on as in an installation that has nothing compiled."""
+    outer_module._loops = NumpyLoops()
+    for one in COMPILED_CODECS:
+        one.kernels = None
+
+
+def our_report() -> dict[str, object]:
     digest = state_digest(inputs(0), inputs(1))
-    return {"inputs": digest, "rounds": rounds(numpy_round), "codecs": codecs()}
+    return {"inputs": digest, "rounds": rounds(our_round), "codecs": codecs()}
 
 
 def report(which: str) -> dict[str, object]:
     if which == "features":
         return {"features": dispatched()}
+    if which == "compiled":
+        assert not isinstance(outer_module._loops, NumpyLoops), "install with a compiler"
+        assert all(one.kernels for one in COMPILED_CODECS), "install with a compiler"
+        return our_report()
     if which == "numpy":
         assert "NPY_DISABLE_CPU_FEATURES" not in os.environ
-        return numpy_report()
+        without_compiler()
+        return our_report()
     if which == "numpy-baseline":
+        without_compiler()
         # numpy ignores names it does not know, so ask it what it really does.
         assert not any(dispatched().values()), dispatched()
-        return numpy_report()
+        return our_report()
     assert which == "torch", which
     import torch
 

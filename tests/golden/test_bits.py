@@ -7,6 +7,7 @@ one under "codecs" that nobody with the old codec can read the new one's bytes, 
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -37,6 +38,12 @@ def child(which: str, **env: str) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_what_is_compiled() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no compiler: nothing is compiled")
+    assert child("compiled") == GOLDEN
 
 
 def test_numpy_with_everything_this_cpu_can_do() -> None:

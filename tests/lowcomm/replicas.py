@@ -66,8 +66,8 @@ class TwoCodecs:
     def fragment_of(self, parameter: str) -> int:
         return int(parameter in ("norm", "bias"))
 
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, scratch: F32) -> None:
-        nesterov_step(outer_P, mean_P, momentum_P, scratch, lr=LR, beta=BETA)
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32) -> None:
+        nesterov_step(outer_P, mean_P, momentum_P, lr=LR, beta=BETA)
 
 
 def plain() -> Replica:

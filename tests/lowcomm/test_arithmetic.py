@@ -1,0 +1,210 @@
+"""The compiled loops beside numpy's: the same bits of any values, lengths and places in memory.
+
+Only of NaNs it is not defined which bits they have, so they must be in the same places. What the
+operations mean is tested in test_outer.py.
+"""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowcomm.arithmetic import F32, Loops, NumpyLoops, loops
+
+ROOT = Path(__file__).parents[2]
+SPECIAL = np.array(
+    [0.0, -0.0, 1e-45, -1.1754942e-38, 1.1754944e-38, 3.4028235e38, np.inf, -np.inf, np.nan],
+    np.float32,
+)
+"""Zeros, denormals, the borders of normal numbers, infinities, a NaN."""
+LR, BETA = np.float32(0.7), np.float32(0.9)
+LARGE = (2 << 20) + 333
+"""Elements of an array that is written past the caches (8 MiB and more)."""
+GUARD = np.float32(-12345.0)
+MEAN_MAX = 70
+
+Call = Callable[[Loops, list[F32]], None]
+"""Does an operation on six arrays; the last is its `out`."""
+
+
+def weights(count: int) -> F32:
+    return (np.arange(count, 0, -1) / np.float32(count)).astype(np.float32)
+
+
+def mean_of(count: int) -> Call:
+    def call(on: Loops, arrays: list[F32]) -> None:
+        contributions = [arrays[k % 5] for k in range(count)]
+        on.weighted_mean(contributions, weights(count), np.float32(0.37), arrays[5])
+
+    return call
+
+
+OPERATIONS: dict[str, Call] = {
+    "difference": lambda on, of: on.difference(of[0], of[1], of[5]),
+    "difference onto the left": lambda on, of: on.difference(of[0], of[1], of[0]),
+    "difference onto the right": lambda on, of: on.difference(of[0], of[1], of[1]),
+    "step": lambda on, of: on.nesterov_step(of[0], of[1], of[2], LR, BETA),
+    "ahead": lambda on, of: on.nesterov_ahead(of[0], of[1], of[2], LR, BETA, of[5]),
+    "momentum": lambda on, of: on.momentum_step(of[0], of[1], BETA),
+    **{f"mean of {count}": mean_of(count) for count in (1, 2, 3, 8, 9, 16, 17, MEAN_MAX)},
+}
+
+
+def values(size: int, seed: int, *, any_words: bool = False) -> F32:
+    """Numbers near 1 and special ones, or any 32 bits."""
+    random = np.random.default_rng(seed)
+    if any_words:
+        return random.integers(0, 1 << 32, size, np.uint32).view(np.float32)
+    made = random.standard_normal(size, np.float32)
+    places = random.integers(0, 12, size) == 0
+    made[places] = random.choice(SPECIAL, int(places.sum()))
+    return made
+
+
+def same(mine: F32, other: F32) -> bool:
+    bad = np.isnan(other)
+    equal = mine.view(np.uint32)[~bad] == other.view(np.uint32)[~bad]
+    return bool(equal.all()) and bool((np.isnan(mine) == bad).all())
+
+
+def after(
+    on: Loops, call: Call, size: int, places: Sequence[int], given_values: Sequence[F32]
+) -> list[F32]:
+    """The arrays after the call. Each began at its place in a larger one that must stay as it is.
+
+    (A place counts elements behind a cache line's border.)
+    """
+    whole = [np.full(size + 64, GUARD, np.float32) for _ in range(6)]
+    starts = [
+        (-array.ctypes.data % 64) // 4 + place for array, place in zip(whole, places, strict=True)
+    ]
+    arrays = [array[at : at + size] for array, at in zip(whole, starts, strict=True)]
+    for array, given_array in zip(arrays, given_values, strict=False):
+        array[:] = given_array
+    call(on, arrays)
+    for array, at in zip(whole, starts, strict=True):
+        assert (array[:at] == GUARD).all()
+        assert (array[at + size :] == GUARD).all()
+    return arrays
+
+
+def check(
+    on: Loops, call: Call, size: int, places: Sequence[int], seed: int, *, any_words: bool = False
+) -> None:
+    made = [values(size, seed + k, any_words=any_words) for k in range(5)]
+    mine = after(on, call, size, places, made)
+    other = after(NumpyLoops(), call, size, places, made)
+    for one, two in zip(mine, other, strict=True):
+        assert same(one, two)
+
+
+def test_where_there_is_a_compiler_the_loops_are_compiled() -> None:
+    """Else the tests below would compare numpy with itself."""
+    assert not isinstance(loops(), NumpyLoops) or shutil.which("cc") is None
+
+
+def test_where_nothing_is_compiled_numpy_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lowcomm._arithmetic", None)  # As if there were no such file.
+    assert isinstance(loops(), NumpyLoops)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(0, 300) | st.integers(2000, 2200),
+    places=st.lists(st.integers(0, 15), min_size=6, max_size=6),
+    any_words=st.booleans(),
+)
+def test_both_make_the_same_bits(
+    name: str, seed: int, size: int, places: list[int], any_words: bool
+) -> None:
+    check(loops(), OPERATIONS[name], size, places, seed, any_words=any_words)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("places", [(0,) * 6, (1, 2, 3, 4, 5, 15)])
+def test_both_make_the_same_bits_of_large_arrays(name: str, places: tuple[int, ...]) -> None:
+    check(loops(), OPERATIONS[name], LARGE, places, seed=7)
+
+
+def test_arrays_that_do_not_fit_together_are_refused() -> None:
+    compiled = loops()
+    if isinstance(compiled, NumpyLoops):
+        pytest.skip("no compiler: nothing is compiled")
+    four, three = np.zeros(4, np.float32), np.zeros(3, np.float32)
+    bytes_3 = cast(F32, np.zeros(3, np.uint8))
+    unaligned = np.frombuffer(bytearray(17), np.float32, offset=1)
+    one_weight = np.ones(1, np.float32)
+    for wrong in (three, unaligned, bytes_3):
+        calls: list[Callable[[], None]] = [
+            lambda wrong=wrong: compiled.difference(four, wrong, four),
+            lambda wrong=wrong: compiled.nesterov_step(four, four, wrong, LR, BETA),
+            lambda wrong=wrong: compiled.nesterov_ahead(four, four, four, LR, BETA, wrong),
+            lambda wrong=wrong: compiled.momentum_step(four, wrong, BETA),
+            lambda wrong=wrong: compiled.weighted_mean([wrong], one_weight, LR, four),
+            lambda wrong=wrong: compiled.weighted_mean([four], wrong, LR, four),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"fp32 arrays of one size|one weight"):
+                call()
+    with pytest.raises(ValueError, match="one weight"):
+        compiled.weighted_mean([], np.ones(0, np.float32), LR, four)
+    with pytest.raises(TypeError):
+        compiled.weighted_mean([cast(F32, 3)], one_weight, LR, four)
+
+
+@pytest.mark.parametrize(
+    ("flags", "needs"), [("", ""), ("-mavx2", "AVX2"), ("-mavx512f", "AVX512F")]
+)
+def test_every_cpu_makes_the_same_bits(flags: str, needs: str, tmp_path: Path) -> None:
+    """The loader takes one of these by itself, so each is built alone here."""
+    one_cpu = built(tmp_path, flags, needs)
+    for call in OPERATIONS.values():
+        check(one_cpu, call, 5003, (1, 2, 3, 4, 5, 6), seed=3)
+    check(one_cpu, OPERATIONS["ahead"], LARGE, (1, 2, 3, 4, 5, 6), seed=3)
+
+
+@pytest.mark.parametrize("name", ["step", "ahead", "momentum", "mean of 3"])
+def test_fused_operations_would_be_noticed(name: str, tmp_path: Path) -> None:
+    fused = built(tmp_path, "-mfma -ffp-contract=fast", "FMA3")
+    with pytest.raises(AssertionError):
+        check(fused, OPERATIONS[name], 5003, (0,) * 6, seed=3)
+
+
+def built(folder: Path, flags: str, needs: str) -> Loops:
+    """The loops for one kind of CPU, as this project builds them but for `flags`."""
+    umath: Any = import_module("numpy._core._multiarray_umath")
+    if shutil.which("cc") is None or (needs and not umath.__cpu_features__.get(needs, False)):
+        pytest.skip(f"no compiler, or this CPU has no {needs}")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (extension,) = (
+        one
+        for one in project["tool"]["setuptools"]["ext-modules"]
+        if one["name"] == "lowcomm._arithmetic"
+    )
+    file = folder / "_arithmetic.so"
+    command = ["cc", *extension["extra-compile-args"], "-DONE_CPU", *shlex.split(flags), "-shared"]
+    command += ["-fPIC", f"-I{sysconfig.get_paths()['include']}", "-o", str(file)]
+    command += [str(ROOT / source) for source in extension["sources"]]
+    subprocess.run(command, check=True, timeout=120)
+    spec = spec_from_file_location(
+        "_arithmetic", file, loader=ExtensionFileLoader("_arithmetic", str(file))
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast(Loops, module)
