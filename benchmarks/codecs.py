@@ -5,8 +5,6 @@ figure is the median of its turns. Must NOT compare figures of two runs: the mac
 """
 
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from benchmarks.machine import machine
 from lowcomm.codecs import codec, known_codecs
 from lowcomm.codecs.base import Codec
 from lowcomm.outer import F32, weighted_mean
@@ -108,18 +107,6 @@ def measure(
     return copy_gb_s, results
 
 
-def machine() -> dict[str, object]:
-    """What it ran on."""
-    return {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "load_1min": round(os.getloadavg()[0], 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-
-
 def table(results: Sequence[Result], copy_gb_s: float) -> str:
     """For a person: Markdown, so that it can go into docs/codecs.md as it is."""
     lines = [
@@ -199,14 +186,6 @@ def _errors(values: F32, exact: F32) -> tuple[float, float]:
     """(root of the mean square, mean)"""
     error = np.subtract(values, exact, dtype=np.float64)
     return float(np.sqrt(np.square(error).mean())), float(error.mean())
-
-
-def _cpu_name() -> str:
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":
