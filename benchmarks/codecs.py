@@ -6,7 +6,6 @@ figure is the median of its turns. Must NOT compare figures of two runs: the mac
 
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -15,6 +14,7 @@ import numpy as np
 import typer
 
 from benchmarks.machine import machine
+from benchmarks.timing import cpu_seconds
 from lowcomm.codecs import codec, known_codecs
 from lowcomm.codecs.base import Codec
 from lowcomm.outer import F32, weighted_mean
@@ -72,10 +72,10 @@ def measure(
     encodes: dict[str, list[float]] = {name: [] for name in names}
     decodes: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats + 1):  # The first one touches all pages, and does not count.
-        copies.append(_seconds(lambda: np.copyto(back, mine)))
+        copies.append(cpu_seconds(lambda: np.copyto(back, mine)))
         for one, payload in zip(codecs, payloads, strict=True):
-            encodes[one.name].append(_seconds(lambda: one.encode(mine, payload)))  # noqa: B023
-            decodes[one.name].append(_seconds(lambda: one.decode(payload, back)))  # noqa: B023
+            encodes[one.name].append(cpu_seconds(lambda: one.encode(mine, payload)))  # noqa: B023
+            decodes[one.name].append(cpu_seconds(lambda: one.decode(payload, back)))  # noqa: B023
         advance(f"turn {turn + 1}")
     rate = mine.nbytes / 1e9
     copy_gb_s = rate / statistics.median(copies[1:])
@@ -152,12 +152,6 @@ def main(
     else:
         print(table(results, copy_gb_s))
         print("\n" + ", ".join(f"{name} {value}" for name, value in machine().items()))
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def _two_peers(one: Codec, result_name: str, mine: F32, other: F32) -> tuple[float, float]:

@@ -28,7 +28,7 @@
 
 #define LINE 16 /* Elements of a cache line. */
 /* Arrays from here on leave the caches before anybody reads them: written past the caches, they
- * need not be read in first (a third faster; in place it would be half as fast). */
+ * need not be read first (docs/arithmetic.md has the figures, also for what is not done). */
 #define STREAM_ELEMENTS ((size_t)2 << 20)
 #define WIDE 4     /* A mean's vectors in work at once, of a line each. */
 #define TOGETHER 8 /* Contributions read side by side: prefetchers follow some 16 streams. */
