@@ -1,0 +1,211 @@
+"""What one exchange costs, beside others: `python -m benchmarks.exchange --peers 2 --mib 64`.
+
+Real processes on this machine, in turns in one run. Must NOT compare figures of two runs: the
+machine may be busy.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.exchanging import gloo_system, lowcomm_system
+from benchmarks.exchanging.figures import Result
+from benchmarks.exchanging.network import Conditions
+from benchmarks.exchanging.payloads import payloads
+from benchmarks.exchanging.rounds import Plan, compare
+from benchmarks.exchanging.systems import System
+from benchmarks.machine import machine
+from protocols.errors import ConfigError, LowcommError
+from sims.terminal import bar, run
+from sims.wan.units import RATE, SHARE, TIME, parse
+
+ROUNDS_MIN = 9
+PEERS_MAX = 16
+EXIT_INTERRUPTED = 130
+SYSTEMS = {"gloo": gloo_system.system}
+Q = typer.Option
+
+
+def main(
+    peers: Annotated[int, Q(help="How many.", min=2, max=PEERS_MAX)] = 2,
+    mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=1, max=1024)] = 64,
+    codec: Annotated[str, Q(help="Of lowcomm, and of others where they have it.")] = "fp32",
+    against: Annotated[
+        str, Q(help=f"Others, with commas between: {','.join(SYSTEMS)}; or none.")
+    ] = "gloo",
+    line: Annotated[str, Q(help="1gbit: one line that all share; with --rtt one for each.")] = "",
+    rtt: Annotated[str, Q(help="100ms: of every round trip.")] = "0",
+    loss: Annotated[str, Q(help="1%: of packets.")] = "0",
+    congestion: Annotated[str, Q(help="reno, cubic, bbr: for all; the machine's if empty.")] = "",
+    encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
+    rounds: Annotated[int, Q(help="Exchanges of each that count.", min=ROUNDS_MIN)] = ROUNDS_MIN,
+    warmup: Annotated[int, Q(help="Exchanges of each that do not.", min=1)] = 3,
+    deadline: Annotated[
+        str, Q(help="120s: an exchange that takes longer ends its system.")
+    ] = "120s",
+    as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """What one exchange of a model between peers costs, beside what others take for it.
+
+    Timed from the last contribution handed over to the last result in a buffer, commit included.
+    Each system has a network namespace of its own where this machine allows it (root).
+
+    \b
+    Examples:
+      python -m benchmarks.exchange
+      python -m benchmarks.exchange --peers 4 --codec int8 --json
+      python -m benchmarks.exchange --line 1gbit --congestion reno
+      python -m benchmarks.exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16
+    """
+    _check_encryption(encrypted)
+    conditions = Conditions(
+        rate_bps=parse(line, RATE, what="--line") if line else None,
+        rtt_s=parse(rtt, TIME, what="--rtt"),
+        loss=parse(loss, SHARE, what="--loss"),
+        congestion=congestion,
+    )
+    conditions.check()
+    plan = Plan(
+        peers=peers,
+        mib=mib,
+        codec=codec,
+        conditions=conditions,
+        warmup=warmup,
+        rounds=rounds,
+        deadline_s=parse(deadline, TIME, what="--deadline"),
+    )
+    systems = [lowcomm_system.system(), *chosen(against)]
+    systems[0].codec(codec)  # Ours must know it, before anything takes time.
+    results = _measured(systems, plan)
+    told = {**_told(plan), "machine": machine(), "results": [asdict(one) for one in results]}
+    if as_json:
+        print(json.dumps(told))
+    else:
+        _show(results)
+    if results[0].error:
+        raise LowcommError(results[0].error)
+
+
+def chosen(names: str) -> list[System]:
+    """Those to compare with. Raises ConfigError."""
+    if names in ("", "none"):
+        return []
+    unknown = [name for name in names.split(",") if name not in SYSTEMS]
+    if unknown:
+        raise ConfigError(f"--against {unknown[0]}: give some of {', '.join(SYSTEMS)}, or none")
+    return [SYSTEMS[name]() for name in dict.fromkeys(names.split(","))]
+
+
+def table(results: Sequence[Result]) -> Table:
+    """For a person; a figure that no system has is left out."""
+    shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    columns = [
+        column
+        for column in _COLUMNS
+        if any(getattr(one, column.field) is not None for one in results)
+    ]
+    shown.add_column("system")
+    shown.add_column("codec")
+    for column in columns:
+        shown.add_column(column.heading, justify="right")
+    shown.add_column("same\nbits")
+    for one in results:
+        same = {True: "yes", False: "no", None: ""}[one.bit_identical]
+        shown.add_row(one.system, one.codec, *(column.text(one) for column in columns), same)
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What a person sees of a Result."""
+
+    heading: str
+    field: str
+    form: str = "{:.4f}"
+    unit: float = 1.0
+
+    def text(self, result: Result) -> str:
+        value = getattr(result, self.field)
+        return "" if value is None else self.form.format(value / self.unit)
+
+
+_COLUMNS = (
+    _Column("median\ns", "median_s"),
+    _Column("min\ns", "min_s"),
+    _Column("data\ns", "data_path_s"),
+    _Column("CPU\ns", "cpu_s"),
+    _Column("sent\nMB", "wire_bytes", "{:.0f}", 1e6),
+    _Column("share\nof line", "line_share", "{:.1%}"),
+    _Column("peak\nMiB", "peak_rss_bytes", "{:.0f}", 2.0**20),
+    _Column("rms\nerror", "rms_error", "{:.1e}"),
+)
+
+
+def _show(results: Sequence[Result]) -> None:
+    console = Console()
+    console.print(table(results))
+    for one in results:
+        console.print(f"{one.system}: {one.error or one.note}", markup=False, highlight=False)
+    console.print(", ".join(f"{name} {value}" for name, value in machine().items()))
+
+
+def _check_encryption(encrypted: bool) -> None:
+    """The one place that knows. Raises ConfigError."""
+    if encrypted:
+        raise ConfigError("--encrypted: links are not encrypted yet")
+
+
+def _told(plan: Plan) -> dict[str, object]:
+    """What was asked for."""
+    conditions = plan.conditions
+    return {
+        "peers": plan.peers,
+        "mib": plan.mib,
+        "codec": plan.codec,
+        "encrypted": False,
+        "line_bps": conditions.rate_bps,
+        "rtt_s": conditions.rtt_s,
+        "loss": conditions.loss,
+        "line_shared": conditions.shared_rate_bps is not None,
+        "rounds": plan.rounds,
+        "warmup_rounds": plan.warmup,
+        "wire_bytes_from": "the network devices of each system's own namespaces",
+    }
+
+
+def _measured(systems: Sequence[System], plan: Plan) -> list[Result]:
+    async def play() -> list[Result]:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        total = len(systems) * (plan.warmup + plan.rounds)
+        with (
+            tempfile.TemporaryDirectory(prefix="lowcomm-") as directory,
+            payloads(plan.peers, plan.elements) as made,
+            bar("exchanges", total) as (advance, tell),
+        ):
+            tell(f"starting {', '.join(one.name for one in systems)}: {plan.peers} peers each")
+            return await compare(systems, plan, made, Path(directory), advance=advance, tell=tell)
+
+    try:
+        return asyncio.run(play())
+    except asyncio.CancelledError:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    try:
+        run(main)
+    except LowcommError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,127 @@
+"""From what was recorded of each exchange to what is told of a system. Pure functions.
+
+Must NOT measure.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.exchanging.worker import Marks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """One timed exchange of one system."""
+
+    marks: tuple[Marks, ...]
+    """Of each worker."""
+    cpu_s: float
+    """Of all processes of the system, until they were idle again."""
+    wire_bytes: int | None
+    """Sent by all peers; None: nobody could count."""
+    digests: int
+    """How many different results there were."""
+    mean_square: float
+    """Of the worst result's error: what the mean should be is computed in fp64."""
+    mean_error: float
+
+    @property
+    def seconds(self) -> float:
+        """From the last contribution handed over to the last result in a buffer."""
+        return max(m.received for m in self.marks) - self._handed
+
+    @property
+    def data_path_s(self) -> float | None:
+        """Moving and summing the data alone, on the slowest peer; None: it is not known of all."""
+        moments = _known(m.reduced for m in self.marks)
+        if moments:
+            return max(moments) - self._handed
+        durations = _known(m.data_path_s for m in self.marks)
+        return max(durations) if durations else None
+
+    @property
+    def _handed(self) -> float:
+        return max(m.handed for m in self.marks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Of one system. What could not be had is None, and `error` or `note` says why."""
+
+    system: str
+    version: str
+    codec: str
+    error: str = ""
+    note: str = ""
+    rounds: int = 0
+    """That were timed."""
+    median_s: float | None = None
+    min_s: float | None = None
+    max_s: float | None = None
+    data_path_s: float | None = None
+    """Median; moving and summing the data alone."""
+    cpu_s: float | None = None
+    """Median, of all peers together."""
+    wire_bytes: int | None = None
+    """Median, of all peers together, with the headers that the network devices saw."""
+    line_share: float | None = None
+    """Of what a shaped line that all share could have carried in the median exchange."""
+    peak_rss_bytes: int | None = None
+    """Of the peer that needed most: the most memory that each of its processes ever had, in sum
+    (not of our rank, which stands for the training)."""
+    rss_shmem_bytes: int | None = None
+    """Shared memory in it, now."""
+    bit_identical: bool | None = None
+    """All peers had the same result, in every timed exchange."""
+    rms_error: float | None = None
+    mean_error: float | None = None
+    copy_in_s: float | None = None
+    """Median; for so long the slowest peer's training thread was blocked by writing ..."""
+    copy_out_s: float | None = None
+    """... and by reading."""
+    congestion: tuple[str, ...] = ()
+    """Of its sockets."""
+    times_s: tuple[float, ...] = ()
+
+
+def with_figures(
+    result: Result, exchanges: Sequence[Exchanged], *, rate_bps: float | None
+) -> Result:
+    """The same, with what its exchanges show; there is at least one.
+
+    `rate_bps`: of a line that all peers share.
+    """
+    times = [one.seconds for one in exchanges]
+    wires = [one.wire_bytes for one in exchanges if one.wire_bytes is not None]
+    wire_bytes = round(statistics.median(wires)) if wires else None
+    median_s = statistics.median(times)
+    data_paths = _known(one.data_path_s for one in exchanges)
+    line_share = None
+    if rate_bps is not None and wire_bytes is not None:
+        line_share = 8 * wire_bytes / (rate_bps * median_s)
+    return replace(
+        result,
+        rounds=len(exchanges),
+        median_s=median_s,
+        min_s=min(times),
+        max_s=max(times),
+        data_path_s=statistics.median(data_paths) if data_paths else None,
+        cpu_s=statistics.median(one.cpu_s for one in exchanges),
+        wire_bytes=wire_bytes,
+        line_share=line_share,
+        bit_identical=all(one.digests == 1 for one in exchanges),
+        rms_error=math.sqrt(statistics.fmean(one.mean_square for one in exchanges)),
+        mean_error=statistics.fmean(one.mean_error for one in exchanges),
+        copy_in_s=statistics.median(max(m.copy_in_s for m in one.marks) for one in exchanges),
+        copy_out_s=statistics.median(max(m.copy_out_s for m in one.marks) for one in exchanges),
+        times_s=tuple(times),
+    )
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    """All of them, or none."""
+    values = list(values)
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []

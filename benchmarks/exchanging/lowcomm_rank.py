@@ -1,0 +1,90 @@
+"""A rank under a real daemon that does no inner work: it contributes when the gate opens.
+
+Must NOT import torch.
+"""
+
+import numpy as np
+
+from benchmarks.exchanging.worker import (
+    BLOCK_ELEMENTS,
+    F32,
+    Marks,
+    Task,
+    blocks,
+    main,
+    now,
+    read_source,
+)
+from lowcomm.attachment import attach
+from peers.bus import Result
+from sims.paced import FRAGMENT, tensors
+
+
+class Rank:
+    """The outer optimizer has a learning rate of 1 and no momentum, so that the outer parameters
+    move by minus the mean of what was contributed."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._peer = attach()
+        self._before_P = np.zeros(task.elements, np.float32)
+        self._theta_P = np.zeros(task.elements, np.float32)
+        self._scratch = np.empty(BLOCK_ELEMENTS, np.float32)
+        self._exchanges = 0
+        attached = self._peer.join(tensors(task.elements), elements=task.elements)
+        if attached.initial:
+            self._write()
+            self._contribute(steps=0)
+        self._take(self._peer.client.wait_result(FRAGMENT))
+
+    def prepare(self, sign: int) -> None:
+        """Train: move the parameters by minus what is to be contributed."""
+        self._before_P[:] = self._theta_P
+        move = np.subtract if sign > 0 else np.add
+        for block in blocks(self._task.elements):
+            scratch = self._scratch[: block.stop - block.start]
+            read_source(self._task.source, scratch, start=block.start)
+            move(self._theta_P[block], scratch, out=self._theta_P[block])
+        self._exchanges += 1
+        self._peer.client.count_step(self._exchanges)
+
+    def exchange(self) -> Marks:
+        began = now()
+        self._write()
+        written = now()
+        self._contribute(steps=self._peer.run.method.inner_steps)
+        handed = now()
+        result = self._peer.client.wait_result(FRAGMENT)
+        published = now()
+        self._take(result)
+        received = now()
+        return Marks(
+            handed=handed,
+            received=received,
+            copy_in_s=written - began,
+            copy_out_s=received - published,
+        )
+
+    def result(self, block: slice) -> F32:
+        return self._before_P[block] - self._theta_P[block]
+
+    def _write(self) -> None:
+        written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
+        written_P[:] = self._theta_P
+
+    def _contribute(self, *, steps: int) -> None:
+        data = self._peer.run.data
+        self._peer.client.contribute(FRAGMENT, steps=steps, tokens=steps * data.batch * data.window)
+
+    def _take(self, result: Result) -> None:
+        published_P = np.frombuffer(self._peer.client.result(result), np.float32)
+        if result.kind == "full":
+            self._theta_P[:] = published_P
+        else:
+            self._theta_P += published_P
+        self._peer.client.release(result)
+        self._peer.follow(result)
+
+
+if __name__ == "__main__":
+    main(Rank)

@@ -1,0 +1,119 @@
+"""Our own side: real daemons with their log and links, and ranks without a model.
+
+Must NOT take anything from a daemon that its files do not tell.
+"""
+
+import importlib.metadata
+import json
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.codecs import RESULT_CODECS
+from benchmarks.exchanging.systems import Order, Peer, Side, System, new_gate, opened
+from benchmarks.exchanging.worker import Marks
+from lowcomm.config import load_config
+from lowcomm.journal import EVENTS
+from protocols.errors import LowcommError
+from sims.cluster import LOG, LocalCluster, LocalNode
+from sims.leader_loss import write_config
+
+ROUNDS_MAX = 1_000_000
+"""The benchmark ends before the run does."""
+SETTINGS = (
+    'run.name="exchange"',
+    "run.method.inner_steps=1",
+    # The outer parameters move by minus the mean.
+    "run.method.outer_lr=1.0",
+    "run.method.outer_momentum=0.0",
+    "node.checkpoint_every_rounds=1000000",  # Nobody else keeps anything either.
+    "node.hang_timeout_s=86400.0",  # Ranks wait at the gate, and do not hang.
+)
+
+
+def system() -> System:
+    return System(
+        name="lowcomm",
+        version=lambda: importlib.metadata.version("lowcomm"),
+        start=_start,
+        codec=_codec,
+        note="real log, TCP without encryption",
+    )
+
+
+def settings(codec: str) -> list[str]:
+    """What the run needs beyond `write_config`."""
+    result = RESULT_CODECS.get(codec, "bf16") or "bf16"
+    codecs = (f'run.method.contribution_codec="{codec}"', f'run.method.result_codec="{result}"')
+    return [*SETTINGS, *codecs]
+
+
+class Journals:
+    """What the daemons wrote down since they were asked last."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._files = [directory / EVENTS for directory in directories]
+        self._offsets = [0] * len(self._files)
+
+    def complete(self, marks: Sequence[Marks]) -> tuple[Marks, ...]:
+        """Who counted, and how long the data took, of each node's last round."""
+        return tuple(with_events(mark, self._new(node)) for node, mark in enumerate(marks))
+
+    def _new(self, node: int) -> list[dict[str, Any]]:
+        with self._files[node].open("rb") as file:
+            file.seek(self._offsets[node])
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offsets[node] += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def with_events(marks: Marks, events: Sequence[dict[str, Any]]) -> Marks:
+    """The marks of a rank with what its daemon wrote since the exchange before."""
+    for event in events:
+        if event["kind"] == "commit":
+            marks = replace(marks, contributors=len(event["roster"]))
+        if event["kind"] == "reduced":
+            marks = replace(marks, data_path_s=float(event["seconds"]))
+    return marks
+
+
+def _codec(name: str) -> str:
+    overrides = settings(name)
+    load_config(None, overrides)  # Raises ConfigError, which names those that exist.
+    return name
+
+
+@asynccontextmanager
+async def _start(order: Order) -> AsyncGenerator[Side]:
+    config = write_config(order.directory, peers=order.peers, rounds=ROUNDS_MAX)
+    async with AsyncExitStack() as stack:
+        gate = await stack.enter_async_context(new_gate(order, "lowcomm"))
+        cluster = await stack.enter_async_context(LocalCluster(order.directory / "run"))
+        nodes: list[LocalNode] = []
+        address = ""
+        for place in order.network.places:
+            task = json.dumps(asdict(order.task(place.peer)))
+            node = cluster.start_peer(
+                f"p{place.peer}",
+                config,
+                join=address,
+                overrides=settings(order.codec),
+                command=[sys.executable, "-m", "benchmarks.exchanging.lowcomm_rank", task],
+                place=place if place.prefix else None,
+            )
+            nodes.append(node)
+            address = address or await cluster.address_of(node)
+            if not address:
+                log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
+                raise LowcommError(f"lowcomm: the first peer ended at its start: {log.strip()}")
+        journals = Journals([node.directory for node in nodes])
+        peers = tuple(
+            Peer(node.child, node.directory / LOG, ranks_are_training=True) for node in nodes
+        )
+        side = Side(gate, peers, journals.complete)
+        await opened(side)
+        yield side

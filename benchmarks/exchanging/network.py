@@ -1,0 +1,105 @@
+"""Where the peers of each system are: a network of its own for each, so that one can count what it
+sends and choose how.
+
+Must NOT change anything of the machine's own network.
+"""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocols.errors import ConfigError
+from sims.wan.link import Link
+from sims.wan.network import Means, Place, Wan, why_not
+
+ALGORITHMS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+ALGORITHM = "/proc/sys/net/ipv4/tcp_congestion_control"
+TOOL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What the network is to be like; the default is this machine's loopback."""
+
+    rate_bps: float | None = None
+    rtt_s: float = 0.0
+    loss: float = 0.0
+    congestion: str = ""
+    """TCP's congestion control, for all; "" leaves it as it is."""
+
+    @property
+    def shared_rate_bps(self) -> float | None:
+        """Of the one line that all peers share, if there is one."""
+        return None if self.routed else self.rate_bps
+
+    @property
+    def routed(self) -> bool:
+        """Each peer has a namespace of its own, and every direction its own line."""
+        return bool(self.rtt_s or self.loss)
+
+    @property
+    def plain(self) -> bool:
+        """The machine's own loopback would do as well."""
+        return not (self.routed or self.rate_bps or self.congestion)
+
+    def check(self) -> None:
+        """Raises ConfigError."""
+        known = ALGORITHMS.read_text(encoding="ascii").split()
+        if self.congestion and self.congestion not in known:
+            raise ConfigError(f"--congestion {self.congestion}: this kernel has {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Of one system."""
+
+    places: tuple[Place, ...]
+    device: str
+    """Which has the peers' addresses."""
+    own: bool
+    """Nobody else sends in it: its devices count what the system sends."""
+
+    def namespaces(self) -> tuple[Place, ...]:
+        """One place in each of them."""
+        return tuple({place.prefix: place for place in self.places}.values())
+
+    def congestion(self) -> tuple[str, ...]:
+        """What the sockets that are open now use, sorted; nothing if nobody can say."""
+        if not self.own:
+            return ()
+        words: set[str] = set()
+        for place in self.namespaces():
+            words |= set(_output(place.command(["ss", "-tinH", "state", "established"])).split())
+        return tuple(sorted(words & set(ALGORITHMS.read_text(encoding="ascii").split())))
+
+
+@contextlib.contextmanager
+def network(conditions: Conditions, peers: int) -> Generator[Network]:
+    """Raises WanError when the conditions need what this machine does not have."""
+    if conditions.plain and why_not("loopback"):
+        places = tuple(Place(peer, (), "127.0.0.1:0", "", (), {}) for peer in range(peers))
+        yield Network(places, "lo", own=False)
+        return
+    means: Means = "netns" if conditions.routed else "loopback"
+    link = Link(rate_bps=conditions.rate_bps, delay_s=conditions.rtt_s / 2, loss=conditions.loss)
+    with Wan(link, peers=peers, means=means, loopback_addresses=conditions.routed) as wan:
+        found = Network(wan.places, "wan" if conditions.routed else "lo", own=True)
+        if conditions.congestion:
+            for place in found.namespaces():
+                _set_congestion(place, conditions.congestion)
+        yield found
+
+
+def _set_congestion(place: Place, algorithm: str) -> None:
+    """In the place's own namespace: each has this setting for itself."""
+    program = f"open({ALGORITHM!r}, 'w').write({algorithm!r})"
+    _output(place.command([sys.executable, "-I", "-S", "-c", program]))
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=True
+    ).stdout

@@ -1,0 +1,190 @@
+"""All systems side by side: started, let through their gates in turns, timed, ended.
+
+One system works at a time. Must NOT know what an exchange of a system is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.exchanging import proc
+from benchmarks.exchanging.figures import Exchanged, Result, with_figures
+from benchmarks.exchanging.gate import GateError
+from benchmarks.exchanging.network import Conditions, Network, network
+from benchmarks.exchanging.payloads import Payloads, sign_of
+from benchmarks.exchanging.systems import Order, Side, System
+from benchmarks.exchanging.worker import Marks
+from protocols.errors import LowcommError
+
+SETTLE_LOOK_S = 0.02
+SETTLE_MAX_S = 1.0
+IDLE = 0.05
+"""A system that uses less than this share of one core has ended its exchange: heartbeats remain."""
+PREPARE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be measured."""
+
+    peers: int
+    mib: int
+    codec: str
+    conditions: Conditions
+    warmup: int
+    rounds: int
+    deadline_s: float
+    """Of one exchange."""
+
+    @property
+    def elements(self) -> int:
+        return self.mib << 18
+
+
+@dataclass(slots=True)
+class Contestant:
+    """A system in this run."""
+
+    system: System
+    result: Result
+    network: Network
+    running: AsyncExitStack
+    """All its processes end with it."""
+    side: Side | None = None
+    exchanges: list[Exchanged] = field(default_factory=list[Exchanged])
+    done: int = 0
+
+    async def failed(self, why: str) -> None:
+        """It is out, and takes no time of the others, which go on."""
+        words = self.side.last_words() if self.side is not None else ""
+        self.result = replace(self.result, error=f"{why}: {words}" if words else why)
+        self.side = None
+        await self.running.aclose()
+
+
+async def compare(
+    systems: Sequence[System],
+    plan: Plan,
+    payloads: Payloads,
+    directory: Path,
+    *,
+    advance: Callable[[str], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Result]:
+    """What each system showed, in their order. Raises WanError."""
+    contestants: list[Contestant] = []
+    async with AsyncExitStack() as stack:
+        for system in systems:
+            result = Result(system=system.name, version="", codec="", note=system.note)
+            own = stack.enter_context(network(plan.conditions, plan.peers))
+            running = await stack.enter_async_context(AsyncExitStack())
+            one = Contestant(system, result, own, running)
+            (directory / system.name).mkdir()
+            contestants.append(one)
+            await _start(one, plan, payloads, directory / system.name)
+            if one.result.error:
+                tell(one.result.error)
+        for turn in range(plan.warmup + plan.rounds):
+            first = turn % len(contestants)  # Who comes after whom must not matter.
+            for one in (*contestants[first:], *contestants[:first]):
+                if one.side is not None:
+                    await _turn(one, plan, payloads, timed=turn >= plan.warmup)
+                    if one.result.error:
+                        tell(one.result.error)
+                advance(one.system.name)
+        for one in contestants:
+            if one.side is not None:
+                one.result = _told(one, plan)
+    return [one.result for one in contestants]
+
+
+async def _start(one: Contestant, plan: Plan, payloads: Payloads, directory: Path) -> None:
+    try:
+        codec = one.system.codec(plan.codec)
+        one.result = replace(one.result, version=one.system.version(), codec=codec)
+        order = Order(
+            peers=plan.peers,
+            codec=codec,
+            payloads=payloads,
+            network=one.network,
+            directory=directory,
+        )
+        one.side = await one.running.enter_async_context(one.system.start(order))
+    except (LowcommError, OSError) as error:
+        await one.failed(str(error))
+
+
+async def _turn(one: Contestant, plan: Plan, payloads: Payloads, *, timed: bool) -> None:
+    try:
+        exchanged = await _exchange(one, plan, payloads, timed=timed)
+    except (GateError, OSError) as error:
+        await one.failed(str(error))
+        return
+    if exchanged is not None:
+        one.exchanges.append(exchanged)
+
+
+async def _exchange(
+    one: Contestant, plan: Plan, payloads: Payloads, *, timed: bool
+) -> Exchanged | None:
+    """None: it does not count."""
+    assert one.side is not None
+    side, sign = one.side, sign_of(one.done)
+    one.done += 1
+    await side.gate.ask({"do": "prepare", "sign": sign}, within_s=PREPARE_TIMEOUT_S)
+    pids = [pid for peer in side.peers for pid in peer.family()]
+    cpu_s, sent = proc.cpu_s(pids), _sent_bytes(one)
+    answers = await side.gate.ask({"do": "exchange"}, within_s=plan.deadline_s)
+    await _idle(pids)
+    cpu_s, sent_now = proc.cpu_s(pids) - cpu_s, _sent_bytes(one)
+    marks = side.complete([Marks(**answer) for answer in answers])
+    if not timed:
+        return None
+    missing = [mark.contributors for mark in marks if 0 < mark.contributors < plan.peers]
+    if missing:
+        raise GateError(f"{one.system.name}: only {missing[0]} of {plan.peers} peers counted")
+    await side.gate.ask({"do": "keep"}, within_s=PREPARE_TIMEOUT_S)
+    checked = await asyncio.to_thread(payloads.check, sign)
+    return Exchanged(
+        marks=marks,
+        cpu_s=cpu_s,
+        wire_bytes=None if sent is None or sent_now is None else sent_now - sent,
+        digests=checked.digests,
+        mean_square=checked.mean_square,
+        mean_error=checked.mean_error,
+    )
+
+
+def _sent_bytes(one: Contestant) -> int | None:
+    """By all peers so far. Raises OSError."""
+    assert one.side is not None
+    if not one.network.own:
+        return None
+    shown = {place.prefix: place.peer for place in one.network.places}
+    return sum(proc.sent_bytes(one.side.peers[peer].child.pid) for peer in shown.values())
+
+
+async def _idle(pids: Sequence[int]) -> None:
+    """Wait until these processes do hardly anything any more, or long enough."""
+    deadline, before = time.monotonic() + SETTLE_MAX_S, proc.cpu_s(pids)
+    while time.monotonic() < deadline:
+        await asyncio.sleep(SETTLE_LOOK_S)
+        now = proc.cpu_s(pids)
+        if now - before < IDLE * SETTLE_LOOK_S:
+            return
+        before = now
+
+
+def _told(one: Contestant, plan: Plan) -> Result:
+    assert one.side is not None
+    memories = [[proc.memory(pid) for pid in peer.exchanging()] for peer in one.side.peers]
+    result = replace(
+        one.result,
+        peak_rss_bytes=max(sum(each.peak_rss for each in peer) for peer in memories),
+        rss_shmem_bytes=max(sum(each.rss_shmem for each in peer) for peer in memories),
+        congestion=one.network.congestion(),
+    )
+    return with_figures(result, one.exchanges, rate_bps=plan.conditions.shared_rate_bps)
