@@ -18,21 +18,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.exchanging import gloo_system, lowcomm_system
+from benchmarks.exchanging import lowcomm_system
 from benchmarks.exchanging.figures import Result
 from benchmarks.exchanging.network import Conditions
+from benchmarks.exchanging.others import others
 from benchmarks.exchanging.payloads import payloads
 from benchmarks.exchanging.rounds import Plan, compare
-from benchmarks.exchanging.systems import System
+from benchmarks.exchanging.systems import System, prepared
 from benchmarks.machine import machine
 from protocols.errors import ConfigError, LowcommError
-from sims.terminal import bar, run
+from sims.terminal import Advance, Tell, bar, run
 from sims.wan.units import RATE, SHARE, TIME, parse
 
 ROUNDS_MIN = 9
 PEERS_MAX = 16
-EXIT_INTERRUPTED = 130
-SYSTEMS = {"gloo": gloo_system.system}
+EXIT_TERMINATED = 143
 Q = typer.Option
 
 
@@ -40,9 +40,7 @@ def main(
     peers: Annotated[int, Q(help="How many.", min=2, max=PEERS_MAX)] = 2,
     mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=1, max=1024)] = 64,
     codec: Annotated[str, Q(help="Of lowcomm, and of others where they have it.")] = "fp32",
-    against: Annotated[
-        str, Q(help=f"Others, with commas between: {','.join(SYSTEMS)}; or none.")
-    ] = "gloo",
+    against: Annotated[str, Q(help="gloo,torchft,hivemind: some of them; or none.")] = "gloo",
     line: Annotated[str, Q(help="1gbit: one line that all share; with --rtt one for each.")] = "",
     rtt: Annotated[str, Q(help="100ms: of every round trip.")] = "0",
     loss: Annotated[str, Q(help="1%: of packets.")] = "0",
@@ -100,10 +98,11 @@ def chosen(names: str) -> list[System]:
     """Those to compare with. Raises ConfigError."""
     if names in ("", "none"):
         return []
-    unknown = [name for name in names.split(",") if name not in SYSTEMS]
+    known = others()
+    unknown = [name for name in names.split(",") if name not in known]
     if unknown:
-        raise ConfigError(f"--against {unknown[0]}: give some of {', '.join(SYSTEMS)}, or none")
-    return [SYSTEMS[name]() for name in dict.fromkeys(names.split(","))]
+        raise ConfigError(f"--against {unknown[0]}: give some of {', '.join(known)}, or none")
+    return [known[name] for name in dict.fromkeys(names.split(","))]
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -155,7 +154,7 @@ def _show(results: Sequence[Result]) -> None:
     console = Console()
     console.print(table(results))
     for one in results:
-        console.print(f"{one.system}: {one.error or one.note}", markup=False, highlight=False)
+        console.print(one.error or f"{one.system}: {one.note}", markup=False, highlight=False)
     console.print(", ".join(f"{name} {value}" for name, value in machine().items()))
 
 
@@ -184,23 +183,26 @@ def _told(plan: Plan) -> dict[str, object]:
 
 
 def _measured(systems: Sequence[System], plan: Plan) -> list[Result]:
-    async def play() -> list[Result]:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        total = len(systems) * (plan.warmup + plan.rounds)
-        with (
-            tempfile.TemporaryDirectory(prefix="lowcomm-") as directory,
-            payloads(plan.peers, plan.elements) as made,
-            bar("exchanges", total) as (advance, tell),
-        ):
-            tell(f"starting {', '.join(one.name for one in systems)}: {plan.peers} peers each")
-            return await compare(systems, plan, made, Path(directory), advance=advance, tell=tell)
+    with bar("exchanges", len(systems) * (plan.warmup + plan.rounds)) as (advance, tell):
+        ready = [prepared(one, codec=plan.codec, tell=tell) for one in systems]
+        tell(f"starting {', '.join(one.name for one in ready)}: {plan.peers} peers each")
+        try:
+            return asyncio.run(_play(ready, plan, advance, tell))
+        except asyncio.CancelledError:
+            sys.exit(EXIT_TERMINATED)
 
-    try:
-        return asyncio.run(play())
-    except asyncio.CancelledError:
-        sys.exit(EXIT_INTERRUPTED)
+
+async def _play(
+    systems: Sequence[System], plan: Plan, advance: Advance, tell: Tell
+) -> list[Result]:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with (
+        tempfile.TemporaryDirectory(prefix="lowcomm-") as directory,
+        payloads(plan.peers, plan.elements) as made,
+    ):
+        return await compare(systems, plan, made, Path(directory), advance=advance, tell=tell)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ class Result:
 
     system: str
     version: str
-    codec: str
+    codec: str = ""
+    """What it really sends."""
     error: str = ""
     note: str = ""
     rounds: int = 0
@@ -69,8 +70,8 @@ class Result:
     line_share: float | None = None
     """Of what a shaped line that all share could have carried in the median exchange."""
     peak_rss_bytes: int | None = None
-    """Of the peer that needed most: the most memory that each of its processes ever had, in sum
-    (not of our rank, which stands for the training)."""
+    """Of the peer that needed most: the most memory that its processes ever had, what they share
+    counted once. Without our rank, which stands for the training."""
     rss_shmem_bytes: int | None = None
     """Shared memory in it, now."""
     bit_identical: bool | None = None

@@ -24,7 +24,7 @@ class Gate:
 
     def __init__(self, path: Path, *, system: str, workers: int) -> None:
         self.path = path
-        self._system = system
+        self.system = system
         self._workers = workers
         self._server: asyncio.Server | None = None
         self._there: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
@@ -42,22 +42,31 @@ class Gate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The workers end; idempotent."""
         for _, writer in self._there.values():
-            writer.close()  # The workers end.
+            writer.close()
         if self._server is not None:
             self._server.close()
+
+    @property
+    def is_open(self) -> bool:
+        """All workers are there."""
+        return len(self._there) == self._workers
 
     async def opened(self, *, within_s: float) -> None:
         """Wait until all workers are there. Raises GateError."""
         try:
             async with asyncio.timeout(within_s):
-                while len(self._there) < self._workers:
+                while not self.is_open:
                     await self._changed.wait()
                     self._changed.clear()
         except TimeoutError:
             missing = sorted(set(range(self._workers)) - set(self._there))
             raise GateError(
-                f"{self._system}: no word of {_listed(missing)} {within_s:g} s after the start"
+                f"{self.system}: no word of {_listed(missing)} {within_s:g} s after the start"
             ) from None
 
     async def ask(self, order: Mapping[str, Any], *, within_s: float) -> list[dict[str, Any]]:
@@ -73,7 +82,7 @@ class Gate:
         except TimeoutError:
             missing = sorted(set(range(self._workers)) - set(answers))
             raise GateError(
-                f"{self._system}: {_listed(missing)} did not {order['do']} within {within_s:g} s"
+                f"{self.system}: {_listed(missing)} did not {order['do']} within {within_s:g} s"
             ) from None
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
@@ -85,7 +94,7 @@ class Gate:
         except ConnectionError:
             line = b""
         if not line.endswith(b"\n"):
-            raise GateError(f"{self._system}: {_listed([number])} ended")
+            raise GateError(f"{self.system}: {_listed([number])} ended")
         answers[number] = json.loads(line)
 
     async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,7 +5,6 @@ Must NOT take anything from a daemon that its files do not tell.
 
 import importlib.metadata
 import json
-import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
@@ -37,10 +36,10 @@ SETTINGS = (
 def system() -> System:
     return System(
         name="lowcomm",
-        version=lambda: importlib.metadata.version("lowcomm"),
+        version=importlib.metadata.version("lowcomm"),
         start=_start,
         codec=_codec,
-        note="real log, TCP without encryption",
+        note="real daemons and log, commit included; TCP, not encrypted",
     )
 
 
@@ -102,7 +101,7 @@ async def _start(order: Order) -> AsyncGenerator[Side]:
                 config,
                 join=address,
                 overrides=settings(order.codec),
-                command=[sys.executable, "-m", "benchmarks.exchanging.lowcomm_rank", task],
+                command=[order.python, "-m", "benchmarks.exchanging.lowcomm_rank", task],
                 place=place if place.prefix else None,
             )
             nodes.append(node)

@@ -17,7 +17,9 @@ class Memory:
 
     peak_rss: int
     rss_shmem: int
-    """Of what is resident now, what it shares with its ranks."""
+    """Memory that it shares on purpose; this and the next are of now."""
+    rss_file: int
+    """Programs and libraries."""
 
 
 def cpu_s(pids: Iterable[int]) -> float:
@@ -29,7 +31,17 @@ def memory(pid: int) -> Memory:
     """Raises OSError."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return Memory(_bytes(lines["VmHWM"]), _bytes(lines["RssShmem"]))
+    return Memory(*(_bytes(lines[name]) for name in ("VmHWM", "RssShmem", "RssFile")))
+
+
+def together(memories: Sequence[Memory]) -> Memory:
+    """Of several processes of one program, which share what can be shared."""
+    shared = [one.rss_shmem + one.rss_file for one in memories]
+    return Memory(
+        peak_rss=sum(one.peak_rss for one in memories) - sum(shared) + max(shared),
+        rss_shmem=max(one.rss_shmem for one in memories),
+        rss_file=max(one.rss_file for one in memories),
+    )
 
 
 def family(pid: int) -> list[int]:

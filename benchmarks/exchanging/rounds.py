@@ -78,13 +78,13 @@ async def compare(
     contestants: list[Contestant] = []
     async with AsyncExitStack() as stack:
         for system in systems:
-            result = Result(system=system.name, version="", codec="", note=system.note)
             own = stack.enter_context(network(plan.conditions, plan.peers))
             running = await stack.enter_async_context(AsyncExitStack())
-            one = Contestant(system, result, own, running)
-            (directory / system.name).mkdir()
+            one = Contestant(system, _no_result(system), own, running)
             contestants.append(one)
-            await _start(one, plan, payloads, directory / system.name)
+            place = directory / system.name
+            place.mkdir()
+            await _start(one, plan, payloads, place)
             if one.result.error:
                 tell(one.result.error)
         for turn in range(plan.warmup + plan.rounds):
@@ -101,17 +101,23 @@ async def compare(
     return [one.result for one in contestants]
 
 
+def _no_result(system: System) -> Result:
+    return Result(system=system.name, version=system.version, note=system.note)
+
+
 async def _start(one: Contestant, plan: Plan, payloads: Payloads, directory: Path) -> None:
     try:
-        codec = one.system.codec(plan.codec)
-        one.result = replace(one.result, version=one.system.version(), codec=codec)
+        if one.system.missing:
+            raise GateError(one.system.missing)
         order = Order(
             peers=plan.peers,
-            codec=codec,
+            codec=one.system.codec(plan.codec),
             payloads=payloads,
             network=one.network,
             directory=directory,
+            python=one.system.python,
         )
+        one.result = replace(one.result, codec=order.codec)
         one.side = await one.running.enter_async_context(one.system.start(order))
     except (LowcommError, OSError) as error:
         await one.failed(str(error))
@@ -180,11 +186,13 @@ async def _idle(pids: Sequence[int]) -> None:
 
 def _told(one: Contestant, plan: Plan) -> Result:
     assert one.side is not None
-    memories = [[proc.memory(pid) for pid in peer.exchanging()] for peer in one.side.peers]
+    memories = [
+        proc.together([proc.memory(pid) for pid in peer.exchanging()]) for peer in one.side.peers
+    ]
     result = replace(
         one.result,
-        peak_rss_bytes=max(sum(each.peak_rss for each in peer) for peer in memories),
-        rss_shmem_bytes=max(sum(each.rss_shmem for each in peer) for peer in memories),
+        peak_rss_bytes=max(each.peak_rss for each in memories),
+        rss_shmem_bytes=max(each.rss_shmem for each in memories),
         congestion=one.network.congestion(),
     )
     return with_figures(result, one.exchanges, rate_bps=plan.conditions.shared_rate_bps)

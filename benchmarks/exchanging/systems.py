@@ -4,12 +4,13 @@ Must NOT time anything, nor know one system from another: each has a file of its
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import benchmarks
@@ -17,11 +18,14 @@ from benchmarks.exchanging import proc
 from benchmarks.exchanging.gate import Gate, GateError
 from benchmarks.exchanging.network import Network
 from benchmarks.exchanging.payloads import Payloads
+from benchmarks.exchanging.venvs import python_with
 from benchmarks.exchanging.worker import Marks, Task
 from peers.processes import Child, dying_with_us, start_child
+from protocols.errors import LowcommError
 
 START_TIMEOUT_S = 180.0
 """Four processes that import torch, on a busy machine."""
+END_TIMEOUT_S = 8.0
 ROOT = Path(benchmarks.__file__).parent.parent
 LOG_LINES_TOLD = 3
 
@@ -36,6 +40,8 @@ class Order:
     network: Network
     directory: Path
     """Of this system alone; it exists."""
+    python: str
+    """The interpreter for its workers."""
 
     @property
     def elements(self) -> int:
@@ -101,44 +107,57 @@ class System:
     """One of those that can be compared."""
 
     name: str
-    version: Callable[[], str]
+    version: str
     start: Callable[[Order], AbstractAsyncContextManager[Side]]
     """Its workers, until the end of the context. Raises LowcommError."""
     codec: Callable[[str], str]
     """What it sends when it is asked for a codec; raises ConfigError when that is no comparison."""
     note: str = ""
+    requirements: tuple[str, ...] = ()
+    """What pip is asked for, if it does not come with what runs this."""
+    python: str = sys.executable
+    """The interpreter for its workers."""
+    missing: str = ""
+    """Why it cannot be had here."""
+
+
+def prepared(system: System, *, codec: str, tell: Callable[[str], None]) -> System:
+    """With an interpreter that has it, or with the reason why not."""
+    try:
+        system.codec(codec)
+        if system.requirements:
+            return replace(system, python=python_with(system.requirements, tell=tell))
+    except LowcommError as error:
+        return replace(system, missing=str(error))
+    return system
 
 
 @asynccontextmanager
-async def workers(
-    order: Order,
-    module: str,
-    *,
-    name: str,
-    python: str = sys.executable,
-    environment: Mapping[str, str] | None = None,
-) -> AsyncGenerator[Side]:
+async def workers(order: Order, module: str, *, name: str) -> AsyncGenerator[Side]:
     """One process for each peer, which runs a module of this package."""
     path = os.environ.get("PYTHONPATH", "")
     env = {
         **os.environ,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *([path] if path else [])]),
-        **(environment or {}),
     }
     async with AsyncExitStack() as stack:
         gate = await stack.enter_async_context(new_gate(order, name))
         peers: list[Peer] = []
         for place in order.network.places:
             log = order.directory / f"{place.peer}.log"
-            argv = [sys.executable, "-m", "sims.logged", str(log), python, "-m", module]
+            argv = [sys.executable, "-m", "sims.logged", str(log), order.python, "-m", module]
             argv.append(json.dumps(asdict(order.task(place.peer))))
             child = start_child(dying_with_us(place.command(argv)), env=env)
             stack.push_async_callback(child.stop)
             peers.append(Peer(child, log))
         side = Side(gate, tuple(peers))
-        await opened(side)
-        yield side
+        try:
+            await opened(side)
+            yield side
+        finally:
+            gate.close()  # They end by themselves, and leave no socket behind.
+            await _ended([peer.child for peer in peers])
 
 
 def new_gate(order: Order, name: str) -> Gate:
@@ -151,10 +170,18 @@ async def opened(side: Side) -> None:
     ending = [asyncio.ensure_future(peer.child.wait()) for peer in side.peers]
     try:
         await asyncio.wait([arriving, *ending], return_when=asyncio.FIRST_COMPLETED)
-        if not arriving.done():
-            raise GateError("a process ended at its start")
-        await arriving
+        late = arriving.done() and arriving.exception()
     finally:
         for future in (arriving, *ending):
             future.cancel()
         await asyncio.gather(arriving, *ending, return_exceptions=True)
+    if late or not side.gate.is_open:
+        why = late or f"{side.gate.system}: a process ended at its start"
+        raise GateError(f"{why}: {side.last_words()}")
+
+
+async def _ended(children: Sequence[Child]) -> None:
+    """Wait for them, but not for ever: who does not end is killed."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_TIMEOUT_S):
+            await asyncio.gather(*(child.wait() for child in children))

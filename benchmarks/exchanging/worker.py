@@ -82,6 +82,10 @@ class Exchanger(Protocol):
         """A piece of the mean, as this worker has it after `exchange`."""
         ...
 
+    def close(self) -> None:
+        """Leave nothing behind."""
+        ...
+
 
 def main(make: Callable[[Task], Exchanger], argv: Sequence[str] = ()) -> None:
     """Make the exchanger, go to the gate, do as told until the harness closes it."""
@@ -102,6 +106,7 @@ def main(make: Callable[[Task], Exchanger], argv: Sequence[str] = ()) -> None:
                 case _:
                     _keep(exchanger, task)
                     _tell(gate, {})
+    exchanger.close()
 
 
 def read_source(path: str, out_P: F32, *, start: int = 0) -> None:

@@ -1,0 +1,60 @@
+"""What we are compared with: where it comes from, and what it can send.
+
+Must NOT import torch, nor any of them.
+"""
+
+import importlib.metadata
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from benchmarks.exchanging.systems import Order, Side, System, workers
+from protocols.errors import ConfigError
+
+TORCHFT = ("torchft-nightly==2026.10.26",)
+HIVEMIND = ("hivemind==1.1.12", "numpy==2.2.6")
+"""With numpy 2.4 it decodes no 8-bit values, says so in a log, and goes on without the others."""
+HIVEMIND_CODECS = ("fp32", "fp16", "int8")
+
+
+def others() -> dict[str, System]:
+    """By name."""
+    gloo = System(
+        name="gloo",
+        version=f"torch {importlib.metadata.version('torch')}",
+        start=_starts("gloo"),
+        codec=lambda _: "fp32",
+        note="all_reduce, then a division; no codecs, no commit, no faults; TCP, not encrypted",
+    )
+    torchft = System(
+        name="torchft",
+        version=TORCHFT[0].replace("==", " "),
+        requirements=TORCHFT,
+        start=_starts("torchft"),
+        codec=_torchft_codec,
+        note="quorum, all_reduce by gloo, vote; TCP, not encrypted",
+    )
+    hivemind = System(
+        name="hivemind",
+        version=HIVEMIND[0].replace("==", " "),
+        requirements=HIVEMIND,
+        start=_starts("hivemind"),
+        codec=_hivemind_codec,
+        note="matchmaking, then an all-reduce in parts; encrypted",
+    )
+    return {one.name: one for one in (gloo, torchft, hivemind)}
+
+
+def _starts(name: str) -> Callable[[Order], AbstractAsyncContextManager[Side]]:
+    return lambda order: workers(order, f"benchmarks.exchanging.{name}_worker", name=name)
+
+
+def _torchft_codec(name: str) -> str:
+    if name != "fp32":
+        raise ConfigError(f"torchft: no {name} on CPUs, where it sends fp32 without a word")
+    return name
+
+
+def _hivemind_codec(name: str) -> str:
+    if name not in HIVEMIND_CODECS:
+        raise ConfigError(f"hivemind: no {name}, only {', '.join(HIVEMIND_CODECS)} (uniform)")
+    return name
