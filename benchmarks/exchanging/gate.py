@@ -42,10 +42,6 @@ class Gate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """The workers end; idempotent."""
         for _, writer in self._there.values():
             writer.close()
         if self._server is not None:

@@ -46,9 +46,6 @@ class Gloo:
     def result(self, block: slice) -> F32:
         return self._values_P[block]
 
-    def close(self) -> None:
-        dist.destroy_process_group()
-
 
 if __name__ == "__main__":
     main(Gloo)

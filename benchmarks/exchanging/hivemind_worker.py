@@ -57,10 +57,6 @@ class Hivemind:
     def result(self, block: slice) -> F32:
         return self._values_P[block]
 
-    def close(self) -> None:
-        self._averager.shutdown()
-        self._dht.shutdown()
-
 
 if __name__ == "__main__":
     main(Hivemind)

@@ -68,9 +68,6 @@ class Rank:
     def result(self, block: slice) -> F32:
         return self._before_P[block] - self._theta_P[block]
 
-    def close(self) -> None:
-        self._peer.close()
-
     def _write(self) -> None:
         written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
         written_P[:] = self._theta_P

@@ -110,9 +110,7 @@ async def _start(order: Order) -> AsyncGenerator[Side]:
                 log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
                 raise LowcommError(f"lowcomm: the first peer ended at its start: {log.strip()}")
         journals = Journals([node.directory for node in nodes])
-        peers = tuple(
-            Peer(node.child, node.directory / LOG, ranks_are_training=True) for node in nodes
-        )
+        peers = tuple(Peer(node.child, node.directory / LOG, is_daemon=True) for node in nodes)
         side = Side(gate, peers, journals.complete)
         await opened(side)
         yield side

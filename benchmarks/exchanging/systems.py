@@ -4,7 +4,6 @@ Must NOT time anything, nor know one system from another: each has a file of its
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -20,12 +19,11 @@ from benchmarks.exchanging.network import Network
 from benchmarks.exchanging.payloads import Payloads
 from benchmarks.exchanging.venvs import python_with
 from benchmarks.exchanging.worker import Marks, Task
-from peers.processes import Child, dying_with_us, start_child
+from peers.processes import Child, start_child
 from protocols.errors import LowcommError
 
 START_TIMEOUT_S = 180.0
 """Four processes that import torch, on a busy machine."""
-END_TIMEOUT_S = 8.0
 ROOT = Path(benchmarks.__file__).parent.parent
 LOG_LINES_TOLD = 3
 
@@ -67,17 +65,18 @@ class Peer:
     """One peer of a running system."""
 
     child: Child
-    """All its descendants belong to the peer."""
     log: Path
-    ranks_are_training: bool = False
-    """Only this process is the exchange's; what it started stands for the training."""
+    is_daemon: bool = False
+    """Of ours: what it started stands for the training. Otherwise it only guards the others."""
 
-    def family(self) -> list[int]:
-        return proc.family(self.child.pid)
+    def working(self) -> list[int]:
+        """Who takes part."""
+        family = proc.family(self.child.pid)
+        return family if self.is_daemon else family[1:]
 
     def exchanging(self) -> list[int]:
         """Whose memory it needs for the exchange."""
-        return [self.child.pid] if self.ranks_are_training else self.family()
+        return [self.child.pid] if self.is_daemon else self.working()
 
 
 Complete = Callable[[Sequence[Marks]], tuple[Marks, ...]]
@@ -148,16 +147,13 @@ async def workers(order: Order, module: str, *, name: str) -> AsyncGenerator[Sid
             log = order.directory / f"{place.peer}.log"
             argv = [sys.executable, "-m", "sims.logged", str(log), order.python, "-m", module]
             argv.append(json.dumps(asdict(order.task(place.peer))))
-            child = start_child(dying_with_us(place.command(argv)), env=env)
+            guard = [sys.executable, "-m", "benchmarks.exchanging.guard", str(os.getpid())]
+            child = start_child([*guard, *place.command(argv)], env=env)
             stack.push_async_callback(child.stop)
             peers.append(Peer(child, log))
         side = Side(gate, tuple(peers))
-        try:
-            await opened(side)
-            yield side
-        finally:
-            gate.close()  # They end by themselves, and leave no socket behind.
-            await _ended([peer.child for peer in peers])
+        await opened(side)
+        yield side
 
 
 def new_gate(order: Order, name: str) -> Gate:
@@ -178,10 +174,3 @@ async def opened(side: Side) -> None:
     if late or not side.gate.is_open:
         why = late or f"{side.gate.system}: a process ended at its start"
         raise GateError(f"{why}: {side.last_words()}")
-
-
-async def _ended(children: Sequence[Child]) -> None:
-    """Wait for them, but not for ever: who does not end is killed."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(END_TIMEOUT_S):
-            await asyncio.gather(*(child.wait() for child in children))

@@ -75,12 +75,6 @@ class Torchft:
     def result(self, block: slice) -> F32:
         return self._values_P[block]
 
-    def close(self) -> None:
-        self._manager.shutdown()
-        self._group.shutdown()
-        if self._lighthouse is not None:
-            self._lighthouse.shutdown()
-
 
 def _load(state: object) -> None:
     del state  # All begin alike, and nobody is lost.

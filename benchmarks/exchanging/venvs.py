@@ -29,20 +29,20 @@ def python_with(requirements: Sequence[str], *, tell: Callable[[str], None]) -> 
     directory = cache_directory() / environment_name(requirements)
     named = " ".join(requirements)
     python = directory / "bin" / "python"
-    if (directory / MADE).exists() and (directory / MADE).read_text() == _host():
+    if (directory / MADE).exists() and (directory / MADE).read_text() == host_paths():
         return str(python)
     tell(f"installing {named} into {directory}; this is kept")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     _run([sys.executable, "-m", "venv", str(directory)], what=f"no environment for {named}")
     packages = next(directory.glob("lib/python*/site-packages"))
-    (packages / "host.pth").write_text(_host(), encoding="utf-8")
+    (packages / "host.pth").write_text(host_paths(), encoding="utf-8")
     constraints = directory / "constraints.txt"
     # Another torch would be gigabytes, and another comparison.
     constraints.write_text(f"torch=={importlib.metadata.version('torch')}\n", encoding="utf-8")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints)]
     _run([*pip, *requirements], what=f"{named} cannot be installed")
-    (directory / MADE).write_text(_host(), encoding="utf-8")
+    (directory / MADE).write_text(host_paths(), encoding="utf-8")
     return str(python)
 
 
@@ -56,7 +56,7 @@ def environment_name(requirements: Sequence[str]) -> str:
     return f"{pinned}-python{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _host() -> str:
+def host_paths() -> str:
     """Where this installation's packages are, one directory a line."""
     paths = sysconfig.get_paths()
     return "".join(f"{path}\n" for path in dict.fromkeys([paths["purelib"], paths["platlib"]]))

@@ -82,13 +82,9 @@ class Exchanger(Protocol):
         """A piece of the mean, as this worker has it after `exchange`."""
         ...
 
-    def close(self) -> None:
-        """Leave nothing behind."""
-        ...
-
 
 def main(make: Callable[[Task], Exchanger], argv: Sequence[str] = ()) -> None:
-    """Make the exchanger, go to the gate, do as told until the harness closes it."""
+    """Make the exchanger, go to the gate, do as told until the harness ends us."""
     values: dict[str, Any] = json.loads((argv or sys.argv)[1])
     task = Task(**values)
     exchanger = make(task)
@@ -106,7 +102,6 @@ def main(make: Callable[[Task], Exchanger], argv: Sequence[str] = ()) -> None:
                 case _:
                     _keep(exchanger, task)
                     _tell(gate, {})
-    exchanger.close()
 
 
 def read_source(path: str, out_P: F32, *, start: int = 0) -> None:

@@ -1,0 +1,50 @@
+"""Our side's configuration, and what it takes from the daemons' events."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exchanging.lowcomm_system import Journals, settings, system, with_events
+from benchmarks.exchanging.worker import Marks
+from lowcomm.config import load_config
+from lowcomm.journal import EVENTS
+from protocols.errors import ConfigError
+
+MARKS = Marks(handed=1.0, received=2.0)
+
+
+@pytest.mark.parametrize(("codec", "result"), [("int8", "int8"), ("fp4", "bf16")])
+def test_a_codec_is_that_of_contributions(codec: str, result: str) -> None:
+    run = load_config(None, settings(codec)).run
+    assert run is not None
+    assert run.method.contribution_codec == codec
+    assert run.method.result_codec == result
+    assert (run.method.outer_lr, run.method.outer_momentum) == (1.0, 0.0)
+    assert system().codec(codec) == codec
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    with pytest.raises(ConfigError, match="contribution_codec"):
+        system().codec("int9")
+
+
+def test_events_say_who_counted_and_how_long_the_data_took() -> None:
+    commit = {"kind": "commit", "roster": ["a", "b"]}
+    assert with_events(MARKS, [commit]).contributors == 2
+    reduced = {"kind": "reduced", "seconds": 0.25}
+    assert with_events(MARKS, [reduced, commit, {"kind": "ready"}]).data_path_s == 0.25
+    assert with_events(MARKS, []) == MARKS
+
+
+def test_only_new_and_whole_lines_count(tmp_path: Path) -> None:
+    journals = Journals([tmp_path])
+    line = json.dumps({"kind": "commit", "roster": ["a", "b", "c"]})
+    with (tmp_path / EVENTS).open("w", encoding="ascii") as file:
+        file.write(line + "\n" + line[:10])
+        file.flush()
+        assert [mark.contributors for mark in journals.complete([MARKS])] == [3]
+        assert journals.complete([MARKS]) == (MARKS,)
+        file.write(line[10:] + "\n")
+        file.flush()
+        assert [mark.contributors for mark in journals.complete([MARKS])] == [3]

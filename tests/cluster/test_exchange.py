@@ -1,0 +1,99 @@
+"""Real exchanges of real systems, side by side; whatever happens, nothing is left."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exchanging import network, rounds
+from benchmarks.exchanging.figures import Result
+from benchmarks.exchanging.lowcomm_system import system
+from benchmarks.exchanging.network import Conditions
+from benchmarks.exchanging.others import others
+from benchmarks.exchanging.payloads import payloads
+from benchmarks.exchanging.rounds import Plan
+from benchmarks.exchanging.systems import System
+from sims.wan.network import Means
+from tests.cluster.running import marked_processes
+
+MIB = 1 << 20
+
+
+def compared(
+    systems: Sequence[System], directory: Path, *, mib: int = 1, deadline_s: float = 30.0
+) -> list[Result]:
+    plan = Plan(
+        peers=2,
+        mib=mib,
+        codec="fp32",
+        conditions=Conditions(),
+        warmup=1,
+        rounds=2,
+        deadline_s=deadline_s,
+    )
+
+    async def play() -> list[Result]:
+        with payloads(plan.peers, plan.elements) as made:
+            return await rounds.compare(systems, plan, made, directory)
+
+    results = asyncio.run(play())
+    assert marked_processes() == {}
+    return results
+
+
+@pytest.mark.deadline(90)
+def test_the_command_measures_us_beside_gloo() -> None:
+    command = [sys.executable, "-m", "benchmarks.exchange", "--mib", "1", "--warmup", "1"]
+    done = subprocess.run(
+        [*command, "--codec", "int8", "--json"], capture_output=True, check=False, timeout=80
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["peers"], told["rounds"], told["warmup_rounds"]) == (2, 9, 1)
+    assert told["machine"]["torch"]
+    ours, gloo = told["results"]
+    assert [ours["system"], gloo["system"]] == ["lowcomm", "gloo"]
+    assert [ours["codec"], gloo["codec"]] == ["int8", "fp32"]
+    for one in (ours, gloo):
+        assert one["error"] == ""
+        assert one["rounds"] == len(one["times_s"]) == 9
+        assert 0 < one["min_s"] <= one["median_s"] <= one["max_s"]
+        assert one["cpu_s"] > 0
+        assert one["peak_rss_bytes"] > MIB
+        assert one["bit_identical"] is True
+        assert abs(one["mean_error"]) < 1e-4
+    assert ours["copy_in_s"] > 0
+    assert 1e-3 < ours["rms_error"] < 1e-2
+    assert gloo["rms_error"] < 1e-7
+    assert gloo["data_path_s"] <= gloo["median_s"]
+    if ours["wire_bytes"] is not None:  # Each sends a half of what it has, and a half of the mean.
+        assert 0.5 * MIB < ours["wire_bytes"] < 0.7 * MIB
+        assert 2 * MIB < gloo["wire_bytes"] < 2.2 * MIB
+        assert ours["congestion"] == gloo["congestion"] != []
+
+
+@pytest.mark.deadline(60)
+def test_without_namespaces_nobody_counts_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def why_not(means: Means) -> str:
+        return f"{means} needs root"
+
+    monkeypatch.setattr(network, "why_not", why_not)
+    for one in compared([system(), others()["gloo"]], tmp_path):
+        assert one.error == ""
+        assert one.bit_identical
+        assert one.wire_bytes is None
+        assert one.congestion == ()
+
+
+@pytest.mark.deadline(60)
+def test_who_is_late_is_out_and_the_others_go_on(tmp_path: Path) -> None:
+    late, gloo = compared([system(), others()["gloo"]], tmp_path, mib=16, deadline_s=0.02)
+    assert "lowcomm: workers 0, 1 did not exchange within 0.02 s" in late.error
+    assert late.median_s is None
+    assert gloo.system == "gloo"
