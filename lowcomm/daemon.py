@@ -106,7 +106,7 @@ class Daemon:
         )
         self.driver = Driver(self.core, listener=self, wal=self._wal)
         self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook())
-        self.driver.mesh = self.mesh
+        self.driver.use(self.mesh)
         self.checkpointer = Checkpointer(
             self._directory.path,
             every_rounds=config.node.checkpoint_every_rounds,
@@ -197,7 +197,7 @@ class Daemon:
     def _hold(self, replica: Replica) -> None:
         self.replica = replica
         replica.checkpoints = self._directory.path / CHECKPOINTS
-        self.driver.arithmetic = replica
+        self.driver.exchange.work = replica
         self.journal.write("layout", params=sum(replica.sizes))
 
     def _check_memory(self, layout: Sequence[TensorSpec]) -> None:

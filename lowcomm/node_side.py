@@ -194,6 +194,8 @@ class NodeSide:
                 self._counted_before = (self.steps, self.tokens)
                 self._uncounted.clear()
                 self._waiting.clear()
+                # New ones will write where these have written.
+                daemon.driver.exchange.finish_encoding()
                 daemon.driver.feed(v.TrainersLost(why))
             case r.RanksFinished():
                 self._finished.set()

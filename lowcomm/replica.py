@@ -1,8 +1,12 @@
 """The outer state of one node, and all arithmetic that the daemon does on it.
 
-Implements peers.work.Work with numpy. The ranks own the local parameters; this owns the outer
-ones, their momentum, and the version that the ranks started from. Must NOT import torch, know of
-connections, or be called from two threads at once (the driver's worker is the only caller).
+Implements peers.work.Work with numpy, piece by piece. The ranks own the local parameters; this
+owns the outer ones, their momentum, and the version that the ranks started from. Must NOT import
+torch or know of connections.
+
+Two threads: the loop's encodes and reduces, the worker's does the rest, each with scratch of its
+own. What the loop's thread reads of a fragment, the worker changes only once its round is
+committed, when nobody encodes for it any more.
 """
 
 import math
@@ -15,16 +19,31 @@ import xxhash
 
 from lowcomm import outer
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
+from lowcomm.codecs import direct
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
+from peers.pieces import PIECE_ELEMENTS, spans
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, TensorSpec
 
-ARRAYS_PER_FRAGMENT = 16
-"""Fragment-sized fp32 arrays at the busiest moment: outer, momentum, base, mean, delta (5), the
-four slots of shared memory, two encoded contributions, a result, a state copied for a joiner and
-one for a checkpoint (2 each)."""
+ARRAYS_PER_FRAGMENT = 15
+"""Fragment-sized fp32 arrays at the busiest moment: outer, momentum, base (3), the four slots of
+shared memory, an encoded contribution, the slices of our part, two results, a state copied for a
+joiner and one for a checkpoint (2 each)."""
+
+
+class Scratch:
+    """Arrays for pieces, made when they are first needed."""
+
+    def __init__(self) -> None:
+        self._pieces: list[F32] = []
+
+    def piece(self, number: int, elements: int) -> F32:
+        """fp32 [elements]; what is in it is anybody's guess."""
+        while len(self._pieces) <= number:
+            self._pieces.append(np.empty(PIECE_ELEMENTS, np.float32))
+        return self._pieces[number][:elements]
 
 
 class LayoutError(LowcommError):
@@ -39,10 +58,10 @@ class FragmentState:
     momentum_P: F32
     base_P: F32
     """The outer parameters that the ranks' present work started from."""
-    mean_P: F32
-    delta_P: F32
     local_P: F32 | None = None
     """The ranks' parameters, in the shared memory slot of their last contribution."""
+    given: tuple[F32, F32] | None = None
+    """The base and the local parameters that `encode` is about."""
     version: int = 0
     """The last round that `outer_P` contains."""
     digest: str = ""
@@ -67,10 +86,10 @@ class Replica:
                     outer_P=np.zeros(size, np.float32),
                     momentum_P=np.zeros(size, np.float32),
                     base_P=np.zeros(size, np.float32),
-                    mean_P=np.zeros(size, np.float32),
-                    delta_P=np.zeros(size, np.float32),
                 )
             )
+        self._looping = Scratch()
+        self._working = Scratch()
 
     # What the node does ---------------------------------------------------------------------
 
@@ -119,52 +138,48 @@ class Replica:
 
     # Work -----------------------------------------------------------------------------------
 
-    def encode(self, fragment: int) -> tuple[str, Bytes]:
+    def begin(self, fragment: int) -> None:
         state = self._states[fragment]
         assert state.local_P is not None, "nothing was contributed"
-        outer.pseudo_gradient(state.base_P, state.local_P, state.delta_P)
-        codec = self.method.contribution_codec
-        payload = bytearray(codec.encoded_bytes(state.delta_P.size))
-        codec.encode(state.delta_P, payload)
-        return _digest(payload), payload
+        state.given = (state.base_P, state.local_P)
 
-    def cut(self, fragment: int, encoded: Bytes, start: int, stop: int) -> Bytes:
-        codec = self.method.contribution_codec
-        view = memoryview(encoded).cast("B")
-        return view[codec.encoded_bytes(start) : codec.encoded_bytes(stop)]
+    def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
+        given, codec = self._states[fragment].given, self.method.contribution_codec
+        assert given is not None, "nothing was contributed"
+        base_P, local_P = given
+        delta = direct.to_encode(codec, out, self._looping.piece(0, stop - start))
+        outer.pseudo_gradient(base_P[start:stop], local_P[start:stop], delta)
+        direct.encode(codec, delta, out)
 
     def reduce(
         self,
-        fragment: int,
         elements: int,
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
-    ) -> tuple[str, Bytes]:
-        decoded: list[F32] = []
-        for piece in slices:
-            values = np.empty(elements, np.float32)
-            self.method.contribution_codec.decode(piece, values)
-            decoded.append(values)
-        mean = np.empty(elements, np.float32)
+        out: memoryview,
+    ) -> None:
+        codec, scratch = self.method.contribution_codec, self._looping
+        decoded = [
+            direct.decoded(codec, piece, scratch.piece(number + 1, elements))
+            for number, piece in enumerate(slices)
+        ]
         tokens = [contributor.tokens for contributor in contributors]
+        mean = direct.to_encode(self.method.result_codec, out, scratch.piece(0, elements))
         outer.weighted_mean(decoded, tokens, mean)
-        codec = self.method.result_codec
-        payload = bytearray(codec.encoded_bytes(elements))
-        codec.encode(mean, payload)
-        return _digest(payload), payload
-
-    def check_result(self, payload: Bytes) -> str:
-        return _digest(payload)
+        direct.encode(self.method.result_codec, mean, out)
 
     def apply(
         self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
     ) -> str:
-        state = self._states[fragment]
-        for index, part in enumerate(parts):
-            start, stop = borders[index], borders[index + 1]
-            # The owner too takes the decoded bytes: what others hold, bit by bit.
-            self.method.result_codec.decode(part, state.mean_P[start:stop])
-        self.method.outer_step(state.outer_P, state.momentum_P, state.mean_P)
+        state, codec = self._states[fragment], self.method.result_codec
+        for first, last, part in zip(borders[:-1], borders[1:], parts, strict=True):
+            view = memoryview(part)
+            for start, stop in spans(last - first):
+                # The owner too takes the decoded bytes: what others hold, bit by bit.
+                piece = view[codec.encoded_bytes(start) : codec.encoded_bytes(stop)]
+                mean = direct.decoded(codec, piece, self._working.piece(0, stop - start))
+                here = slice(first + start, first + stop)
+                self.method.outer_step(state.outer_P[here], state.momentum_P[here], mean)
         return self._at(state, round_)
 
     def copy_state(self, fragment: int) -> Bytes:

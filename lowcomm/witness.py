@@ -56,7 +56,8 @@ class WitnessDaemon:
         rules = startup.known_rules(saved)
         self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
         self._driver = Driver(self.core, listener=self, wal=self._wal)
-        self._mesh = self._driver.mesh = Mesh(self._driver)
+        self._mesh = Mesh(self._driver)
+        self._driver.use(self._mesh)
         self.rejoins_at = ""
         """Where the run is, if the branch of it that we knew was given up."""
         self._stop: c.Stop | None = None

@@ -10,7 +10,7 @@ import fcntl
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from protocols import limits, shapes, wire
@@ -24,8 +24,6 @@ HELLO_BYTES_MAX = 8 << 10
 refusal of 1024, in UTF-8."""
 CONTROL_OUTBOX_MAX = 4096
 """Messages that wait for a slow peer. A whole log of this length fits."""
-BULK_OUTBOX_MAX = 1024
-"""Slices, results and states that wait; their bytes are held elsewhere and read when due."""
 CONTROL_WRITE_BYTES_MAX = 256 << 10
 BULK_WRITE_BYTES_MAX = 2 << 20
 LINGER_S = 1.0
@@ -79,7 +77,8 @@ class Link(asyncio.BufferedProtocol):
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
         self._why = ""
-        self._outbox: deque[Iterator[Frame]] = deque()
+        self._outbox: deque[Control] = deque()
+        self._source: Callable[[], Frame | None] | None = None
         self._congested = False
         self._paused = False
         self._stage = memoryview(bytearray(STAGE_BYTES))
@@ -97,32 +96,31 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, message: Control) -> bool:
         """Queue a control message. False: the outbox is full, the peer is too slow."""
-        return self._enqueue(iter(((message, b""),)), CONTROL_OUTBOX_MAX)
+        if not self.is_open:
+            return True  # `closed` tells the owner; nothing is waited for.
+        if len(self._outbox) >= CONTROL_OUTBOX_MAX:
+            return False
+        self._outbox.append(message)
+        self.wake()
+        return True
 
-    def send_bulk(self, frames: Iterator[Frame]) -> bool:
-        """Queue chunks that are made when they are due. False: the outbox is full."""
-        return self._enqueue(frames, BULK_OUTBOX_MAX)
+    def feed_from(self, source: Callable[[], Frame | None]) -> None:
+        """Ask there for the next chunk whenever one can be sent. None: nothing for now, until
+        `wake`. Its bytes must not change while they are on their way."""
+        self._source = source
+        self.wake()
 
     def hold(self) -> None:
         """Send nothing more (fault injection)."""
         self.held = True
 
-    def _enqueue(self, frames: Iterator[Frame], limit: int) -> bool:
-        if not self.is_open:
-            return True  # `closed` tells the owner; nothing is waited for.
-        if len(self._outbox) >= limit:
-            return False
-        self._outbox.append(frames)
-        self._pump()
-        return True
-
-    def _pump(self) -> None:
+    def wake(self) -> None:
+        """Send what there is, as far as the other end takes it."""
         transport = self._transport
-        while transport is not None and self._outbox and not self._congested and not self.held:
-            frame = next(self._outbox[0], None)
+        while transport is not None and not (self._closing or self._congested or self.held):
+            frame = self._next()
             if frame is None:
-                self._outbox.popleft()
-                continue
+                return
             message, payload = frame
             head = wire.encode(message)
             size = memoryview(payload).nbytes
@@ -134,6 +132,11 @@ class Link(asyncio.BufferedProtocol):
                     self.on_chunk_sent(message)
             else:
                 transport.write(prefix + head)
+
+    def _next(self) -> Frame | None:
+        if self._outbox:
+            return self._outbox.popleft(), b""
+        return self._source() if self._source is not None else None
 
     @property
     def unsent_bytes(self) -> int:
@@ -181,7 +184,7 @@ class Link(asyncio.BufferedProtocol):
         if self._linger is not None:
             self._linger.cancel()
         self._outbox.clear()
-        self._transport, self._place, self.on_chunk_sent = None, None, None
+        self._transport, self._place, self.on_chunk_sent, self._source = None, None, None, None
         self._owner.closed(self, self._why or (str(exc) if exc else "end of stream"))
 
     def pause_writing(self) -> None:
@@ -189,7 +192,7 @@ class Link(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._congested = False
-        self._pump()
+        self.wake()
 
     def eof_received(self) -> bool:
         self.close("end of stream")  # Whoever says no more will not read on either.

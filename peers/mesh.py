@@ -7,8 +7,9 @@ decide whom to connect to, whom to let in or what a loss means: the core does.
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from peers.dialing import Dialling
@@ -52,6 +53,10 @@ class MeshOwner(Protocol):
     def disconnected(self, peer: PeerId, why: str) -> None: ...
 
     def received(self, peer: PeerId, message: Control) -> None: ...
+
+    def next_chunk(self, peer: PeerId) -> Frame | None:
+        """What to send this peer in bulk; None: nothing, until `wake`."""
+        ...
 
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None: ...
 
@@ -145,10 +150,11 @@ class Mesh:
         session = self.sessions.get(peer)
         return session is None or session.control.send(message)
 
-    def send_bulk(self, peer: PeerId, frames: Iterator[Frame]) -> bool:
-        """False: the peer's outbox is full."""
+    def wake(self, peer: PeerId) -> None:
+        """There is something to send in bulk."""
         session = self.sessions.get(peer)
-        return session is None or session.bulk.send_bulk(frames)
+        if session is not None:
+            session.bulk.wake()
 
     def bytes_moved(self) -> tuple[int, int]:
         """(sent, received) since the start, framing included."""
@@ -289,6 +295,7 @@ class Mesh:
             self._known(link)
         self.sessions[peer] = session
         self._owner.connected(session.hello)
+        bulk.feed_from(partial(self._owner.next_chunk, peer))
         control.resume()
 
     def _end(self, session: Session, why: str) -> None:

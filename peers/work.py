@@ -11,34 +11,36 @@ Bytes = bytes | bytearray | memoryview
 
 
 class Work(Protocol):
-    """The arithmetic of a run. Every method runs in one worker thread, in the order of calls.
+    """The arithmetic of a run.
 
-    Buffers that are returned are never written to again.
+    `begin`, `encode` and `reduce` are called in the loop's thread, for a piece at a time, and take
+    a millisecond or so; everything else runs in one worker thread, in the order of calls. Buffers
+    that are returned are never written to again. Sizes are in fp32 elements.
     """
 
-    def encode(self, fragment: int) -> tuple[str, Bytes]:
-        """Our contribution as bytes, and its manifest (32 hex digits)."""
+    def begin(self, fragment: int) -> None:
+        """The ranks' last contribution is the one that `encode` is about from now on."""
         ...
 
-    def cut(self, fragment: int, encoded: Bytes, start: int, stop: int) -> Bytes:
-        """The bytes of elements [start, stop) of an encoded contribution; no copy."""
+    def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
+        """Our contribution to elements [start, stop) as bytes; `start` is on the codec's grain.
+
+        `out` has contribution_bytes(stop - start).
+        """
         ...
 
     def reduce(
         self,
-        fragment: int,
         elements: int,
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
-    ) -> tuple[str, Bytes]:
-        """The weighted mean of the slices in this order, encoded; and its digest.
+        out: memoryview,
+    ) -> None:
+        """The weighted mean of these pieces, each of so many elements, in this order, encoded into
+        all of `out`.
 
-        Raises lowcomm errors for a slice that is not what its codec says.
+        Raises lowcomm errors for a piece that is not what its codec says.
         """
-        ...
-
-    def check_result(self, payload: Bytes) -> str:
-        """The digest of a result that somebody sent."""
         ...
 
     def apply(

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from protocols.entries import Entry, LogEntry, Run
-from protocols.events import ResultReceived, SliceReceived, StepReceived
+from protocols.events import ResultReceived, SliceBegun, SliceReceived, StepReceived
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Control
 from protocols.record import record
@@ -88,7 +88,11 @@ class SendSlice:
 
 @record
 class ReducePart:
-    """Sum these contributions to [start, stop) in this order, encode once; answer PartReduced."""
+    """Sum these contributions to [start, stop) in this order, encode once; answer PartReduced.
+
+    Slices may still be arriving: what is there of all of them is summed at once. If one breaks
+    off, the sum waits until it is sent again, or another attempt takes this one's place.
+    """
 
     stamp: Stamp
     part: int
@@ -99,13 +103,12 @@ class ReducePart:
 
 @record
 class SendResult:
-    """Send a part's result, byte for byte as it was reduced."""
+    """Send a part's result, byte for byte as it is reduced: what is there, and then the rest."""
 
     peer: PeerId
     stamp: Stamp
     part: int
     contributors: tuple[Contributor, ...]
-    digest: str
 
 
 @record
@@ -138,7 +141,7 @@ class DropSlices:
 class Discard:
     """These bytes belong to no open round (I3): drop and count them."""
 
-    payload: SliceReceived | ResultReceived | StepReceived
+    payload: SliceBegun | SliceReceived | ResultReceived | StepReceived
 
 
 @record

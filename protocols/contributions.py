@@ -58,9 +58,25 @@ class Holdings:
     slices: dict[SliceKey, dict[PeerId, Contributor]] = field(
         default_factory=dict[SliceKey, dict[PeerId, Contributor]]
     )
+    begun: dict[SliceKey, dict[PeerId, Contributor]] = field(
+        default_factory=dict[SliceKey, dict[PeerId, Contributor]]
+    )
+    """Slices of which something is here. If the connection ends, the rest comes with the next one,
+    or another attempt does without it."""
+    sums: dict[tuple[Stamp, int], tuple[Contributor, ...]] = field(
+        default_factory=dict[tuple[Stamp, int], tuple[Contributor, ...]]
+    )
+    """What is summed in our own parts, done or not, by (attempt, part)."""
     results: dict[Stamp, dict[int, PartResult]] = field(
         default_factory=dict[Stamp, dict[int, PartResult]]
     )
+
+    def add_begun(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
+        """False if another contribution of the same peer is here, whole or on its way."""
+        key, peer = (stamp.round, stamp.view, part), contributor.peer
+        if self.slices.get(key, {}).get(peer, contributor) != contributor:
+            return False
+        return self.begun.setdefault(key, {}).setdefault(peer, contributor) == contributor
 
     def add_slice(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
         """False if another contribution of the same peer is here: the first one stays.
@@ -75,8 +91,10 @@ class Holdings:
         return self.results.setdefault(stamp, {}).setdefault(part, result) == result
 
     def terms(self, plan: Plan, part: int) -> tuple[Contributor, ...]:
-        """What the plan's roster contributed to a part, in the order of the sum; () unless all."""
-        held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
+        """What the plan's roster contributed to a part, in the order of the sum; () unless all
+        of it is here, or on its way."""
+        key = (plan.stamp.round, plan.stamp.view, part)
+        held = self.begun.get(key, {}) | self.slices.get(key, {})
         if not set(plan.roster) <= held.keys():
             return ()
         return tuple(held[peer] for peer in plan.roster)
@@ -106,12 +124,15 @@ class Holdings:
 
     def drop_slices(self, round_: int) -> None:
         """Contributions to this round and before."""
-        for key in [key for key in self.slices if key[0] <= round_]:
-            del self.slices[key]
+        for slices in (self.slices, self.begun):
+            for key in [key for key in slices if key[0] <= round_]:
+                del slices[key]
 
     def drop_results(self, round_: int) -> bool:
         """Results of this round and before; True if there were any."""
         found = [stamp for stamp in self.results if stamp.round <= round_]
         for stamp in found:
             del self.results[stamp]
+        for stamp, part in [key for key in self.sums if key[0].round <= round_]:
+            del self.sums[stamp, part]
         return bool(found)

@@ -178,7 +178,7 @@ class PeerCore:
                 if self.raft.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
                 self.raft.persist_failed(event.ticket, event.why, now)
-            case v.SliceReceived() | v.ResultReceived() | v.StepReceived():
+            case v.SliceBegun() | v.SliceReceived() | v.ResultReceived() | v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.payload(event)
             case v.StateReceived():

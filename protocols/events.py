@@ -85,6 +85,19 @@ class KeptAdopted:
 
 
 @record
+class SliceBegun:
+    """A slice of somebody's contribution has begun to arrive: what is here can be summed already.
+
+    SliceReceived follows; if the connection ends before, once it was sent again. May be left out.
+    """
+
+    sender: PeerId
+    stamp: Stamp
+    part: int
+    contributor: Contributor
+
+
+@record
 class SliceReceived:
     """All chunks of one slice of somebody's contribution are here."""
 
@@ -155,7 +168,7 @@ class Encoded:
 
 @record
 class PartReduced:
-    """Answer to ReducePart."""
+    """Answer to ReducePart, once all slices are here and summed."""
 
     stamp: Stamp
     part: int
@@ -226,6 +239,7 @@ Event = (
     | PersistFailed
     | Checkpointed
     | KeptAdopted
+    | SliceBegun
     | SliceReceived
     | ResultReceived
     | StateReceived

@@ -281,8 +281,10 @@ class ContributionChunk:
     stamp: Stamp
     part: int
     contributor: Contributor
-    offset_bytes: int
-    total_bytes: int
+    start: int
+    """Its first element, counted from the part's."""
+    elements: int
+    """Of the whole part."""
 
 
 @record
@@ -292,10 +294,13 @@ class ResultChunk:
     stamp: Stamp
     part: int
     contributors: tuple[Contributor, ...]
+    """In the part's first chunk only."""
     digest: str
-    """xxh3-128 of the part's bytes."""
-    offset_bytes: int
-    total_bytes: int
+    """xxh3-128 of this chunk's bytes."""
+    start: int
+    """Its first element, counted from the part's."""
+    elements: int
+    """Of the whole part."""
 
 
 @record
@@ -307,8 +312,10 @@ class StateChunk:
     cut_index: int
     fragment: int
     round: int
-    offset_bytes: int
-    total_bytes: int
+    start: int
+    """Its first fp32 element in the state."""
+    elements: int
+    """Of the whole state."""
 
 
 @record

@@ -136,7 +136,7 @@ class Participant:
                     self.standing.ask_cut("our copy of the state is damaged", now)
 
     def payload(
-        self, event: v.SliceReceived | v.ResultReceived | v.StepReceived
+        self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived | v.StepReceived
     ) -> list[c.Command]:
         """Bytes of somebody: they are kept, or dropped and counted (I3)."""
         known = event.sender in self.members.receivers
@@ -147,14 +147,15 @@ class Participant:
             return []
         return [c.Discard(event)]
 
-    def completes(self, event: v.SliceReceived | v.ResultReceived) -> bool:
+    def completes(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> bool:
         """Might it be the last one that a sum or a step waited for? Nothing follows from others."""
         for rounds in self.of(event.stamp):
             plan = rounds.members.open_plan(rounds.fragment)
             if plan is None or plan.stamp != event.stamp:
                 return True  # Of a committed round, or of another attempt.
-            if isinstance(event, v.SliceReceived):
-                return bool(rounds.held.terms(plan, event.part))
+            if not isinstance(event, v.ResultReceived):
+                summed = (plan.stamp, event.part) in rounds.held.sums
+                return not summed and bool(rounds.held.terms(plan, event.part))
             return not rounds.held.missing_parts(event.stamp, len(plan.parts.owners))
         return False
 

@@ -20,7 +20,7 @@ HEARTBEATS = (m.Heartbeat, m.Here)
 BEATS = (*HEARTBEATS, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
 INNER = (
-    *(v.Persisted, v.SliceReceived, v.ResultReceived),
+    *(v.Persisted, v.SliceBegun, v.SliceReceived, v.ResultReceived),
     *(v.ContributionReady, v.Encoded, v.PartReduced),
 )
 """What comes for our log and our rounds; our state is the same after it."""
@@ -108,7 +108,7 @@ def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
         case v.Persisted():
             # A candidate's own vote may be safe now; a leader that wants to go may hand over.
             quiet = raft.leader is not None and not (raft.leads and core.standing.leaving)
-        case v.SliceReceived() | v.ResultReceived():
+        case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
             quiet = not part.completes(event)
         case _:
             return False

@@ -23,7 +23,7 @@ from protocols.commands import (
 )
 from protocols.contributions import Holdings, Own, PartResult, check_contributor
 from protocols.deeds import Deeds
-from protocols.events import ResultReceived, SliceReceived
+from protocols.events import ResultReceived, SliceBegun, SliceReceived
 from protocols.fencing import Fence
 from protocols.ids import PeerId, Stamp
 from protocols.membership import KEEP_COMMITS, STALENESS_ROUNDS_MAX, Membership, Plan
@@ -99,13 +99,14 @@ class FragmentRounds:
         if self.given is not None and self.given.round == round_:
             self.given.manifest = manifest
 
-    def received(self, event: SliceReceived | ResultReceived) -> bool:
+    def received(self, event: SliceBegun | SliceReceived | ResultReceived) -> bool:
         """True if the bytes are worth keeping. Raises RemoteProtocolError for a false name."""
         stamp, part, sender = event.stamp, event.part, event.sender
-        if isinstance(event, SliceReceived):
+        if not isinstance(event, ResultReceived):
             check_contributor(event.contributor, sender)
-            fits = self.fence.may_count(stamp, part)
-            return fits and self.held.add_slice(stamp, part, event.contributor)
+            begun = isinstance(event, SliceBegun)
+            add = self.held.add_begun if begun else self.held.add_slice
+            return self.fence.may_count(stamp, part) and add(stamp, part, event.contributor)
         if stamp.round <= self.version or not self.fence.may_result(stamp, part, sender):
             return False
         return self.held.add_result(stamp, part, PartResult(event.contributors, event.digest))
@@ -114,7 +115,7 @@ class FragmentRounds:
         """Our own sum is ready, if the plan is still the one it was made for."""
         plan = self.members.plan(self.fragment, stamp.round)
         if plan is not None and plan.stamp == stamp:
-            self.held.add_result(stamp, part, PartResult(self.held.terms(plan, part), digest))
+            self.held.add_result(stamp, part, PartResult(self.held.sums[stamp, part], digest))
 
     def applied(self, round_: int, digest: str) -> list[Command]:
         """The outer step is made: let the ranks go on if they wait for it."""
@@ -189,7 +190,7 @@ class FragmentRounds:
         result = self.held.result(stamp, part)
         if result is None:
             return []
-        return [SendResult(peer, stamp, part, result.contributors, result.digest)]
+        return [SendResult(peer, stamp, part, result.contributors)]
 
     # Questions ------------------------------------------------------------------------------
 
@@ -277,8 +278,8 @@ class FragmentRounds:
         if plan is not None and not self.finished:
             commands += self._offer(plan, connected, leader)
             commands += self._reduce(plan)
+            commands += self._share(plan, connected)
             if plan.stamp in self.held.results:
-                commands += self._share(plan, connected)
                 commands += self._hold(plan, leader)
         return commands + self._complain(plan, now, leader)
 
@@ -311,6 +312,7 @@ class FragmentRounds:
             terms = self.held.terms(plan, part)
             if terms and self.done.once(self.me, plan.stamp.round, "reduce", plan.stamp, part):
                 # Always from the slices, never from a sum that a lost peer is in.
+                self.held.sums[plan.stamp, part] = terms
                 start, stop = plan.parts.borders[part : part + 2]
                 commands.append(ReducePart(plan.stamp, part, start, stop, terms))
         return commands
@@ -318,9 +320,9 @@ class FragmentRounds:
     def _share(self, plan: Plan, connected: Set[PeerId]) -> list[Command]:
         receivers = connected & self.members.receivers.keys()
         return [
-            SendResult(peer, plan.stamp, part, result.contributors, result.digest)
+            SendResult(peer, plan.stamp, part, terms)
             for part in plan.owned_by(self.me)
-            if (result := self.held.result(plan.stamp, part))
+            if (terms := self.held.sums.get((plan.stamp, part)))
             for peer in self.done.anew(receivers, plan.stamp.round, "result", plan.stamp, part)
         ]
 

@@ -108,6 +108,7 @@ _all_samples = many(struct(s.SampleRange), s.REMAINING_MAX)
 _remaining = struct(s.Remaining)
 _round = {"fragment": _u16, "group": _u16, "round": _u32, "attempt": _u16}
 _extent = {"offset_bytes": _u63, "total_bytes": _u63}
+_span = {"start": _u63, "elements": _u63}
 
 SHAPES: Mapping[type, Mapping[str, Check]] = {
     ids.Stamp: {"run": _u64, "lineage": _u64, "view": _u32, **_round},
@@ -282,14 +283,14 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "stamp": _stamp,
         "part": _u16,
         "contributor": _contributor,
-        **_extent,
+        **_span,
     },
     m.ResultChunk: {
         "stamp": _stamp,
         "part": _u16,
         "contributors": _contributors,
         "digest": _digest,
-        **_extent,
+        **_span,
     },
     m.StateChunk: {
         "run": _u64,
@@ -297,7 +298,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "cut_index": _u63,
         "fragment": _u16,
         "round": _u32,
-        **_extent,
+        **_span,
     },
     i.Granted: {"index": _u63, "cut": _only(e.Cut)},
     i.Losses: {"peer": peer_id, "count": _u32},

@@ -113,8 +113,10 @@ class Network:
         purpose: str,
         now: float,
         deliver: Callable[[], None],
+        begin: Callable[[], None] | None = None,
     ) -> None:
-        """Deliver in order per connection and purpose ("control" or "bulk")."""
+        """Deliver in order per connection and purpose ("control" or "bulk"). `begin`: what the
+        first bytes bring about, halfway."""
         line = self.line(sender, to)
         if not line.up:
             return
@@ -125,7 +127,20 @@ class Network:
         if lane is None:
             lane = line.lanes[sender, purpose] = Lane()
         arrival = max(lane.free_at, now + delay)
+        if begin is not None:
+            self._put(line, lane, sender, now, max(lane.free_at, (now + arrival) / 2), begin)
+        self._put(line, lane, sender, now, arrival, deliver)
         lane.free_at = arrival + 1e-6
+
+    def _put(
+        self,
+        line: Line,
+        lane: Lane,
+        sender: PeerId,
+        now: float,
+        arrival: float,
+        deliver: Callable[[], None],
+    ) -> None:
         lane.under_way.append(deliver)
         arrive = partial(self._arrive, line, line.connection, lane.under_way, sender, arrival)
         self._schedule(arrival - now, arrive)

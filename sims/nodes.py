@@ -22,6 +22,7 @@ from protocols.messages import Control, Kept
 from sims.checkers import Contribution
 from sims.models import Value, state_digest
 from sims.ranks import Handed, Ranks, Result
+from sims.reductions import Reductions
 from sims.stores import Disk, Store
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Node:
         self.lies = False
         """The next state that we serve is wrong."""
         self.store = Store()
+        self.reductions = Reductions(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
         """Addresses that it wants to be connected with."""
@@ -101,6 +103,8 @@ class Node:
         self.world.record(self, event, value, commands)
         if isinstance(event, PAYLOADS):
             self._keep(event, value, commands)
+        elif isinstance(event, v.PeerDisconnected):
+            self.reductions.forget(event.peer)
         self.world.checkers.handled(self, event, commands)
         for command in commands:
             self._do(command)
@@ -139,8 +143,9 @@ class Node:
         if any(isinstance(command, c.Discard) for command in commands):
             return
         if isinstance(event, v.SliceReceived):
-            stamp, whose = event.stamp, event.contributor.peer
-            self.store.slices[stamp.fragment, stamp.round, stamp.view, event.part, whose] = value
+            stamp, who = event.stamp, event.contributor
+            self.store.slices[stamp.fragment, stamp.round, stamp.view, event.part, who] = value
+            self.reductions.arrived()
         elif isinstance(event, v.ResultReceived):
             self.store.results[event.stamp, event.part] = value
 
@@ -179,8 +184,10 @@ class Node:
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
             case c.DropSlices(fragment=fragment, round=round_):
+                self.reductions.drop(fragment, round_)
                 self.store.drop_slices(fragment, round_)
             case c.ReleaseRound(fragment=fragment, round=round_):
+                self.reductions.drop(fragment, round_)
                 self.store.release(fragment, round_)
             case c.Discard():
                 world.happened["discard"] += 1  # `give` did not keep it.
@@ -197,37 +204,35 @@ class Node:
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
                 manifest, value = store.encoded[stamp.fragment, stamp.round]
                 assert manifest == me.manifest, "other bytes than were announced"
-                self._send_bulk(to, v.SliceReceived(self.peer, stamp, part, me), value)
-            case c.SendResult(peer=to, stamp=stamp, part=part):
-                terms, digest = command.contributors, command.digest
-                event = v.ResultReceived(self.peer, stamp, part, terms, digest)
-                self._send_bulk(to, event, store.results[stamp, part])
+                self.send_bulk(to, v.SliceReceived(self.peer, stamp, part, me), value)
+            case c.SendResult():
+                self.reductions.send(command)
             case c.ReducePart():
-                self._reduce(command)
+                self.reductions.reduce(command)
             case c.Encode(fragment=fragment, round=round_):
                 shared = self.ranks.shared(fragment)  # Also if they crash meanwhile.
-                self._job(lambda: self._encode(fragment, round_, *shared))
+                self.job(lambda: self._encode(fragment, round_, *shared))
             case c.ApplyRound(stamp=stamp, borders=borders):
                 means = [store.results[stamp, part] for part in range(len(borders) - 1)]
-                self._job(lambda: self._apply(stamp, means))
+                self.job(lambda: self._apply(stamp, means))
             case c.AdoptState(cut_index=index, fragment=fragment, round=round_):
                 value = store.states.pop((index, fragment))
-                self._job(lambda: self._adopt(fragment, round_, value))
+                self.job(lambda: self._adopt(fragment, round_, value))
             case c.AdoptKept(fragment=fragment, round=round_):
-                self._job(lambda: self._adopt_kept(fragment, round_))
+                self.job(lambda: self._adopt_kept(fragment, round_))
             case c.ServeState(peer=to, cut_index=index, versions=versions):
                 for version in versions:
-                    self._job(lambda version=version: self._serve(to, index, version))
+                    self.job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
                 life, lineage = self.ranks.life, self.core.members.lineage
                 excused = command.fragment in self.ranks.crashed
                 if command.kind == "anew":
                     self.ranks.crashed.discard(command.fragment)
-                self._job(lambda: self._resume(command, life, lineage, excused=excused))
+                self.job(lambda: self._resume(command, life, lineage, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
-    def _job(self, work: Callable[[], None]) -> None:
+    def job(self, work: Callable[[], None]) -> None:
         """As the real shell: one at a time, in the order of the commands."""
         self._busy_until = max(self.world.now, self._busy_until) + self.world.compute_s
         self._jobs.append(work)
@@ -311,7 +316,7 @@ class Node:
             assert decoded == message
         self.world.carry(self.peer, to, "control", v.MessageReceived(self.peer, message))
 
-    def _send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
+    def send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
         self.world.carry(self.peer, to, "bulk", event, value)
 
     def _encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
@@ -327,24 +332,6 @@ class Node:
         if fragment == 0:
             self.world.checkers.samples_of(self, manifest, round_, handed.samples)
         self.give(v.Encoded(fragment, round_, manifest))
-
-    def _reduce(self, command: c.ReducePart) -> None:
-        stamp, part = command.stamp, command.part
-        terms: list[tuple[int, Value]] = []
-        for term in command.contributors:
-            if term.peer == self.peer:
-                value = self.store.encoded[stamp.fragment, stamp.round][1]
-            else:
-                key = (stamp.fragment, stamp.round, stamp.view, part, term.peer)
-                value = self.store.slices[key]
-            terms.append((term.tokens, value))
-        mean = self.world.model.mean(terms)
-
-        def done() -> None:
-            self.store.results[stamp, part] = mean
-            self.give(v.PartReduced(stamp, part, digest_text(str(mean))))
-
-        self._job(done)
 
     def _apply(self, stamp: Stamp, means: list[Value]) -> None:
         if stamp.lineage != self.core.members.lineage:
@@ -378,7 +365,7 @@ class Node:
             self.lies = False
         digest = state_digest(value)
         event = v.StateReceived(self.peer, index, version.fragment, version.round, digest)
-        self.after(self.world.transfer_s(), lambda: self._send_bulk(to, event, value))
+        self.after(self.world.transfer_s(), lambda: self.send_bulk(to, event, value))
 
     def state_arrived(self, event: v.StateReceived, value: Value) -> None:
         """As the real shell: only what the donor of the present cut sends is kept."""

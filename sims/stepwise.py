@@ -72,27 +72,27 @@ class StepNode(Node):
                 self._make(step)
             case c.SendStep(peer=to, stamp=stamp, whose=whose, digest=digest):
                 _, value = self.values[digest]
-                self._send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
+                self.send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
             case c.ApplyStep(terms=terms):
                 life, total = self._making, sum(self.values[digest][1] for _, digest in terms)
-                self._job(lambda: self._step_made(command, total, life))
+                self.job(lambda: self._step_made(command, total, life))
             case c.LoadBase(step=step):
                 self._making += 1
                 life = self._making
-                self._job(lambda: self._load(step, life))
+                self.job(lambda: self._load(step, life))
             case c.ReleaseSteps(step=step):
                 # Payloads come and go with the connections, states with the work of the ranks.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
                 lineage = self.core.members.lineage
-                self._job(lambda: self._release(step, lineage))
+                self.job(lambda: self._release(step, lineage))
             case c.AdoptState(cut_index=index, round=step):
                 value = self.store.states.pop((index, 0))
-                self._job(lambda: self.copies.update({step: value}))
+                self.job(lambda: self.copies.update({step: value}))
             case c.AdoptKept(fragment=fragment, round=step):
-                self._job(lambda: self._adopt_kept(fragment, step))
+                self.job(lambda: self._adopt_kept(fragment, step))
             case c.ServeState(peer=to, cut_index=index, versions=versions):
                 for version in versions:
-                    self._job(lambda version=version: self._serve(to, index, version))
+                    self.job(lambda version=version: self._serve(to, index, version))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
@@ -160,7 +160,7 @@ class StepNode(Node):
             self.world.happened["lie"] += 1
             self.lies = False
         event = v.StateReceived(self.peer, index, 0, version.round, state_digest(value))
-        self.after(self.world.transfer_s(), lambda: self._send_bulk(to, event, value))
+        self.after(self.world.transfer_s(), lambda: self.send_bulk(to, event, value))
 
 
 class StepWorld(World):

@@ -6,12 +6,12 @@ Must NOT decide what is kept or dropped: nodes.py does as the core says.
 from dataclasses import dataclass, field
 
 from protocols import commands as c
-from protocols.ids import PeerId, Stamp
+from protocols.ids import Contributor, Stamp
 from protocols.messages import Kept
 from protocols.storage import Saved
 from sims.models import Value
 
-SliceKey = tuple[int, int, int, int, PeerId]
+SliceKey = tuple[int, int, int, int, Contributor]
 """(fragment, round, view, part, contributor), as the real shell has it: not the attempt."""
 HICCUPS, HICCUP_S = 0.03, 0.3
 """So often a disk takes so much longer: others have answered before we know our own vote."""

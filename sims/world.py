@@ -330,8 +330,11 @@ class World:
     ) -> None:
         receiver = self.nodes[to]
         take = receiver.state_arrived if isinstance(event, v.StateReceived) else receiver.give
-        deliver = partial(take, event, value)
-        self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver)
+        deliver, begin = partial(take, event, value), None
+        if isinstance(event, v.SliceReceived):
+            begun = v.SliceBegun(event.sender, event.stamp, event.part, event.contributor)
+            begin = partial(receiver.give, begun)
+        self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver, begin=begin)
 
     def sent(self, node: Node, to: PeerId, message: Control) -> None:
         """Something is about to leave a peer."""

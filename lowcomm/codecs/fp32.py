@@ -8,7 +8,7 @@ import numpy as np
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.outer import F32
 
-_WIRE = np.dtype("<f4")
+WIRE = np.dtype("<f4")
 
 
 class Fp32:
@@ -19,12 +19,12 @@ class Fp32:
     reducible = True
 
     def encoded_bytes(self, elements: int) -> int:
-        return elements * _WIRE.itemsize
+        return elements * WIRE.itemsize
 
     def encode(self, values_P: F32, out: WritablePayload) -> None:
         assert len(out) == self.encoded_bytes(values_P.size), "out has another size"
-        np.copyto(np.frombuffer(out, _WIRE), values_P)
+        np.copyto(np.frombuffer(out, WIRE), values_P)
 
     def decode(self, payload: Payload, out_P: F32) -> None:
         check_size(self, payload, out_P.size)
-        np.copyto(out_P, np.frombuffer(payload, _WIRE))
+        np.copyto(out_P, np.frombuffer(payload, WIRE))

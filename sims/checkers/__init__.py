@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEPT_MAX", "Checkers", "Contribution"]
 
-SUMMED = (v.SliceReceived, v.ResultReceived)
+SUMMED = (v.SliceBegun, v.SliceReceived, v.ResultReceived)
 REPLICATED = (m.Append, m.Appended, m.HandOver)
 VOTES = (m.Vote, m.Voted)
 TOLD = (m.Have, m.Hold, m.Told)

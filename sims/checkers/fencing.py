@@ -22,7 +22,10 @@ class Fencing:
         self._found = found
 
     def received(
-        self, node: Node, event: v.SliceReceived | v.ResultReceived, commands: Sequence[c.Command]
+        self,
+        node: Node,
+        event: v.SliceBegun | v.SliceReceived | v.ResultReceived,
+        commands: Sequence[c.Command],
     ) -> None:
         """The log does not move with a payload: what it says now, it said when this came."""
         if any(isinstance(command, c.Discard) for command in commands):
@@ -30,7 +33,7 @@ class Fencing:
         stamp, core = event.stamp, node.core
         if stamp.lineage != core.members.lineage:
             self._found(f"{node.peer} keeps bytes of lineage {stamp.lineage:x}: {event!r}")
-        elif isinstance(event, v.SliceReceived):
+        elif not isinstance(event, v.ResultReceived):
             if stamp.round <= core.members.committed(stamp.fragment):
                 self._found(f"{node.peer} keeps a contribution to a round that is over: {event!r}")
         elif stamp.round <= core.rounds[stamp.fragment].version:

@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+from peers.payloads import chunks
+
 from peers.link import PREFIX, Link
 from peers.listening import bind
 from peers.mesh import Mesh, Tls
-from peers.payloads import chunks
 from protocols import limits, wire
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import (

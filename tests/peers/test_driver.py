@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from peers.inbound import key_of
+from peers.pieces import PIECE_ELEMENTS, digest_of, spans
 from peers.wal import SYSTEM, Wal
 from protocols import entries as e
 from protocols import messages as m
 from protocols.errors import LowcommError
 from protocols.ids import Contributor, PeerId
-from protocols.limits import CHUNK_BYTES_MAX
 from protocols.membership import Plan
 from protocols.reduction import ELEMENT_BYTES
 from tests.peers.xor_node import (
@@ -64,11 +65,12 @@ async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
         for node in nodes:
             assert node.task is not None
             await asyncio.wait_for(node.task, 20)
-            store = node.driver._store
-            assert store.slices == {}
-            assert {stamp.round for stamp, _ in store.results} <= {5, 6}
-            assert {round_ for _, round_ in store.encoded} <= {5, 6}
-            assert node.driver._undecided == {}
+            exchange = node.driver.exchange
+            assert exchange.inbound.slices == {}
+            assert {stamp.round for stamp, _ in exchange.inbound.results} <= {5, 6}
+            assert exchange.encoded == {}
+            assert exchange.inbound._undecided == {}
+            assert exchange._reducer._sums == exchange._reducer._waiting == {}
 
 
 @pytest.mark.asyncio
@@ -105,8 +107,8 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId) -> No
         victim = next(node for node in nodes if node.peer == who)
         alive = [node for node in nodes if node is not victim]
         # In the middle: it has reduced its part and sent it to nobody.
-        victim.driver._send = lambda peer, header, payload: None  # type: ignore[method-assign]
-        await victim.until(lambda: victim.driver._store.slices)
+        victim.driver.exchange.next_chunk = lambda peer: None  # type: ignore[method-assign]
+        await victim.until(lambda: victim.driver.exchange.inbound.slices)
         await victim.die()
         reached = alive[0].round
         for node in alive:
@@ -200,7 +202,17 @@ async def test_after_all_have_died_they_go_on_from_what_their_disks_have(tmp_pat
 async def test_a_damaged_result_is_dropped_and_counted_and_sent_again() -> None:
     async with running(ALPHA, BETA, outer_steps=4) as nodes:
         _, beta = nodes
-        beta.work.damages = 1
+        inbound, damaged = beta.driver.exchange.inbound, list[m.Chunk]()
+        whole = inbound.arrived
+
+        def arrived(peer: PeerId, chunk: m.Chunk) -> None:
+            payload = inbound._open[peer][key_of(chunk)]
+            if isinstance(chunk, m.ResultChunk) and payload is not None and not damaged:
+                damaged.append(chunk)
+                payload.piece(chunk.start // PIECE_ELEMENTS)[0] ^= 1
+            whole(peer, chunk)
+
+        inbound.arrived = arrived  # type: ignore[method-assign]
         for node in nodes:
             assert node.task is not None
             await asyncio.wait_for(node.task, 20)
@@ -253,12 +265,17 @@ async def open_round() -> AsyncGenerator[tuple[Node, Plan]]:
         yield alpha, plan
 
 
-def bring(node: Node, sender: PeerId, chunk: m.Chunk, size: int) -> bool:
+def bring(node: Node, sender: PeerId, chunk: m.Chunk, elements: int) -> bool:
     """What a link does with a payload of zeros; False: it got no memory."""
-    for offset in range(0, size, CHUNK_BYTES_MAX):
-        piece = replace(chunk, offset_bytes=offset, total_bytes=size)
-        if node.driver.place(sender, piece, min(size - offset, CHUNK_BYTES_MAX)) is None:
+    for start, stop in spans(elements):
+        zeros = bytes(ELEMENT_BYTES * (stop - start))
+        piece = replace(chunk, start=start, elements=elements)
+        if isinstance(piece, m.ResultChunk):
+            piece = replace(piece, digest=digest_of(zeros).hex())
+        place = node.driver.place(sender, piece, len(zeros))
+        if place is None:
             return False
+        place[:] = zeros
         node.driver.chunk_received(sender, piece)
     return True
 
@@ -270,25 +287,39 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
         piece = m.ContributionChunk(plan.stamp, 0, who, 0, 0)
         result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0)
         start, stop = plan.parts.borders[:2]
-        size = ELEMENT_BYTES * (stop - start)
+        size = stop - start
         state = m.StateChunk(RUN_ID, plan.stamp.lineage, 5, 0, 2, 0, 0)
         bad: list[tuple[PeerId, m.Chunk, int]] = [
             (EVE, piece, size),
             (EVE, result, size),
             (BETA, piece, size - 1),
             (BETA, piece, size + 1),
-            (BETA, piece, ELEMENTS * ELEMENT_BYTES),
+            (BETA, piece, ELEMENTS),
             (BETA, replace(piece, part=40), size),
             (BETA, replace(piece, stamp=replace(plan.stamp, run=1)), size),
             (BETA, replace(piece, stamp=replace(plan.stamp, fragment=1)), size),
-            (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 40),
-            (BETA, state, ELEMENTS * ELEMENT_BYTES),
+            (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 22),
+            (BETA, result, size),  # Part 0 is ours: it cannot come from there.
+            (BETA, state, ELEMENTS),
         ]
-        before = alpha.driver.discarded
+        inbound, before = alpha.driver.exchange.inbound, alpha.driver.discarded
+        taken = {peer: set(opened) for peer, opened in inbound._open.items()}
         for sender, chunk, total in bad:
             assert not bring(alpha, sender, chunk, total), (sender, chunk, total)
+            refused = set(inbound._open.pop(sender, {})) - taken.get(sender, set())
+            assert refused == {key_of(chunk)}, "as another connection would find it"
         assert alpha.driver.discarded == before + len(bad)
-        assert alpha.driver._assembler._open == {}
+
+
+@pytest.mark.asyncio
+async def test_what_was_refused_is_not_taken_later_on_the_same_connection() -> None:
+    async with open_round() as (alpha, plan):
+        who = Contributor(BETA, 1, 1, "a" * 32)
+        false = m.ContributionChunk(plan.stamp, 0, who, 0, plan.parts.borders[1] + 1)
+        before = alpha.driver.discarded
+        assert alpha.driver.place(BETA, false, 4) is None
+        assert not bring(alpha, BETA, false, plan.parts.borders[1])
+        assert alpha.driver.discarded == before + 1
 
 
 @pytest.mark.asyncio
@@ -296,16 +327,14 @@ async def test_what_the_core_does_not_want_is_counted_and_never_stored() -> None
     async with open_round() as (alpha, plan):
         who = Contributor(BETA, 1, 1, "a" * 32)
         piece = m.ContributionChunk(plan.stamp, 0, who, 0, 0)
-        result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0)
-        size = ELEMENT_BYTES * plan.parts.borders[1]
+        size = plan.parts.borders[1]
         finished = replace(plan.stamp, round=plan.stamp.round - 1)
-        before, kept = alpha.driver.discarded, dict(alpha.driver._store.results)
+        before = alpha.driver.discarded
         assert bring(alpha, BETA, replace(piece, stamp=finished), size)
-        assert bring(alpha, BETA, replace(result, stamp=finished), size)
-        assert bring(alpha, BETA, result, size)  # Part 0 is ours: it cannot come from there.
-        await alpha.until(lambda: alpha.driver.discarded == before + 3)
-        assert alpha.driver._store.results == kept
-        assert all(key[4] != who for key in alpha.driver._store.slices)
+        await alpha.until(lambda: alpha.driver.discarded > before)
+        inbound = alpha.driver.exchange.inbound
+        assert all(key.contributor != who for key in inbound.slices)
+        assert inbound._undecided == {}
 
 
 @pytest.mark.asyncio
@@ -314,8 +343,8 @@ async def test_a_false_name_is_blamed_and_its_bytes_never_stand_for_the_true_one
         false = Contributor(GAMMA, 1, 1, "a" * 32)
         piece = m.ContributionChunk(plan.stamp, 0, false, 0, 0)
         before = alpha.driver.discarded
-        assert bring(alpha, BETA, piece, ELEMENT_BYTES * plan.parts.borders[1])
+        assert bring(alpha, BETA, piece, plan.parts.borders[1])
         await alpha.until(lambda: alpha.notes)
         assert alpha.notes[0].kind == "misbehaviour"
-        assert alpha.driver.discarded == before + 1
-        assert all(key[4] != false for key in alpha.driver._store.slices)
+        assert alpha.driver.discarded > before
+        assert all(key.contributor != false for key in alpha.driver.exchange.inbound.slices)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from peers.payloads import Assembler, PayloadStore, Transfer, chunks
+
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.limits import CHUNK_BYTES_MAX
 from protocols.messages import Chunk, ContributionChunk

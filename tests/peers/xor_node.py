@@ -63,41 +63,33 @@ class XorWork:
         self.state = bytes(ELEMENTS * ELEMENT_BYTES)
         self.checkpoint: tuple[int, bytes] | None = None
         """(round, state) of the newest one."""
-        self.damages = 0
-        """Results that arrive damaged."""
+        self.given = b""
+        """The contribution to the open round."""
         self.refuses = 0
         """Sums that find a slice to be none."""
         self.fails = ""
         """An encoding fails with this text."""
 
-    def encode(self, fragment: int) -> tuple[str, Bytes]:
+    def begin(self, fragment: int) -> None:
+        self.given = self.random.randbytes(ELEMENTS * ELEMENT_BYTES)
+
+    def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
         if self.fails:
             raise LowcommError(self.fails)
-        payload = self.random.randbytes(ELEMENTS * ELEMENT_BYTES)
-        return digest(payload), payload
-
-    def cut(self, fragment: int, encoded: Bytes, start: int, stop: int) -> Bytes:
-        return memoryview(encoded)[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]
+        out[:] = self.given[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]
 
     def reduce(
         self,
-        fragment: int,
         elements: int,
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
-    ) -> tuple[str, Bytes]:
+        out: memoryview,
+    ) -> None:
         if self.refuses:
             self.refuses -= 1
             raise LowcommError("no slice")
         assert {len(piece) for piece in slices} == {ELEMENT_BYTES * elements}
-        total = xor(slices)
-        return digest(total), total
-
-    def check_result(self, payload: Bytes) -> str:
-        if self.damages:
-            self.damages -= 1
-            return digest(b"damaged")
-        return digest(payload)
+        out[:] = xor(slices)
 
     def apply(
         self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
@@ -150,7 +142,8 @@ class Node:
         me = Identity(peer=peer, name=peer[:-9], incarnation=life, address=self.address)
         core = PeerCore(me, join=join, saved=self.saved, kept=kept)
         self.driver = Driver(core, listener=self, wal=self.wal)
-        self.mesh = self.driver.mesh = Mesh(self.driver)
+        self.mesh = Mesh(self.driver)
+        self.driver.use(self.mesh)
         self.work = XorWork(peer)
         self.kept: Kept | None = None
         self.trains = True
@@ -163,7 +156,7 @@ class Node:
         self._news = asyncio.Event()
 
     def check_run(self, run: Run) -> None:
-        self.driver.arithmetic = self.work
+        self.driver.exchange.work = self.work
         self.driver.feed(v.RunAccepted(RULES))
         self.driver.feed(v.TrainersReady())
 

@@ -7,7 +7,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import messages as m
 from protocols.contributions import PartResult
-from protocols.events import ResultReceived, SliceReceived
+from protocols.events import ResultReceived, SliceBegun, SliceReceived
 from protocols.fencing import Fence
 from protocols.ids import PeerId, Stamp, Version
 from protocols.log import Log
@@ -74,6 +74,11 @@ class Peer:
         stamp = self.stamp(round_, attempt=attempt)
         slices = [SliceReceived(s, stamp, part, contributor(s, round_)) for s in senders]
         return all(list(map(self.rounds.received, slices)))
+
+    def slice_begins(self, sender: PeerId, *, made_in: int = 1) -> bool:
+        return self.rounds.received(
+            SliceBegun(sender, self.stamp(), 1, contributor(sender, made_in))
+        )
 
     def gets_result(
         self, owner: PeerId, part: int, *terms: PeerId, stamp: Stamp | None = None

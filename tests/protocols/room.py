@@ -16,7 +16,7 @@ from protocols import messages as m
 from protocols.config import ProtocolConfig
 from protocols.core import PeerCore
 from protocols.hellos import Identity
-from protocols.ids import PeerId, digest_text
+from protocols.ids import Contributor, PeerId, digest_text
 from protocols.samples import Samples
 from tests.protocols.disk import Disk
 
@@ -212,9 +212,8 @@ class Room:
                 tell(to, v.PeerDisconnected(me, "end of stream"))
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=who):
                 tell(to, v.SliceReceived(me, stamp, part, who))
-            case c.SendResult(peer=to, stamp=stamp, part=part):
-                result = (command.contributors, command.digest)
-                tell(to, v.ResultReceived(me, stamp, part, *result))
+            case c.SendResult(peer=to, stamp=stamp, part=part, contributors=terms):
+                tell(to, v.ResultReceived(me, stamp, part, terms, sum_digest(part, terms)))
             case c.ServeState(peer=to, cut_index=index, versions=versions):
                 for version in versions:
                     of = (version.fragment, version.round, version.state_digest)
@@ -232,8 +231,7 @@ class Room:
                 text = f"{name} {fragment} {round_} {self.now}"
                 answer = v.Encoded(fragment, round_, digest_text(text))
             case c.ReducePart(stamp=stamp, part=part, contributors=terms):
-                text = " ".join(f"{x.peer} {x.tokens} {x.manifest}" for x in terms)
-                answer = v.PartReduced(stamp, part, digest_text(f"{part} {text}"))
+                answer = v.PartReduced(stamp, part, sum_digest(part, terms))
             case c.ApplyRound(stamp=stamp):
                 core = self.peers[name]
                 commit = core.members.commit(stamp.fragment, stamp.round)
@@ -262,6 +260,11 @@ class Room:
             core = self.peers[other]
             me, leader = core.me, core.leader_address()
             self._queue.append((name, v.PeerConnected(me.peer, me.incarnation, me.address, leader)))
+
+
+def sum_digest(part: int, terms: tuple[Contributor, ...]) -> str:
+    text = " ".join(f"{x.peer} {x.tokens} {x.manifest}" for x in terms)
+    return digest_text(f"{part} {text}")
 
 
 def is_message(event: v.Event, kind: type[m.Message]) -> bool:

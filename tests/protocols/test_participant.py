@@ -89,10 +89,10 @@ def test_contributions_and_results_name_what_was_sent() -> None:
     scene = follower(B, C)
     scene.encode(1)
     scene.slices(scene.stamp(1), A, C, parts=[1])
-    assert scene.one(c.ReducePart).contributors == tuple(contributor(x) for x in (A, B, C))
-    scene.reduced(scene.stamp(1), 1)
+    terms = tuple(contributor(x) for x in (A, B, C))
+    assert scene.one(c.ReducePart).contributors == terms
     assert {x.peer for x in scene.all(c.SendResult)} == {A, C}
-    assert {x.digest for x in scene.all(c.SendResult)} == {part_digest(1)}
+    assert {x.contributors for x in scene.all(c.SendResult)} == {terms}
 
 
 def test_what_was_under_way_on_a_broken_connection_is_sent_again() -> None:

@@ -130,7 +130,7 @@ def test_what_is_fetched_is_served_byte_for_byte() -> None:
     peer = training()
     peer.goes_through(A, C)
     stamp, terms = peer.stamp(attempt=1), (contributor(A), contributor(C))
-    assert peer.rounds.fetched(C, stamp, 2) == [c.SendResult(C, stamp, 2, terms, part_digest(2))]
+    assert peer.rounds.fetched(C, stamp, 2) == [c.SendResult(C, stamp, 2, terms)]
     assert peer.rounds.fetched(C, stamp, 3) == []
     assert peer.rounds.fetched(C, peer.stamp(), 2) == [], "of an attempt that came to nothing"
 

@@ -132,29 +132,43 @@ def test_ranks_that_are_gone_contribute_nothing() -> None:
 # Reducing -------------------------------------------------------------------------------------
 
 
-def test_an_owner_sums_when_it_has_all_slices_and_shares_the_result_with_all() -> None:
+def test_an_owner_sums_what_comes_of_all_slices_and_shares_it_with_all() -> None:
+    """It waits for no slice to be whole: it begins when it knows what all of them are."""
     peer = training()
     peer.contributes()
     assert peer.gets_slices(A)
     assert only(c.ReducePart, peer.does()) == []
-    assert peer.gets_slices(C)
+    assert peer.slice_begins(C)
+    assert peer.rounds.missing() == (C,), "its slice may break off"
     terms = (contributor(A), contributor(B), contributor(C))
-    assert peer.does() == [c.ReducePart(peer.stamp(), 1, BORDERS[1], BORDERS[2], terms)]
-    assert peer.does() == []
+    result = (peer.stamp(), 1, terms)
+    assert peer.does() == [
+        c.ReducePart(peer.stamp(), 1, BORDERS[1], BORDERS[2], terms),
+        c.SendResult(A, *result),
+        c.SendResult(C, *result),
+    ]
+    assert peer.gets_slices(C)
+    assert peer.rounds.missing() == (A, C), "their parts of the result"
     peer.rounds.part_reduced(peer.stamp(), 1, part_digest(1))
-    result = (peer.stamp(), 1, terms, part_digest(1))
-    assert peer.does() == [c.SendResult(A, *result), c.SendResult(C, *result)]
     assert peer.does() == []
     peer.rounds.forget(A)
     assert only(c.SendResult, peer.does()) == [c.SendResult(A, *result)]
+
+
+def test_another_contribution_of_the_same_peer_does_not_begin() -> None:
+    """A recomputed slice must not be mixed with slices of the first one."""
+    peer = training()
+    peer.contributes()
+    assert peer.slice_begins(C)
+    assert not peer.slice_begins(C, made_in=2)
+    assert peer.gets_slices(A)
+    assert not peer.slice_begins(A, made_in=2)
 
 
 def test_a_joiner_receives_results_of_rounds_in_flight() -> None:
     peer = training()
     peer.contributes()
     peer.gets_slices(A, C)
-    peer.does()
-    peer.rounds.part_reduced(peer.stamp(), 1, part_digest(1))
     peer.does()
     peer.reads(e.Cut(info(STRANGER, 3), A, (Version(0, 0, START),)))
     assert peer.does() == [], "it is not connected yet"
@@ -177,7 +191,8 @@ def test_a_lost_owners_part_is_summed_again_from_kept_slices() -> None:
     stamp, terms = peer.stamp(attempt=1), (contributor(A), contributor(B))
     assert only(c.ReducePart, again) == [c.ReducePart(stamp, 1, BORDERS[1], BORDERS[2], terms)]
     assert peer.gets_slices(A, part=2, attempt=1)
-    assert peer.does() == [c.ReducePart(stamp, 2, BORDERS[2], BORDERS[3], terms)]
+    made = c.ReducePart(stamp, 2, BORDERS[2], BORDERS[3], terms)
+    assert peer.does() == [made, c.SendResult(A, stamp, 2, terms)]
 
 
 def test_a_sum_of_a_stale_attempt_is_not_shared() -> None:

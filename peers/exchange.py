@@ -1,0 +1,231 @@
+"""The data plane of one peer: encoded contributions, slices, sums, results and states in bytes.
+
+The core says what to encode, sum and send; here it happens piece by piece, in the loop's thread.
+Must NOT decide whether a payload counts, or what is summed.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from peers.inbound import Inbound, Received, ResultKey, SliceKey, slice_key
+from peers.link import Frame
+from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
+from peers.pieces import Encoding, Payload, Pool
+from peers.reduction import Reducer
+from peers.transfer import Transfer
+from peers.work import Bytes, Work
+from protocols import commands as c
+from protocols import events as v
+from protocols import messages as m
+from protocols.contributions import PartResult
+from protocols.core import PeerCore
+from protocols.errors import LowcommError
+from protocols.ids import PeerId, Stamp
+from protocols.reduction import ELEMENT_BYTES
+
+
+class Exchange:
+    """Of the rounds of one run."""
+
+    def __init__(
+        self,
+        core: PeerCore,
+        *,
+        feed: Callable[[v.Event], None],
+        note: Callable[[str], None],
+        failed: Callable[[LowcommError], None],
+        state_here: Callable[[PeerId, m.StateChunk, memoryview], None],
+    ) -> None:
+        """`note`: somebody's bytes are damaged. `failed`: our own arithmetic does not work."""
+        self.work: Work | None = None
+        """None until the run's sizes are known: nobody can make us hold bytes before."""
+        self.wake: Callable[[PeerId], None] = lambda peer: None
+        """There is something to send to this peer."""
+        self.transfer: Transfer | None = None
+        """The newest cut that is for us."""
+        self.feed = feed
+        self._state_here = state_here
+        self.encoded: dict[tuple[int, int], Encoding] = {}
+        """Our own contributions, by (fragment, round)."""
+        self._core = core
+        self._note = note
+        self._failed = failed
+        self._pool = Pool()
+        self.inbound = Inbound(self, self._pool)
+        self._outbound: dict[PeerId, Outbound] = {}
+        self._reducer = Reducer(
+            grew=self._result_grew, done=self._reduced, damaged=self._damaged, failed=failed
+        )
+        self._damages = 0
+
+    @property
+    def discarded(self) -> int:
+        """Payloads of no open round, of nobody's interest, or damaged (I3)."""
+        return self.inbound.refused + self._damages
+
+    # Commands -------------------------------------------------------------------------------
+
+    def encode(self, fragment: int, round_: int, manifest: str) -> None:
+        """The ranks' contribution stands still: from now on it has a name, and is made in pieces
+        when somebody needs them."""
+        run, work = self._core.members.run, self.work
+        assert run is not None
+        assert work is not None
+        work.begin(fragment)
+        elements = run.fragment_elements[fragment]
+        self.encoded[fragment, round_] = Encoding(work, fragment, elements, self._pool)
+        self.feed(v.Encoded(fragment, round_, manifest))
+
+    def finish_encoding(self) -> None:
+        """The ranks' memory will change under contributions that are not all encoded yet."""
+        for encoding in self.encoded.values():
+            encoding.finish()
+
+    def send_slice(self, command: c.SendSlice) -> bool:
+        """False: the peer is too slow for us."""
+        stamp = command.stamp
+        encoding = self.encoded.get((stamp.fragment, stamp.round))
+        if encoding is None:
+            return True
+        elements = command.stop - command.start
+        header = m.ContributionChunk(stamp, command.part, command.contributor, 0, elements)
+        return self._send(command.peer, SliceStream(header, encoding, command.start))
+
+    def send_result(self, command: c.SendResult) -> bool:
+        stamp, part = command.stamp, command.part
+        payload = self.inbound.results.get(ResultKey(stamp, part))
+        if payload is None:
+            return True
+        header = m.ResultChunk(stamp, part, command.contributors, "", 0, payload.elements)
+        return self._send(command.peer, ResultStream(header, payload))
+
+    def send_state(self, peer: PeerId, header: m.StateChunk, state: Bytes) -> bool:
+        return self._send(peer, StateStream(header, state))
+
+    def _send(self, peer: PeerId, stream: Stream) -> bool:
+        fits = self._outbound.setdefault(peer, Outbound()).add(stream)
+        self.wake(peer)
+        return fits
+
+    def reduce(self, command: c.ReducePart) -> None:
+        """Sum from kept bytes: ours are made when they are needed, the others' come in pieces."""
+        work, stamp, part = self.work, command.stamp, command.part
+        assert work is not None
+        slices: list[Payload | Encoding] = []
+        for term in command.contributors:
+            if term.peer == self._core.me.peer:
+                slices.append(self.encoded[stamp.fragment, stamp.round])
+            else:
+                slices.append(self.inbound.slices[slice_key(stamp, part, term)])
+        size_of = partial(work.result_bytes, stamp.fragment)
+        elements = command.stop - command.start
+        result = Payload(elements, size_of, self._pool.take(size_of(elements)))
+        self.inbound.results[ResultKey(stamp, part)] = result
+        self._reducer.begin(work, self._core.me.peer, command, slices, result)
+
+    def drop_slices(self, fragment: int, round_: int) -> None:
+        """This round is committed: whatever was not summed will not be."""
+        self._reducer.drop(fragment, round_)
+        for outbound in self._outbound.values():
+            outbound.drop(fragment, round_, released=False)
+        self.inbound.drop_slices(fragment, round_)
+        for key in [key for key in self.encoded if key[0] == fragment and key[1] <= round_]:
+            self._pool.give(self.encoded.pop(key).buffer)
+
+    def release(self, fragment: int, round_: int) -> None:
+        """Nobody needs anything of this round and before."""
+        self.drop_slices(fragment, round_)
+        for outbound in self._outbound.values():
+            outbound.drop(fragment, round_, released=True)
+        self.inbound.release(fragment, round_)
+
+    def parts(self, stamp: Stamp, count: int) -> list[Bytes]:
+        """A round's result, whole."""
+        return [self.inbound.results[ResultKey(stamp, part)].buffer for part in range(count)]
+
+    def decided(self, event: Received, commands: Sequence[c.Command]) -> None:
+        """The core looked at a payload: keep its bytes if it counts them, or drop them."""
+        stamp, part = event.stamp, event.part
+        wanted = c.Discard(event) not in commands
+        if wanted and self._core.members.run is not None:
+            held = self._core.rounds[stamp.fragment].held
+            if isinstance(event, v.ResultReceived):
+                wanted = held.result(stamp, part) == PartResult(event.contributors, event.digest)
+            else:
+                kind = held.slices if isinstance(event, v.SliceReceived) else held.begun
+                slices = kind.get((stamp.round, stamp.view, part), {})
+                wanted = slices.get(event.sender) == event.contributor
+        self.inbound.decided(event, wanted=wanted)
+
+    # Sums -----------------------------------------------------------------------------------
+
+    def grew(self, key: SliceKey) -> None:
+        if self.work is not None:
+            self._reducer.grew(self.work, key)
+
+    def state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
+        self._state_here(peer, chunk, state)
+
+    def _result_grew(self, key: ResultKey) -> None:
+        for peer in self._outbound:
+            self.wake(peer)
+
+    def _reduced(self, command: c.ReducePart, digest: str) -> None:
+        self.feed(v.PartReduced(command.stamp, command.part, digest))
+
+    def _damaged(self, command: c.ReducePart, error: LowcommError) -> None:
+        """Somebody's slice is no slice. The leader's patience with this attempt ends it."""
+        self._damages += 1
+        self._note(f"round {command.stamp.round}: {error}")
+
+    # The links' side ------------------------------------------------------------------------
+
+    def next_chunk(self, peer: PeerId) -> Frame | None:
+        outbound = self._outbound.get(peer)
+        try:
+            return outbound.next() if outbound is not None else None
+        except LowcommError as error:
+            self._failed(error)
+            return None
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection is over: what it still needs, the core says again."""
+        self._outbound.pop(peer, None)
+        self.inbound.forget(peer)
+
+    def size_of(self, peer: PeerId, chunk: m.Chunk) -> Callable[[int], int] | None:
+        """May a payload of this kind and size come from this peer? Nobody outside the run gets
+        memory. What the core makes of it is another question."""
+        members, work = self._core.members, self.work
+        run = members.run
+        if run is None or work is None or peer not in members.receivers or not chunk.elements:
+            return None
+        if isinstance(chunk, m.StateChunk):
+            transfer = self.transfer
+            lacks = transfer is not None and transfer.lacks(peer, chunk.cut_index, chunk.fragment)
+            size = ELEMENT_BYTES * chunk.elements
+            fits = chunk.run == run.run and lacks and size == work.state_bytes(chunk.fragment)
+            return (lambda count: ELEMENT_BYTES * count) if fits else None
+        stamp, sizes = chunk.stamp, run.fragment_elements
+        if stamp.run != run.run or stamp.fragment >= len(sizes):
+            return None
+        borders = self._borders(stamp)
+        if borders is None:  # Its sender has read more of the log than we.
+            fits = chunk.elements <= sizes[stamp.fragment]
+        else:
+            known = chunk.part < len(borders) - 1
+            fits = known and chunk.elements == borders[chunk.part + 1] - borders[chunk.part]
+        if isinstance(chunk, m.ContributionChunk):
+            return partial(work.contribution_bytes, stamp.fragment) if fits else None
+        fence = self._core.rounds[stamp.fragment].fence
+        fits = fits and fence.may_result(stamp, chunk.part, peer)
+        return partial(work.result_bytes, stamp.fragment) if fits else None
+
+    def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
+        """Of the parts of this round, if our log says what they are in this view."""
+        members = self._core.members
+        commit = members.commit(stamp.fragment, stamp.round)
+        if commit is not None:
+            return commit.borders if commit.view == stamp.view else None
+        plan = members.plan(stamp.fragment, stamp.round)
+        return plan.parts.borders if plan is not None and plan.stamp.view == stamp.view else None

@@ -1,0 +1,254 @@
+"""Payloads on their way to us: memory for what is expected, and word of what is here.
+
+Memory is given only for a payload that somebody may send us now, and each byte is taken once. Must
+NOT decide whether a payload counts (the core does), nor look into it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol, TypeVar
+
+from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of
+from protocols import events as v
+from protocols.ids import Contributor, PeerId, Stamp
+from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+
+OPEN_MAX = 64
+"""Payloads of one peer that are under way, or refused: what more would come is a mistake."""
+Received = v.SliceBegun | v.SliceReceived | v.ResultReceived
+HERE = b"."
+"""In place of the digest of a piece that needs none."""
+
+
+class SliceKey(NamedTuple):
+    """Not the attempt, but which bytes."""
+
+    fragment: int
+    round: int
+    view: int
+    part: int
+    contributor: Contributor
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        """Nobody needs it once this round is committed."""
+        return self.fragment == fragment and self.round <= round_
+
+
+class ResultKey(NamedTuple):
+    """Of one part, in one attempt."""
+
+    stamp: Stamp
+    part: int
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        """Somebody may need it until this round is released."""
+        return released and self.stamp.fragment == fragment and self.stamp.round <= round_
+
+
+class StateKey(NamedTuple):
+    """Of one fragment, for a cut."""
+
+    cut_index: int
+    fragment: int
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        return False
+
+
+Key = SliceKey | ResultKey | StateKey
+
+
+def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
+    return SliceKey(stamp.fragment, stamp.round, stamp.view, part, contributor)
+
+
+def key_of(chunk: Chunk) -> Key:
+    """Which payload it is a piece of."""
+    match chunk:
+        case ContributionChunk():
+            return slice_key(chunk.stamp, chunk.part, chunk.contributor)
+        case ResultChunk():
+            return ResultKey(chunk.stamp, chunk.part)
+        case StateChunk():
+            return StateKey(chunk.cut_index, chunk.fragment)
+
+
+K = TypeVar("K", SliceKey, ResultKey, Key)
+
+
+class InboundOwner(Protocol):
+    """What these need from whoever made them. No method may raise or block."""
+
+    def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
+        """Bytes of so many elements, if this payload may come from there; None: it may not."""
+        ...
+
+    def feed(self, event: v.Event, /) -> None: ...
+
+    def grew(self, key: SliceKey) -> None:
+        """Another piece of a slice is here."""
+        ...
+
+    def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
+        """A whole state is here."""
+        ...
+
+
+class Inbound:
+    """From everybody."""
+
+    def __init__(self, owner: InboundOwner, pool: Pool) -> None:
+        self.slices: dict[SliceKey, Payload] = {}
+        """Those that the core counts as begun or held."""
+        self.results: dict[ResultKey, Payload] = {}
+        """Whole ones, ours and others', and ours that are being made."""
+        self.refused = 0
+        """Payloads that got no memory, broke off, or were not wanted."""
+        self._owner = owner
+        self._pool = pool
+        self._open: dict[PeerId, dict[Key, Payload | None]] = {}
+        """Under way; None: refused, its rest is dropped."""
+        self._undecided: dict[tuple[type[Received], PeerId, Key], Payload] = {}
+        """What the core has not looked at yet."""
+
+    # The link's side ------------------------------------------------------------------------
+
+    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
+        """Where the next `size` bytes go; None: nowhere."""
+        key = key_of(chunk)
+        opened = self._open.setdefault(peer, {})
+        if key not in opened and not self._begin(peer, key, chunk, opened):
+            return None
+        payload = opened[key]
+        if payload is None:
+            return None  # Its beginning was refused, and counted.
+        index = payload.index_of(chunk.start, size)
+        if index is None or payload.elements != chunk.elements:
+            self._refuse(peer, key)
+            return None
+        return None if payload.has(index) else payload.piece(index)
+
+    def _begin(
+        self, peer: PeerId, key: Key, chunk: Chunk, opened: dict[Key, Payload | None]
+    ) -> bool:
+        """The first piece of a payload on this connection. False: it is not wanted."""
+        if isinstance(key, ResultKey) and key in self.results:
+            return False
+        if len(opened) >= OPEN_MAX:
+            self.refused += 1
+            return False
+        begun = self.slices.get(key) if isinstance(key, SliceKey) else None
+        if begun is not None:
+            opened[key] = begun  # What broke off goes on.
+            return True
+        size_of = self._owner.size_of(peer, chunk)
+        if size_of is None:
+            self.refused += 1
+            opened[key] = None
+        else:
+            buffer = self._pool.take(size_of(chunk.elements))
+            opened[key] = Payload(chunk.elements, size_of, buffer)
+        return True
+
+    def arrived(self, peer: PeerId, chunk: Chunk) -> None:
+        """The piece is at its place."""
+        key = key_of(chunk)
+        payload, index = self._open.get(peer, {}).get(key), chunk.start // PIECE_ELEMENTS
+        if payload is None or payload.has(index):
+            return  # Refused meanwhile, or here by another way.
+        digest = digest_of(payload.piece(index)) if isinstance(chunk, ResultChunk) else HERE
+        if isinstance(chunk, ResultChunk) and digest.hex() != chunk.digest:
+            self._refuse(peer, key)  # Damaged on its way, or a lie: as if it had not come.
+            return
+        payload.add(index, digest)
+        match chunk:
+            case ContributionChunk():
+                self._slice_arrived(peer, chunk, payload)
+            case ResultChunk():
+                self._result_arrived(peer, chunk, payload)
+            case StateChunk():
+                if not payload.missing:
+                    del self._open[peer][key]
+                    self._owner.state_here(peer, chunk, payload.buffer)
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection is over: nothing half-received is ever used (I2)."""
+        self._open.pop(peer, None)
+
+    # What the core makes of it ----------------------------------------------------------------
+
+    def decided(self, event: Received, *, wanted: bool) -> None:
+        """The core looked at a payload: keep it if it counts as held or begun, or drop it.
+
+        Before the core's commands are done: they may need these bytes.
+        """
+        key = _event_key(event)
+        payload = self._undecided.pop((type(event), event.sender, key), None)
+        if not wanted:
+            self._refuse(event.sender, key)
+        elif payload is not None and isinstance(key, SliceKey):
+            self.slices.setdefault(key, payload)  # The first one stays: it may be summed already.
+        elif payload is not None and isinstance(key, ResultKey):
+            self.results[key] = payload
+
+    def drop_slices(self, fragment: int, round_: int) -> None:
+        """Contributions to this round and before."""
+        self._end(fragment, round_, released=False)
+
+    def release(self, fragment: int, round_: int) -> None:
+        """Everything of this round and before."""
+        self._end(fragment, round_, released=True)
+
+    def _end(self, fragment: int, round_: int, *, released: bool) -> None:
+        def ended(keys: Iterable[K]) -> list[K]:
+            return [key for key in keys if key.ends_with(fragment, round_, released=released)]
+
+        over = [self.slices.pop(key) for key in ended(self.slices)]
+        over += [self.results.pop(key) for key in ended(self.results)]
+        for opened in self._open.values():
+            for key in ended(opened):
+                del opened[key]  # What still comes of it is dropped, and nobody waits for it.
+        for payload in over:
+            if not payload.missing:  # Else a link may still be writing there.
+                self._pool.give(payload.buffer)
+
+    # Whole payloads ---------------------------------------------------------------------------
+
+    def _slice_arrived(self, peer: PeerId, chunk: ContributionChunk, payload: Payload) -> None:
+        key = slice_key(chunk.stamp, chunk.part, chunk.contributor)
+        name = (peer, chunk.stamp, chunk.part, chunk.contributor)
+        if not payload.missing:
+            self._tell(v.SliceReceived(*name), payload)
+            del self._open[peer][key]
+        elif payload.missing == len(payload) - 1:
+            self._tell(v.SliceBegun(*name), payload)
+        if key in self.slices:
+            self._owner.grew(key)
+
+    def _result_arrived(self, peer: PeerId, chunk: ResultChunk, payload: Payload) -> None:
+        if chunk.contributors:
+            payload.terms = chunk.contributors
+        if not payload.missing:
+            del self._open[peer][ResultKey(chunk.stamp, chunk.part)]
+            of = (peer, chunk.stamp, chunk.part)
+            self._tell(v.ResultReceived(*of, payload.terms, payload.digest), payload)
+
+    def _tell(self, event: Received, payload: Payload) -> None:
+        """Put it before the core, unless the same sender's last one still waits there."""
+        key = (type(event), event.sender, _event_key(event))
+        if key in self._undecided:
+            self.refused += 1
+            return
+        self._undecided[key] = payload
+        self._owner.feed(event)
+
+    def _refuse(self, peer: PeerId, key: Key) -> None:
+        """What else comes of it on this connection is dropped."""
+        self.refused += 1
+        if key in self._open.get(peer, {}):
+            self._open[peer][key] = None
+
+
+def _event_key(event: Received) -> SliceKey | ResultKey:
+    if isinstance(event, v.ResultReceived):
+        return ResultKey(event.stamp, event.part)
+    return slice_key(event.stamp, event.part, event.contributor)

@@ -1,0 +1,162 @@
+"""What is to be sent to one peer in bulk, and which piece of it is next.
+
+Results before contributions before states: others wait for the first, and nobody's training for
+the last. A payload that is still being made gives way to the next one. Must NOT send: the link
+asks for the next frame when it has room.
+"""
+
+from dataclasses import replace
+from typing import Protocol
+
+from peers.link import Frame
+from peers.pieces import Encoding, Payload, spans
+from peers.work import Bytes
+from protocols.ids import Stamp
+from protocols.messages import ContributionChunk, ResultChunk, StateChunk
+from protocols.reduction import ELEMENT_BYTES
+
+STREAMS_MAX = 1024
+"""Payloads that wait for one peer; their bytes are held elsewhere and read when due."""
+
+
+class Stream(Protocol):
+    """One payload on its way out."""
+
+    rank: int
+    """The lowest goes first."""
+
+    def next(self) -> Frame | None:
+        """The next piece; None: it is not there yet."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Everything was sent."""
+        ...
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        """Nobody needs it any more: this round is committed, or even released."""
+        ...
+
+
+class SliceStream:
+    """Elements [start, stop) of our contribution."""
+
+    rank = 1
+
+    def __init__(self, header: ContributionChunk, encoding: Encoding, start: int) -> None:
+        """`header`: of the first piece."""
+        self._header = header
+        self._encoding = encoding
+        self._first = start
+        self._spans = list(spans(header.elements))
+        self._next = 0
+
+    @property
+    def over(self) -> bool:
+        return self._next == len(self._spans)
+
+    def next(self) -> Frame | None:
+        start, stop = self._spans[self._next]
+        self._next += 1
+        piece = self._encoding.cut(self._first + start, self._first + stop)
+        return replace(self._header, start=start), piece
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        return _is_of(self._header.stamp, fragment, round_)
+
+
+class ResultStream:
+    """A part's result, as far as it is made."""
+
+    rank = 0
+
+    def __init__(self, header: ResultChunk, payload: Payload) -> None:
+        """`header`: of the first piece; only that one names what was summed."""
+        self._header = header
+        self._payload = payload
+        self._spans = list(spans(header.elements))
+        self._next = 0
+
+    @property
+    def over(self) -> bool:
+        return self._next == len(self._spans)
+
+    def next(self) -> Frame | None:
+        index = self._next
+        if not self._payload.has(index):
+            return None
+        self._next += 1
+        terms = self._header.contributors if index == 0 else ()
+        header = replace(
+            self._header,
+            contributors=terms,
+            digest=self._payload.digest_of(index).hex(),
+            start=self._spans[index][0],
+        )
+        return header, self._payload.piece(index)
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        unfinished = self._payload.missing > 0  # It will stay so.
+        return (released or unfinished) and _is_of(self._header.stamp, fragment, round_)
+
+
+class StateStream:
+    """A fragment's state, for a joiner."""
+
+    rank = 2
+
+    def __init__(self, header: StateChunk, state: Bytes) -> None:
+        """`header`: of the first piece."""
+        self._header = header
+        self._state = memoryview(state).cast("B")
+        self._spans = list(spans(header.elements))
+        self._next = 0
+
+    @property
+    def over(self) -> bool:
+        return self._next == len(self._spans)
+
+    def next(self) -> Frame | None:
+        start, stop = self._spans[self._next]
+        self._next += 1
+        piece = self._state[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]
+        return replace(self._header, start=start), piece
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        return False
+
+
+class Outbound:
+    """To one peer, while the connection lasts."""
+
+    def __init__(self) -> None:
+        self._streams: list[Stream] = []
+
+    def add(self, stream: Stream) -> bool:
+        """False: too much waits already, the peer is too slow."""
+        if len(self._streams) >= STREAMS_MAX:
+            return False
+        if not stream.over:
+            self._streams.append(stream)
+            self._streams.sort(key=lambda each: each.rank)  # Stable: first come, first served.
+        return True
+
+    def next(self) -> Frame | None:
+        """What to send now; None: nothing, until something is added or made."""
+        for stream in self._streams:
+            frame = stream.next()
+            if frame is not None:
+                if stream.over:
+                    self._streams.remove(stream)
+                return frame
+        return None
+
+    def drop(self, fragment: int, round_: int, *, released: bool) -> None:
+        """Of this round and before: it is committed, or even released."""
+        streams = self._streams
+        self._streams = [x for x in streams if not x.ends_with(fragment, round_, released=released)]
+
+
+def _is_of(stamp: Stamp, fragment: int, round_: int) -> bool:
+    return stamp.fragment == fragment and stamp.round <= round_

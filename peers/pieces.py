@@ -1,0 +1,141 @@
+"""Payloads piece by piece: what is here of them, and where the rest belongs.
+
+A payload's elements are cut into pieces from its first one on, and everything (encoding, sending,
+summing, digests) goes by these, so that no step waits for a whole payload. Must NOT know where
+pieces come from or go to, nor look into them.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import xxhash
+
+from peers.work import Bytes, Work
+from protocols.ids import Contributor
+
+PIECE_ELEMENTS = 1 << 18
+"""1 MiB of fp32: fits the L2 cache, and a millisecond of arithmetic at most. Every codec's grain
+divides it."""
+FREE_BYTES_MAX = 1 << 32
+"""What is kept for the next round, and not given back to the system."""
+SizeOf = Callable[[int], int]
+"""Encoded bytes of so many elements."""
+
+
+def spans(elements: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) of each piece."""
+    return (
+        (start, min(start + PIECE_ELEMENTS, elements))
+        for start in range(0, elements, PIECE_ELEMENTS)
+    )
+
+
+class Pool:
+    """Memory of payloads that are over, for those that come: fresh pages cost more than a copy."""
+
+    def __init__(self) -> None:
+        self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
+        self._bytes = 0
+
+    def take(self, size: int) -> memoryview:
+        """Exactly so many bytes; what they are is anybody's guess."""
+        if self._free[size]:
+            self._bytes -= size
+            return self._free[size].pop()
+        return memoryview(bytearray(size))
+
+    def give(self, buffer: memoryview) -> None:
+        """Nobody will write to it any more, and whoever still sends it sends what is over."""
+        if self._bytes + buffer.nbytes <= FREE_BYTES_MAX:
+            self._bytes += buffer.nbytes
+            self._free[buffer.nbytes].append(buffer)
+
+
+class Payload:
+    """A slice or a result that arrives, or is made, piece by piece and in any order."""
+
+    def __init__(self, elements: int, size_of: SizeOf, buffer: memoryview) -> None:
+        """`buffer`: of size_of(elements) bytes."""
+        self.elements = elements
+        self.buffer = buffer
+        self._borders = [*(size_of(start) for start, _ in spans(elements)), buffer.nbytes]
+        self._digests = [b""] * (len(self._borders) - 1)
+        self.missing = len(self._digests)
+        """Pieces."""
+        self.terms: tuple[Contributor, ...] = ()
+        """Of a result: what was summed in it."""
+
+    def __len__(self) -> int:
+        """How many pieces it has."""
+        return len(self._digests)
+
+    def has(self, index: int) -> bool:
+        return bool(self._digests[index])
+
+    def piece(self, index: int) -> memoryview:
+        return self.buffer[self._borders[index] : self._borders[index + 1]]
+
+    def index_of(self, start: int, size: int) -> int | None:
+        """Which piece begins at this element and has so many bytes; None: none."""
+        index, rest = divmod(start, PIECE_ELEMENTS)
+        if rest or not 0 <= index < len(self):
+            return None
+        return index if self._borders[index + 1] - self._borders[index] == size else None
+
+    def add(self, index: int, digest: bytes) -> None:
+        """The piece is at its place."""
+        if not self._digests[index]:
+            self._digests[index] = digest
+            self.missing -= 1
+
+    def digest_of(self, index: int) -> bytes:
+        return self._digests[index]
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits, of a whole payload: of its pieces' digests, in order."""
+        assert not self.missing, "it is not whole"
+        return xxhash.xxh3_128_hexdigest(b"".join(self._digests))
+
+
+def digest_of(piece: Bytes) -> bytes:
+    """Of one piece."""
+    return xxhash.xxh3_128_digest(piece)
+
+
+class Encoding:
+    """Our contribution to a round, encoded once: each piece when it is first needed."""
+
+    def __init__(self, work: Work, fragment: int, elements: int, pool: Pool) -> None:
+        """The ranks' parameters stand still until `finish`, or until nobody needs it any more."""
+        self._work = work
+        self._fragment = fragment
+        self._size_of = partial(work.contribution_bytes, fragment)
+        self._spans = list(spans(elements))
+        self._starts = [start for start, _ in self._spans]
+        self._made = bytearray(len(self._spans))
+        self.buffer = pool.take(self._size_of(elements))
+
+    def cut(self, start: int, stop: int) -> memoryview:
+        """The bytes of elements [start, stop)."""
+        first = max(bisect_left(self._starts, start + 1) - 1, 0)
+        for index in range(first, len(self._spans)):
+            if self._spans[index][0] >= stop:
+                break
+            if not self._made[index]:
+                self._make(index)
+        return self.buffer[self._size_of(start) : self._size_of(stop)]
+
+    def finish(self) -> None:
+        """Make what was not needed yet: the parameters that it is made from will change."""
+        for index, made in enumerate(self._made):
+            if not made:
+                self._make(index)
+
+    def _make(self, index: int) -> None:
+        start, stop = self._spans[index]
+        out = self.buffer[self._size_of(start) : self._size_of(stop)]
+        self._work.encode(self._fragment, start, stop, out)
+        self._made[index] = 1
