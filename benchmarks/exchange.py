@@ -20,12 +20,13 @@ from rich.table import Table
 
 from benchmarks.exchanging import lowcomm_system
 from benchmarks.exchanging.figures import Result
-from benchmarks.exchanging.network import Conditions
+from benchmarks.exchanging.network import Conditions, default_congestion
 from benchmarks.exchanging.others import others
 from benchmarks.exchanging.payloads import payloads
-from benchmarks.exchanging.rounds import Plan, compare
+from benchmarks.exchanging.rounds import Plan, check_memory, compare
 from benchmarks.exchanging.systems import System, prepared
 from benchmarks.machine import machine
+from lowcomm.replica import free_memory_bytes
 from protocols.errors import ConfigError, LowcommError
 from sims.terminal import Advance, Tell, bar, run
 from sims.wan.units import RATE, SHARE, TIME, parse
@@ -84,6 +85,7 @@ def main(
     )
     systems = [lowcomm_system.system(), *chosen(against)]
     systems[0].codec(codec)  # Ours must know it, before anything takes time.
+    check_memory(systems, plan, free_bytes=free_memory_bytes())
     results = _measured(systems, plan)
     told = {**_told(plan), "machine": machine(), "results": [asdict(one) for one in results]}
     if as_json:
@@ -175,6 +177,7 @@ def _told(plan: Plan) -> dict[str, object]:
         "line_bps": conditions.rate_bps,
         "rtt_s": conditions.rtt_s,
         "loss": conditions.loss,
+        "tcp_congestion_control": conditions.congestion or default_congestion(),
         "line_shared": conditions.shared_rate_bps is not None,
         "rounds": plan.rounds,
         "warmup_rounds": plan.warmup,

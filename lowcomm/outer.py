@@ -11,12 +11,13 @@ an array (numpy's way: one block). NaNs stay NaNs, but which of their bits is no
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import xxhash
 
 from lowcomm.arithmetic import F32, loops
+from peers.pieces import spans
 from protocols.errors import LowcommError
 
 _loops = loops()
@@ -93,13 +94,29 @@ def momentum_step(momentum_P: F32, pseudo_grad_P: F32, *, beta: float) -> None:
 
 
 def state_digest(outer_P: F32, momentum_P: F32) -> str:
-    """32 hex digits: xxh3-128 of a whole fragment, outer parameters then momentum."""
+    """32 hex digits of a whole fragment: xxh3-128 of the digests of its cells, in order."""
     _check(outer_P, momentum_P)
+    found = (cell_digest(outer_P[cell], momentum_P[cell]) for cell in cells(outer_P.size))
+    return digest_of_cells(list(found))
+
+
+def cells(elements: int) -> Iterator[slice]:
+    """What a state's digest is made of, cell by cell; the last one may be shorter."""
+    return (slice(start, stop) for start, stop in spans(elements))
+
+
+def cell_digest(outer_C: F32, momentum_C: F32) -> bytes:
+    """xxh3-128 of one cell: outer parameters, then momentum. Known as soon as the cell is."""
     assert sys.byteorder == "little", "the digest is defined over little-endian bytes"
     state = xxhash.xxh3_128()
-    state.update(outer_P.data)
-    state.update(momentum_P.data)
-    return state.hexdigest()
+    state.update(outer_C.data)
+    state.update(momentum_C.data)
+    return state.digest()
+
+
+def digest_of_cells(found: Sequence[bytes]) -> str:
+    """The digest of the state that has these cells."""
+    return xxhash.xxh3_128_hexdigest(b"".join(found))
 
 
 def _mean_weights(tokens: Sequence[int]) -> tuple[F32, np.float32]:

@@ -5,17 +5,17 @@ owns the outer ones, their momentum, and the version that the ranks started from
 torch or know of connections.
 
 Two threads: the loop's encodes and reduces, the worker's does the rest, each with scratch of its
-own. What the loop's thread reads of a fragment, the worker changes only once its round is
-committed, when nobody encodes for it any more.
+own. What is encoded is made from arrays that never change; only the next version of the outer
+parameters is made by both, under a lock for which the loop's thread never waits.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from lowcomm import outer
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
@@ -25,7 +25,7 @@ from lowcomm.outer import F32
 from peers.pieces import PIECE_ELEMENTS, spans
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
-from protocols.ids import Contributor, TensorSpec
+from protocols.ids import Contributor, Stamp, TensorSpec
 
 ARRAYS_PER_FRAGMENT = 15
 """Fragment-sized fp32 arrays at the busiest moment: outer, momentum, base (3), the four slots of
@@ -51,13 +51,27 @@ class LayoutError(LowcommError):
 
 
 @dataclass(slots=True)
+class Ahead:
+    """What of the next version is made, from a result that may be committed."""
+
+    stamp: Stamp
+    made: dict[int, Bytes] = field(default_factory=dict[int, Bytes])
+    """By first element of each piece: the part that it was made from."""
+    digests: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """Of the cells that are made, by first element."""
+
+
+@dataclass(slots=True)
 class FragmentState:
     """All arrays are fp32, 1-D, of the fragment's size P."""
 
     outer_P: F32
     momentum_P: F32
+    next_P: F32
+    """Where the next version of the outer parameters is made; it takes the place of `outer_P`."""
     base_P: F32
-    """The outer parameters that the ranks' present work started from."""
+    """The outer parameters that the ranks' present work started from: `outer_P`, or those of an
+    older version. Never written to."""
     local_P: F32 | None = None
     """The ranks' parameters, in the shared memory slot of their last contribution."""
     given: tuple[F32, F32] | None = None
@@ -65,7 +79,10 @@ class FragmentState:
     version: int = 0
     """The last round that `outer_P` contains."""
     digest: str = ""
-    """xxh3-128 of the state at that version."""
+    """Of the state at that version."""
+    ahead: Ahead | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of `next_P` and what becomes of it: the loop's thread works ahead only where nobody is."""
 
 
 class Replica:
@@ -81,13 +98,8 @@ class Replica:
         """Elements of each fragment."""
         self._states: list[FragmentState] = []
         for size in self.sizes:
-            self._states.append(
-                FragmentState(
-                    outer_P=np.zeros(size, np.float32),
-                    momentum_P=np.zeros(size, np.float32),
-                    base_P=np.zeros(size, np.float32),
-                )
-            )
+            outer_P, momentum_P, next_P = np.zeros((3, size), np.float32)
+            self._states.append(FragmentState(outer_P, momentum_P, next_P, base_P=outer_P))
         self._looping = Scratch()
         self._working = Scratch()
 
@@ -96,14 +108,11 @@ class Replica:
     def initialise(self, fragment: int, local: memoryview) -> str:
         """The ranks' first parameters are version 0. Returns the state digest."""
         state = self._states[fragment]
-        state.outer_P[:] = np.frombuffer(local, np.float32)
-        return self._at(state, 0)
+        return self._replace(state, 0, np.frombuffer(local, np.float32), state.momentum_P)
 
     def restore(self, fragment: int, version: int, outer_P: F32, momentum_P: F32) -> str:
         """Go on from a checkpoint. Returns the state digest."""
-        state = self._states[fragment]
-        state.outer_P[:], state.momentum_P[:] = outer_P, momentum_P
-        return self._at(state, version)
+        return self._replace(self._states[fragment], version, outer_P, momentum_P)
 
     def take_local(self, fragment: int, local: memoryview) -> None:
         """The ranks wrote their parameters there; they stay until the next `fill_result`."""
@@ -117,8 +126,7 @@ class Replica:
             result_P[:] = state.outer_P
         else:
             outer.rebase(state.outer_P, state.base_P, result_P)
-        state.base_P[:] = state.outer_P
-        state.local_P = None
+        state.base_P, state.local_P = state.outer_P, None
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
         """Copies of (outer, momentum)."""
@@ -130,10 +138,24 @@ class Replica:
         state = self._states[fragment]
         return state.version, state.digest
 
+    def _replace(self, state: FragmentState, version: int, outer_P: F32, momentum_P: F32) -> str:
+        """The fragment is another one now; the ranks' base is what it was."""
+        with state.lock:
+            _make_room(state)
+            state.next_P[:] = outer_P
+            state.momentum_P[:] = momentum_P
+            return self._turn(state, version, {})
+
     @staticmethod
-    def _at(state: FragmentState, version: int) -> str:
-        state.version = version
-        state.digest = outer.state_digest(state.outer_P, state.momentum_P)
+    def _turn(state: FragmentState, version: int, digests: Mapping[int, bytes]) -> str:
+        """What was made takes the place of the outer parameters. `digests`: of cells, if known."""
+        state.outer_P, state.next_P = state.next_P, state.outer_P
+        outer_P, momentum_P = state.outer_P, state.momentum_P
+        found = [
+            digests.get(cell.start) or outer.cell_digest(outer_P[cell], momentum_P[cell])
+            for cell in outer.cells(outer_P.size)
+        ]
+        state.version, state.digest, state.ahead = version, outer.digest_of_cells(found), None
         return state.digest
 
     # Work -----------------------------------------------------------------------------------
@@ -168,19 +190,56 @@ class Replica:
         outer.weighted_mean(decoded, tokens, mean)
         direct.encode(self.method.result_codec, mean, out)
 
-    def apply(
-        self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
-    ) -> str:
-        state, codec = self._states[fragment], self.method.result_codec
-        for first, last, part in zip(borders[:-1], borders[1:], parts, strict=True):
-            view = memoryview(part)
-            for start, stop in spans(last - first):
-                # The owner too takes the decoded bytes: what others hold, bit by bit.
-                piece = view[codec.encoded_bytes(start) : codec.encoded_bytes(stop)]
-                mean = direct.decoded(codec, piece, self._working.piece(0, stop - start))
-                here = slice(first + start, first + stop)
-                self.method.outer_step(state.outer_P[here], state.momentum_P[here], mean)
-        return self._at(state, round_)
+    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+        state = self._states[stamp.fragment]
+        if not state.lock.acquire(blocking=False):
+            return  # It is made with the rest, once it is committed.
+        try:
+            if state.version != stamp.round - 1 or state.next_P is state.base_P:
+                return
+            if state.ahead is None or state.ahead.stamp != stamp:
+                state.ahead = Ahead(stamp)
+            mean = self._mean(piece, self._looping, elements)
+            self._make_ahead(state, state.ahead, slice(start, start + elements), mean)
+            state.ahead.made[start] = part
+        finally:
+            state.lock.release()
+
+    def _make_ahead(self, state: FragmentState, ahead: Ahead, here: slice, mean: F32) -> None:
+        next_P = state.next_P[here]
+        self.method.outer_step(state.outer_P[here], state.momentum_P[here], mean, next_P)
+        if _is_cell(here, state.outer_P.size):
+            momentum_P = self._looping.piece(1, mean.size)
+            momentum_P[:] = state.momentum_P[here]
+            self.method.momentum_step(momentum_P, mean)
+            ahead.digests[here.start] = outer.cell_digest(next_P, momentum_P)
+
+    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
+        state = self._states[stamp.fragment]
+        with state.lock:
+            _make_room(state)
+            ahead, digests = state.ahead, dict[int, bytes]()
+            if ahead is None or ahead.stamp != stamp:
+                ahead = Ahead(stamp)
+            for first, last, part in zip(borders[:-1], borders[1:], parts, strict=True):
+                for start, stop in spans(last - first):
+                    here = slice(first + start, first + stop)
+                    # The owner too takes the decoded bytes: what others hold, bit by bit.
+                    mean = self._mean(self._cut(part, start, stop), self._working, stop - start)
+                    if ahead.made.get(here.start) is part:
+                        digests[here.start] = ahead.digests.get(here.start, b"")
+                    else:
+                        outer_P, momentum_P = state.outer_P[here], state.momentum_P[here]
+                        self.method.outer_step(outer_P, momentum_P, mean, state.next_P[here])
+                    self.method.momentum_step(state.momentum_P[here], mean)
+            return self._turn(state, stamp.round, digests)
+
+    def _cut(self, part: Bytes, start: int, stop: int) -> Bytes:
+        size_of = self.method.result_codec.encoded_bytes
+        return memoryview(part)[size_of(start) : size_of(stop)]
+
+    def _mean(self, piece: Bytes, scratch: Scratch, elements: int) -> F32:
+        return direct.decoded(self.method.result_codec, piece, scratch.piece(0, elements))
 
     def copy_state(self, fragment: int) -> Bytes:
         state = self._states[fragment]
@@ -190,13 +249,11 @@ class Replica:
         expected = self.state_bytes(fragment)
         if not expected or memoryview(payload).nbytes != expected:
             return ""
-        return _digest(payload)
+        return outer.state_digest(*np.split(np.frombuffer(payload, np.float32), 2))
 
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
         state = self._states[fragment]
-        arrays = np.frombuffer(payload, np.float32)
-        state.outer_P[:], state.momentum_P[:] = np.split(arrays, 2)
-        self._at(state, round_)
+        self._replace(state, round_, *np.split(np.frombuffer(payload, np.float32), 2))
 
     def adopt_kept(self, fragment: int, round_: int) -> str:
         try:
@@ -223,6 +280,19 @@ class Replica:
         if fragment >= len(self._states):
             return 0
         return 2 * self._states[fragment].outer_P.nbytes
+
+
+def _make_room(state: FragmentState) -> None:
+    """The ranks' base stays as it is while they train from it."""
+    if state.next_P is state.base_P:
+        state.next_P = np.empty_like(state.outer_P)
+        state.ahead = None
+
+
+def _is_cell(here: slice, elements: int) -> bool:
+    """Cells begin at multiples of a piece, and only the last one is shorter."""
+    aligned = here.start % PIECE_ELEMENTS == 0
+    return aligned and (here.stop - here.start == PIECE_ELEMENTS or here.stop == elements)
 
 
 def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
@@ -262,7 +332,3 @@ def free_memory_bytes() -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def _digest(payload: Bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(payload)

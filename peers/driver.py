@@ -162,7 +162,7 @@ class Driver:
             case c.ApplyRound(stamp=stamp, borders=borders):
                 parts = self.exchange.parts(stamp, len(borders) - 1)
                 self._job(
-                    lambda: self.work.apply(stamp.fragment, stamp.round, borders, parts),
+                    lambda: self.work.apply(stamp, borders, parts),
                     lambda digest: self._applied(stamp, digest),
                 )
             case c.ServeState():

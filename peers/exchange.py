@@ -10,7 +10,7 @@ from functools import partial
 from peers.inbound import Inbound, Received, ResultKey, SliceKey, slice_key
 from peers.link import Frame
 from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
-from peers.pieces import Encoding, Payload, Pool
+from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from peers.reduction import Reducer
 from peers.transfer import Transfer
 from peers.work import Bytes, Work
@@ -54,7 +54,7 @@ class Exchange:
         self.inbound = Inbound(self, self._pool)
         self._outbound: dict[PeerId, Outbound] = {}
         self._reducer = Reducer(
-            grew=self._result_grew, done=self._reduced, damaged=self._damaged, failed=failed
+            grew=self._sum_grew, done=self._reduced, damaged=self._damaged, failed=failed
         )
         self._damages = 0
 
@@ -166,9 +166,20 @@ class Exchange:
     def state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
         self._state_here(peer, chunk, state)
 
-    def _result_grew(self, key: ResultKey) -> None:
+    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
+        stamp, part = key
+        borders = self._borders(stamp)
+        if self.work is None or borders is None:
+            return
+        start = index * PIECE_ELEMENTS
+        elements = min(PIECE_ELEMENTS, payload.elements - start)
+        piece = payload.piece(index)
+        self.work.ahead(stamp, borders[part] + start, piece, payload.buffer, elements)
+
+    def _sum_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
         for peer in self._outbound:
             self.wake(peer)
+        self.result_grew(key, payload, index)
 
     def _reduced(self, command: c.ReducePart, digest: str) -> None:
         self.feed(v.PartReduced(command.stamp, command.part, digest))

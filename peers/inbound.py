@@ -88,6 +88,10 @@ class InboundOwner(Protocol):
         """Another piece of a slice is here."""
         ...
 
+    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
+        """Another piece of a result is here."""
+        ...
+
     def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
         """A whole state is here."""
         ...
@@ -227,8 +231,10 @@ class Inbound:
     def _result_arrived(self, peer: PeerId, chunk: ResultChunk, payload: Payload) -> None:
         if chunk.contributors:
             payload.terms = chunk.contributors
+        key, index = ResultKey(chunk.stamp, chunk.part), chunk.start // PIECE_ELEMENTS
+        self._owner.result_grew(key, payload, index)
         if not payload.missing:
-            del self._open[peer][ResultKey(chunk.stamp, chunk.part)]
+            del self._open[peer][key]
             of = (peer, chunk.stamp, chunk.part)
             self._tell(v.ResultReceived(*of, payload.terms, payload.digest), payload)
 

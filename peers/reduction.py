@@ -54,13 +54,13 @@ class Reducer:
     def __init__(
         self,
         *,
-        grew: Callable[[ResultKey], None],
+        grew: Callable[[ResultKey, Payload, int], None],
         done: Callable[[ReducePart, str], None],
         damaged: Callable[[ReducePart, LowcommError], None],
         failed: Callable[[LowcommError], None],
     ) -> None:
-        """Called when a result has another piece, when it is whole (its digest), when somebody's
-        slice turns out to be none, and when ours cannot be encoded."""
+        """Called when a result has another piece (which), when it is whole (its digest), when
+        somebody's slice turns out to be none, and when ours cannot be encoded."""
         self._grew = grew
         self._done = done
         self._damaged = damaged
@@ -119,7 +119,7 @@ class Reducer:
                 return
             one.result.add(one.next, digest_of(out))
             one.next += 1
-            self._grew(key)
+            self._grew(key, one.result, one.next - 1)
             if not one.result.missing:
                 del self._sums[key]
                 self._done(command, one.result.digest)

@@ -13,9 +13,9 @@ Bytes = bytes | bytearray | memoryview
 class Work(Protocol):
     """The arithmetic of a run.
 
-    `begin`, `encode` and `reduce` are called in the loop's thread, for a piece at a time, and take
-    a millisecond or so; everything else runs in one worker thread, in the order of calls. Buffers
-    that are returned are never written to again. Sizes are in fp32 elements.
+    `begin`, `encode`, `reduce` and `ahead` are called in the loop's thread, for a piece at a time,
+    and take a millisecond or so; everything else runs in one worker thread, in the order of calls.
+    Buffers that are returned are never written to again. Sizes are in fp32 elements.
     """
 
     def begin(self, fragment: int) -> None:
@@ -43,9 +43,13 @@ class Work(Protocol):
         """
         ...
 
-    def apply(
-        self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
-    ) -> str:
+    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+        """A piece of a result is here, from the fragment's element `start` on: do what can be done
+        of its outer step before the round is known to be committed. `part`: what it is a piece of,
+        as `apply` gets it."""
+        ...
+
+    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
         """The outer step with a committed result, cut at `borders`; returns the state digest."""
         ...
 

@@ -39,6 +39,8 @@ def system() -> System:
         version=importlib.metadata.version("lowcomm"),
         start=_start,
         codec=_codec,
+        copies=19,  # 17 in the daemon, 2 in the rank.
+        base_bytes=120 << 20,
         note="real daemons and log, commit included; TCP, not encrypted",
     )
 

@@ -76,6 +76,11 @@ class Network:
         return tuple(sorted(words & set(ALGORITHMS.read_text(encoding="ascii").split())))
 
 
+def default_congestion() -> str:
+    """What sockets of this machine use that do not say what they want."""
+    return Path(ALGORITHM).read_text(encoding="ascii").strip()
+
+
 @contextlib.contextmanager
 def network(conditions: Conditions, peers: int) -> Generator[Network]:
     """Raises WanError when the conditions need what this machine does not have."""

@@ -22,6 +22,8 @@ def others() -> dict[str, System]:
         name="gloo",
         version=f"torch {importlib.metadata.version('torch')}",
         start=_starts("gloo"),
+        copies=1,
+        base_bytes=300 << 20,
         codec=lambda _: "fp32",
         note="all_reduce, then a division; no codecs, no commit, no faults; TCP, not encrypted",
     )
@@ -30,6 +32,8 @@ def others() -> dict[str, System]:
         version=TORCHFT[0].replace("==", " "),
         requirements=TORCHFT,
         start=_starts("torchft"),
+        copies=1,
+        base_bytes=300 << 20,
         codec=_torchft_codec,
         note="quorum, all_reduce by gloo, vote; TCP, not encrypted",
     )
@@ -38,6 +42,8 @@ def others() -> dict[str, System]:
         version=HIVEMIND[0].replace("==", " "),
         requirements=HIVEMIND,
         start=_starts("hivemind"),
+        copies=7,
+        base_bytes=900 << 20,
         codec=_hivemind_codec,
         note="matchmaking, then an all-reduce in parts; encrypted",
     )

@@ -17,7 +17,7 @@ from benchmarks.exchanging.network import Conditions, Network, network
 from benchmarks.exchanging.payloads import Payloads, sign_of
 from benchmarks.exchanging.systems import Order, Side, System
 from benchmarks.exchanging.worker import Marks
-from protocols.errors import LowcommError
+from protocols.errors import ConfigError, LowcommError
 
 SETTLE_LOOK_S = 0.05
 SETTLE_LOOKS = 2
@@ -26,6 +26,8 @@ SETTLE_MAX_S = 2.0
 IDLE = 0.05
 """A system that uses less than this share of one core has ended its exchange: heartbeats remain."""
 PREPARE_TIMEOUT_S = 60.0
+COPIES = 2
+"""What each peer contributes and gets, in files of memory; all systems share them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,23 @@ class Contestant:
 
     async def failed(self, why: str) -> None:
         """It is out, and takes no time of the others, which go on."""
+        await asyncio.sleep(SETTLE_LOOK_S)  # Who ended just now is known to have.
         words = self.side.last_words() if self.side is not None else ""
         self.result = replace(self.result, error=f"{why}: {words}" if words else why)
         self.side = None
         await self.running.aclose()
+
+
+def check_memory(systems: Sequence[System], plan: Plan, *, free_bytes: int) -> None:
+    """Refuse now, rather than have the kernel kill something. Raises ConfigError."""
+    copies = COPIES + sum(one.copies for one in systems)
+    each_bytes = copies * 4 * plan.elements + sum(one.base_bytes for one in systems)
+    needed = plan.peers * each_bytes
+    if needed > free_bytes:
+        raise ConfigError(
+            f"{plan.peers} peers x {plan.mib} MiB need about {needed / 2**30:.1f} GiB and "
+            f"{free_bytes / 2**30:.1f} GiB are free: give less of --mib, --peers or --against"
+        )
 
 
 async def compare(

@@ -92,12 +92,14 @@ class Side:
     """Adds to the marks of an exchange what the workers cannot know."""
 
     def last_words(self) -> str:
-        """From the logs of the peers, for who wants to know why something failed."""
+        """From the logs of the peers that have ended, or of all, for who wants to know why."""
         told: list[str] = []
-        for peer in self.peers:
+        ended = [peer for peer in self.peers if peer.child.returncode is not None]
+        for peer in ended or self.peers:
             if peer.log.exists():
                 text = peer.log.read_text(encoding="utf-8", errors="replace")
                 told += [line.strip() for line in text.splitlines()[-LOG_LINES_TOLD:]]
+        told += [f"exit status {peer.child.returncode}" for peer in ended]
         return " | ".join(dict.fromkeys(line for line in told if line))
 
 
@@ -111,6 +113,10 @@ class System:
     """Its workers, until the end of the context. Raises LowcommError."""
     codec: Callable[[str], str]
     """What it sends when it is asked for a codec; raises ConfigError when that is no comparison."""
+    copies: float
+    """So many times what is exchanged does one peer have in memory at most, as measured ..."""
+    base_bytes: int
+    """... and this much for its programs."""
     note: str = ""
     requirements: tuple[str, ...] = ()
     """What pip is asked for, if it does not come with what runs this."""

@@ -91,9 +91,10 @@ class XorWork:
         assert {len(piece) for piece in slices} == {ELEMENT_BYTES * elements}
         out[:] = xor(slices)
 
-    def apply(
-        self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
-    ) -> str:
+    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+        pass
+
+    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
         self.state = xor((self.state, b"".join(parts)))
         return digest(self.state)
 
