@@ -55,6 +55,8 @@ class Node:
         self.outcome = self.why = ""
         self.asked_to_leave = False
         self.paused_until = 0.0
+        self._held = deque[Callable[[], None]]()
+        """What a pause holds up, in order."""
         self.deadline = self.due = float("inf")
         """When the core is woken if nothing else happens: at its deadline, or after a pause."""
         self.outers: list[Value] = [0] * world.training.fragments
@@ -119,13 +121,25 @@ class Node:
         """As `after`, exactly then: a duration would be rounded, and what follows at the same time
         could come before."""
 
-        def act() -> None:
-            if self.running and self.world.now < self.paused_until:
-                self.world.at_time(self.paused_until, act)
-            elif self.running:
-                action()
+        self.world.at_time(due, lambda: self._act(action))
 
-        self.world.at_time(due, act)
+    def _act(self, action: Callable[[], None]) -> None:
+        """Now, or after what a pause holds up already: a longer pause must not change the order."""
+        if not self._held and self.world.now >= self.paused_until:
+            if self.running:
+                action()
+            return
+        if not self._held:
+            self.world.at_time(self.paused_until, self._go_on)
+        self._held.append(action)
+
+    def _go_on(self) -> None:
+        while self._held and self.world.now >= self.paused_until:
+            action = self._held.popleft()
+            if self.running:
+                action()
+        if self._held:
+            self.world.at_time(self.paused_until, self._go_on)
 
     def lose_trainers(self, restart_s: float) -> None:
         """The ranks crash and are started again."""
