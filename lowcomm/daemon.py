@@ -289,6 +289,9 @@ class Daemon:
         self.journal.write("checkpoint", path=str(path), round=cut.round)
         self.driver.feed(v.Checkpointed(startup.kept_in(cut)))
 
+    def reduced(self, stamp: Stamp, seconds: float) -> None:
+        self.journal.write("reduced", fragment=stamp.fragment, round=stamp.round, seconds=seconds)
+
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self.journal.write("snapshot_served", to=peer, size_bytes=size_bytes)
 

@@ -156,6 +156,16 @@ class Commit(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced(Event):
+    """A committed round's data path here: `seconds` from the contribution's first byte to the
+    result's last one."""
+
+    fragment: int
+    round: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics(Event):
     """About each second. Counters rise from this daemon's start; `loss` may be NaN."""
 
@@ -262,9 +272,18 @@ KINDS: Mapping[str, type[Event]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "_", record.__name__).lower(): record  # RanksLost: ranks_lost
     for record in (
         *(Start, Listening, Waiting, Member, Lost, Left, View, Attempt, Ready, Commit, Metrics),
-        *(Fault, RanksReady, RanksLost, SnapshotServed, SnapshotReceived, Checkpoint, Evaluated),
+        *(
+            Fault,
+            RanksReady,
+            RanksLost,
+            Reduced,
+            SnapshotServed,
+            SnapshotReceived,
+            Checkpoint,
+            Evaluated,
+        ),
         *(Finished, Stopped, Diverged, Layout, Note, Elected, Restored, Forked, Dropped, GaveUp),
-        *(Witness, Samples),
+        *(Witness, Samples, Reduced),
     )
 }
 """By the `kind` that stands in the file."""

@@ -137,6 +137,9 @@ class WitnessDaemon:
     def applied(self, stamp: Stamp, state_digest: str) -> None:
         raise AssertionError("a witness has no outer state")
 
+    def reduced(self, stamp: Stamp, seconds: float) -> None:
+        raise AssertionError("a witness has no outer state")
+
     def served(self, peer: PeerId, size_bytes: int) -> None:
         raise AssertionError("a witness gives nobody a state")
 

@@ -161,6 +161,9 @@ class Driver:
                 self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))
             case c.ApplyRound(stamp=stamp, borders=borders):
                 parts = self.exchange.parts(stamp, len(borders) - 1)
+                seconds = self.exchange.seconds(stamp)
+                if seconds is not None:
+                    self._listener.reduced(stamp, seconds)
                 self._job(
                     lambda: self.work.apply(stamp, borders, parts),
                     lambda digest: self._applied(stamp, digest),

@@ -4,6 +4,7 @@ The core says what to encode, sum and send; here it happens piece by piece, in t
 Must NOT decide whether a payload counts, or what is summed.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -57,6 +58,8 @@ class Exchange:
             grew=self._sum_grew, done=self._reduced, damaged=self._damaged, failed=failed
         )
         self._damages = 0
+        self._times: dict[tuple[int, int], tuple[float, float]] = {}
+        """By (fragment, round): when we began to encode, and when the result grew last."""
 
     @property
     def discarded(self) -> int:
@@ -72,6 +75,8 @@ class Exchange:
         assert run is not None
         assert work is not None
         work.begin(fragment)
+        now = asyncio.get_running_loop().time()
+        self._times[fragment, round_] = (now, now)
         elements = run.fragment_elements[fragment]
         self.encoded[fragment, round_] = Encoding(work, fragment, elements, self._pool)
         self.feed(v.Encoded(fragment, round_, manifest))
@@ -138,6 +143,14 @@ class Exchange:
         for outbound in self._outbound.values():
             outbound.drop(fragment, round_, released=True)
         self.inbound.release(fragment, round_)
+        for key in [key for key in self._times if key[0] == fragment and key[1] <= round_]:
+            del self._times[key]
+
+    def seconds(self, stamp: Stamp) -> float | None:
+        """From our contribution's beginning to the last piece of the round's result, if we made
+        one."""
+        began, last = self._times.get((stamp.fragment, stamp.round), (None, 0.0))
+        return None if began is None else last - began
 
     def parts(self, stamp: Stamp, count: int) -> list[Bytes]:
         """A round's result, whole."""
@@ -168,6 +181,10 @@ class Exchange:
 
     def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
         stamp, part = key
+        began = self._times.get((stamp.fragment, stamp.round))
+        if began is not None:
+            now = asyncio.get_running_loop().time()
+            self._times[stamp.fragment, stamp.round] = (began[0], now)
         borders = self._borders(stamp)
         if self.work is None or borders is None:
             return

@@ -98,6 +98,11 @@ class Listener(Protocol):
         """The outer step of a committed round is made; the work holds its state."""
         ...
 
+    def reduced(self, stamp: Stamp, seconds: float) -> None:
+        """A committed round's result is here; `seconds` since its contribution began to be
+        encoded."""
+        ...
+
     def served(self, peer: PeerId, size_bytes: int) -> None:
         """A joiner's state was put on its way."""
         ...

@@ -27,8 +27,16 @@ def test_kinds_are_the_words_of_the_file_format() -> None:
     assert sorted(KINDS) == [
         *("attempt", "checkpoint", "commit", "diverged", "dropped", "elected", "evaluated"),
         *("fault", "finished", "forked", "gave_up", "layout", "left", "listening", "lost"),
-        *("member", "metrics", "note", "ranks_lost", "ranks_ready", "ready", "restored"),
-        *("samples", "snapshot_received", "snapshot_served", "start", "stopped", "view"),
+        *("member", "metrics", "note", "ranks_lost", "ranks_ready", "ready", "reduced"),
+        *(
+            "restored",
+            "samples",
+            "snapshot_received",
+            "snapshot_served",
+            "start",
+            "stopped",
+            "view",
+        ),
         *("waiting", "witness"),
     ]
 

@@ -151,6 +151,7 @@ class Node:
         self.digests: dict[int, str] = {}
         self.served_to: list[tuple[PeerId, int]] = []
         self.states: list[tuple[PeerId, int, float]] = []
+        self.data_paths: list[float] = []
         self.notes: list[c.Note] = []
         self.stop: c.Stop | None = None
         self.task: asyncio.Task[None] | None = None
@@ -186,6 +187,9 @@ class Node:
             version, inner_step = Version(0, stamp.round, state_digest), 5 * stamp.round
             self.kept = Kept(stamp.lineage, (version,), inner_step, 20 * stamp.round)
         self._news.set()
+
+    def reduced(self, stamp: Stamp, seconds: float) -> None:
+        self.data_paths.append(seconds)
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self.served_to.append((peer, size_bytes))
