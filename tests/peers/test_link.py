@@ -275,6 +275,25 @@ async def test_a_chunk_that_ends_after_a_close_is_not_delivered() -> None:
     assert owner.why == ["enough"]
 
 
+def test_what_comes_after_a_close_is_written_nowhere() -> None:
+    """Its place may belong to another connection by then, or to another payload."""
+
+    async def scenario() -> bytes:
+        owner = Recorder()
+        link = Link(owner, accepted=True)
+        link.connection_made(NoNetwork())
+        link.become(PEER, bulk=True)
+        chunk = frame(state_chunk(10_000), bytes(10_000))
+        feed(link, chunk[:-5000])
+        link.close("enough")
+        for _ in range(3):
+            feed(link, b"\xff" * 1000)
+        link.connection_lost(None)
+        return bytes(owner._place)
+
+    assert asyncio.run(scenario()) == bytes(10_000)
+
+
 @pytest.mark.asyncio
 async def test_a_paused_link_delivers_nothing_until_it_is_resumed() -> None:
     async with connected() as (link, owner, raw):
