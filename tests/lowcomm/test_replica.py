@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowcomm.codecs import known_codecs
 from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config import MethodConfig
@@ -21,6 +22,7 @@ from lowcomm.replica import (
     free_memory_bytes,
 )
 from lowcomm.startup import common_grain
+from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
 from protocols.errors import ConfigError
 from protocols.ids import TensorSpec
 from tests.lowcomm.replicas import (
@@ -354,3 +356,24 @@ def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, re
     outer, _ = peers[0].arrays(0)
     exact = slow_mean([-gaussian(seed, size) for seed in range(2)], (3, 5))
     assert np.corrcoef(outer, -exact)[0, 1] > 0.5
+
+
+@pytest.mark.parametrize("name", known_codecs())
+def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str) -> None:
+    """Cut at borders of parts, out of order, and finished: the bytes of all values at once."""
+    named: dict[str, Any] = {"contribution_codec": name}
+    made, size = method(MethodConfig(**named)), PIECE_ELEMENTS + 5000
+    replica, grain = Replica(made, (TensorSpec(0, "w", (size,), 0),)), common_grain(made)
+    replica.initialise(0, view(gaussian(1, size)))
+    replica.fill_result(0, view(np.empty(size, np.float32)), full=True)
+    replica.take_local(0, view(gaussian(2, size)))
+    replica.begin(0)
+    one = made.contribution_codec
+    whole = bytearray(one.encoded_bytes(size))
+    one.encode(gaussian(1, size) - gaussian(2, size), whole)
+    encoding = Encoding(replica, 0, size, Pool())
+    for start, stop in ((PIECE_ELEMENTS - grain, size), (0, grain), (grain, PIECE_ELEMENTS)):
+        wanted = whole[one.encoded_bytes(start) : one.encoded_bytes(stop)]
+        assert bytes(encoding.cut(start, stop)) == wanted
+    encoding.finish()
+    assert bytes(encoding.buffer) == whole
