@@ -238,6 +238,7 @@ class Driver:
         return refusal(hello, me=core.me, run=core.raft.run, members=core.members)
 
     def connected(self, hello: m.Hello) -> None:
+        self.exchange.meet(hello.peer)
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:
