@@ -141,7 +141,8 @@ class Driver:
             case c.DropSlices(fragment=fragment, round=round_):
                 self.exchange.drop_slices(fragment, round_)
             case c.ReleaseRound(fragment=fragment, round=round_):
-                self.exchange.release(fragment, round_)
+                # After the steps that read these results: their memory is used again.
+                self._jobs.put_nowait((lambda: self.exchange.release(fragment, round_), None))
             case c.Discard():
                 pass  # The exchange did not keep it.
             case c.Resume() | c.Leased():
@@ -241,6 +242,7 @@ class Driver:
         return refusal(hello, me=core.me, run=core.raft.run, members=core.members)
 
     def connected(self, hello: m.Hello) -> None:
+        self.exchange.meet(hello.peer)
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:

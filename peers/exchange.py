@@ -108,7 +108,10 @@ class Exchange:
         return self._send(peer, StateStream(header, state))
 
     def _send(self, peer: PeerId, stream: Stream) -> bool:
-        fits = self._outbound.setdefault(peer, Outbound()).add(stream)
+        outbound = self._outbound.get(peer)
+        if outbound is None:
+            return True  # Not connected any more: the core hears of it, and says it again.
+        fits = outbound.add(stream)
         self.wake(peer)
         return fits
 
@@ -215,6 +218,10 @@ class Exchange:
         except LowcommError as error:
             self._failed(error)
             return None
+
+    def meet(self, peer: PeerId) -> None:
+        """The connection is up."""
+        self._outbound[peer] = Outbound()
 
     def forget(self, peer: PeerId) -> None:
         """The connection is over: what it still needs, the core says again."""

@@ -140,7 +140,7 @@ class Inbound:
         if len(opened) >= OPEN_MAX:
             self.refused += 1
             return False
-        begun = self.slices.get(key) if isinstance(key, SliceKey) else None
+        begun = self._begun(peer, key) if isinstance(key, SliceKey) else None
         if begun is not None:
             opened[key] = begun  # What broke off goes on.
             return True
@@ -152,6 +152,17 @@ class Inbound:
             buffer = self._pool.take(size_of(chunk.elements))
             opened[key] = Payload(chunk.elements, size_of, buffer)
         return True
+
+    def _begun(self, peer: PeerId, key: SliceKey) -> Payload | None:
+        """What is here of a slice of this peer's own, whether or not the core looked at it yet.
+        Nobody may write into somebody else's."""
+        if key.contributor.peer != peer:
+            return None
+        found = self.slices.get(key)
+        for kind in (v.SliceBegun, v.SliceReceived):
+            if found is None:
+                found = self._undecided.get((kind, peer, key))
+        return found
 
     def arrived(self, peer: PeerId, chunk: Chunk) -> None:
         """The piece is at its place."""

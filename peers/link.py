@@ -156,6 +156,7 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is None or self._closing:
             return
         self._closing, self._why = True, why
+        self._place = None  # TLS still delivers; another connection may fill this place now.
         self._outbox.clear()
         self._transport.close()
         loop = asyncio.get_running_loop()

@@ -68,6 +68,8 @@ class Reducer:
         self._sums: dict[ResultKey, Sum] = {}
         self._waiting: dict[SliceKey, set[ResultKey]] = {}
         """Which sums a slice is a term of."""
+        self._due: set[ResultKey] = set()
+        """Those that have another turn coming."""
 
     def begin(
         self,
@@ -88,7 +90,7 @@ class Reducer:
 
     def grew(self, work: Work, name: SliceKey) -> None:
         """A slice has another piece."""
-        for key in list(self._waiting.get(name, ())):
+        for key in self._waiting.get(name, set()) - self._due:
             self._go_on(work, key)
 
     def drop(self, fragment: int, round_: int) -> None:
@@ -124,4 +126,9 @@ class Reducer:
                 del self._sums[key]
                 self._done(command, one.result.digest)
                 return
-        asyncio.get_running_loop().call_soon(self._go_on, work, key)
+        self._due.add(key)
+        asyncio.get_running_loop().call_soon(self._turn, work, key)
+
+    def _turn(self, work: Work, key: ResultKey) -> None:
+        self._due.discard(key)
+        self._go_on(work, key)

@@ -121,6 +121,30 @@ def started(replica: Replica) -> Replica:
     return replica
 
 
+def encoded(replica: Replica, fragment: int) -> bytes:
+    """The ranks' last contribution, in one piece."""
+    size = replica.sizes[fragment]
+    out = bytearray(replica.contribution_bytes(fragment, size))
+    replica.begin(fragment)
+    replica.encode(fragment, 0, size, memoryview(out))
+    return bytes(out)
+
+
+def reduced(
+    replica: Replica, elements: int, slices: Sequence[Payload], terms: Sequence[Contributor]
+) -> bytes:
+    """Their encoded mean, in one piece."""
+    out = bytearray(b"\xff" * replica.result_bytes(0, elements))
+    replica.reduce(elements, [memoryview(each) for each in slices], terms, memoryview(out))
+    return bytes(out)
+
+
+def cut(replica: Replica, whole: bytes, start: int, stop: int) -> bytes:
+    """A part's slice of an encoded contribution."""
+    size_of = replica.method.contribution_codec.encoded_bytes
+    return whole[size_of(start) : size_of(stop)]
+
+
 def kept(directory: Path, round_: int) -> tuple[list[F32], list[F32]]:
     """A checkpoint of both fragments after this round: (outer, momentum)."""
     outer = [gaussian(round_ + i, size) for i, size in enumerate(SIZES)]

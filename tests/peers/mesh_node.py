@@ -5,15 +5,15 @@ Must NOT hold tests.
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from peers.payloads import chunks
-
-from peers.link import PREFIX, Link
+from peers.link import PREFIX, Frame, Link
 from peers.listening import bind
 from peers.mesh import Mesh, Tls
+from peers.pieces import PIECE_ELEMENTS, spans
 from protocols import limits, wire
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import (
@@ -24,10 +24,11 @@ from protocols.messages import (
     ReadLog,
     StateChunk,
 )
+from protocols.reduction import ELEMENT_BYTES
 
 RUN = 7
 ALPHA, BETA, EVE = PeerId("alpha.00000001"), PeerId("beta.00000002"), PeerId("eve.00000003")
-PAYLOAD = bytes(range(251)) * 10_000  # 2.4 chunks.
+PAYLOAD = bytes(range(251)) * 10_000  # 2.4 pieces.
 STATE = StateChunk(RUN, 2, 3, 0, 4, 0, 0)
 
 
@@ -59,6 +60,7 @@ class Node:
         self.accepts = True
         self._news = asyncio.Event()
         self._buffers: dict[PeerId, bytearray] = {}
+        self._outgoing: dict[PeerId, deque[Frame]] = {}
 
     def hello(self) -> Hello:
         return Hello(self.protocol, self.run, self.peer, "name", self.incarnation, self.address, "")
@@ -73,19 +75,25 @@ class Node:
         self._see(Up(hello.peer))
 
     def disconnected(self, peer: PeerId, why: str) -> None:
+        self._outgoing.pop(peer, None)
         self._see(Down(peer, why))
 
     def received(self, peer: PeerId, message: Control) -> None:
         self._see((peer, message))
 
+    def next_chunk(self, peer: PeerId) -> Frame | None:
+        frames = self._outgoing.get(peer)
+        return frames.popleft() if frames else None
+
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
         if not self.accepts:
             return None
-        buffer = self._buffers.setdefault(peer, bytearray(chunk.total_bytes))
-        return memoryview(buffer)[chunk.offset_bytes : chunk.offset_bytes + size]
+        buffer = self._buffers.setdefault(peer, bytearray(ELEMENT_BYTES * chunk.elements))
+        start = ELEMENT_BYTES * chunk.start
+        return memoryview(buffer)[start : start + size]
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
-        if chunk.offset_bytes + limits.CHUNK_BYTES_MAX >= chunk.total_bytes:
+        if chunk.start + PIECE_ELEMENTS >= chunk.elements:
             self._see(bytes(self._buffers.pop(peer)))
 
     def refused(self, why: str) -> None:
@@ -107,12 +115,29 @@ class Node:
         assert self.seen == list(wanted)
         self.seen.clear()
 
-    def stream(self, peer: PeerId, payload: bytes = PAYLOAD) -> bool:
-        return self.mesh.send_bulk(peer, chunks(STATE, payload))
+    def stream(self, peer: PeerId, payload: bytes = PAYLOAD) -> None:
+        self.send_chunks(peer, pieces(payload))
+
+    def send_chunks(self, peer: PeerId, frames: Iterable[Frame]) -> None:
+        """Let the mesh fetch them, as far as the other end takes them."""
+        self._outgoing.setdefault(peer, deque()).extend(frames)
+        self.mesh.wake(peer)
+
+    def waiting(self, peer: PeerId) -> int:
+        """Pieces that the mesh did not fetch yet."""
+        return len(self._outgoing.get(peer, ()))
 
     @property
     def strangers(self) -> int:
         return len(self.mesh._strangers)
+
+
+def pieces(payload: bytes) -> Iterator[Frame]:
+    """A state as a driver's streams give it to the link."""
+    elements = len(payload) // ELEMENT_BYTES
+    for start, stop in spans(elements):
+        piece = memoryview(payload)[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]
+        yield replace(STATE, start=start, elements=elements), piece
 
 
 @asynccontextmanager
@@ -203,7 +228,7 @@ async def still_works(alpha: Node, beta: Node) -> None:
     for node in (alpha, beta):
         assert node.seen == []
     assert alpha.mesh.send(BETA, ReadLog(1))
-    assert beta.stream(ALPHA)
+    beta.stream(ALPHA)
     await beta.until_seen((ALPHA, ReadLog(1)))
     await alpha.until_seen(PAYLOAD)
 

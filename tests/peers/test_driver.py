@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from peers.inbound import key_of
 from peers.pieces import PIECE_ELEMENTS, digest_of, spans
 from peers.wal import SYSTEM, Wal
+from protocols import commands as c
 from protocols import entries as e
 from protocols import messages as m
 from protocols.errors import LowcommError
@@ -348,3 +350,17 @@ async def test_a_false_name_is_blamed_and_its_bytes_never_stand_for_the_true_one
         assert alpha.notes[0].kind == "misbehaviour"
         assert alpha.driver.discarded > before
         assert all(key.contributor != false for key in alpha.driver.exchange.inbound.slices)
+
+
+@pytest.mark.asyncio
+async def test_memory_of_a_result_is_not_used_again_while_a_step_may_read_it() -> None:
+    async with open_round() as (alpha, plan):
+        driver, results = alpha.driver, alpha.driver.exchange.inbound.results
+        assert results
+        gate, ended = threading.Event(), list[object]()
+        driver._job(gate.wait, ended.append)
+        driver._do(c.ReleaseRound(0, plan.stamp.round))
+        kept = bool(results)
+        gate.set()
+        assert kept, "a step is on its way, with these bytes"
+        await alpha.until(lambda: ended and not results)

@@ -21,7 +21,6 @@ import asyncio, sys
 from dataclasses import replace
 from peers.faults import FaultInjector, parse_fault
 from peers.mesh import Mesh
-from peers.payloads import chunks
 from protocols.ids import Contributor, PeerId, Stamp
 from protocols.messages import ContributionChunk, ResultChunk
 from tests.peers.mesh_node import BETA, Node
@@ -33,16 +32,15 @@ async def main(fault, *addresses):
     for address in addresses:
         node.mesh.connect(address, peer="")
     await node.until(lambda: len(node.seen) == len(addresses))
-    stamp = Stamp(7, 2, 1, 0, 0, 6, 0)
+    stamp, size = Stamp(7, 2, 1, 0, 0, 6, 0), 1 << 18
     who = Contributor(BETA, 1, 1, "a" * 32)
     for round_ in (6, 7, 8):
         for peer in node.mesh.sessions:
             now = replace(stamp, round=round_)
             for n in range(20):
-                slice_ = ContributionChunk(now, n, who, 0, 0)
-                result = ResultChunk(now, n, (who,), "b" * 32, 0, 0)
-                node.mesh.send_bulk(peer, chunks(slice_, bytes(1 << 20)))
-                node.mesh.send_bulk(peer, chunks(result, bytes(1 << 20)))
+                slice_ = ContributionChunk(now, n, who, 0, size)
+                result = ResultChunk(now, n, (who,), "b" * 32, 0, size)
+                node.send_chunks(peer, [(slice_, bytes(4 * size)), (result, bytes(4 * size))])
     await asyncio.sleep(30)
 
 asyncio.run(main(*sys.argv[1:]))

@@ -2,15 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peers import link as link_module
-from peers.link import BULK_OUTBOX_MAX, HELLO_BYTES_MAX, PREFIX, STAGE_BYTES, Frame, Link
+from peers.link import HELLO_BYTES_MAX, PREFIX, STAGE_BYTES, Frame, Link
 from protocols import limits, wire
 from protocols.entries import LogEntry, Run
 from protocols.ids import PeerId
@@ -21,7 +23,7 @@ BEATS = [ReadLog(index) for index in range(3)]
 
 
 def state_chunk(size: int) -> StateChunk:
-    return StateChunk(1, 2, 3, 0, 4, 0, size)
+    return StateChunk(1, 2, 3, 0, 4, 0, max(size // 4, 1))
 
 
 def frame(message: Message, payload: bytes = b"") -> bytes:
@@ -273,6 +275,25 @@ async def test_a_chunk_that_ends_after_a_close_is_not_delivered() -> None:
     assert owner.why == ["enough"]
 
 
+def test_what_comes_after_a_close_is_written_nowhere() -> None:
+    """Its place may belong to another connection by then, or to another payload."""
+
+    async def scenario() -> bytes:
+        owner = Recorder()
+        link = Link(owner, accepted=True)
+        link.connection_made(NoNetwork())
+        link.become(PEER, bulk=True)
+        chunk = frame(state_chunk(10_000), bytes(10_000))
+        feed(link, chunk[:-5000])
+        link.close("enough")
+        for _ in range(3):
+            feed(link, b"\xff" * 1000)
+        link.connection_lost(None)
+        return bytes(owner._place)
+
+    assert asyncio.run(scenario()) == bytes(10_000)
+
+
 @pytest.mark.asyncio
 async def test_a_paused_link_delivers_nothing_until_it_is_resumed() -> None:
     async with connected() as (link, owner, raw):
@@ -290,6 +311,11 @@ async def test_a_paused_link_delivers_nothing_until_it_is_resumed() -> None:
 # Sending ----------------------------------------------------------------------------------------
 
 
+def source(frames: Iterable[Frame]) -> Callable[[], Frame | None]:
+    """What a link is fed from: these, and then nothing for now."""
+    return partial(next, iter(frames), None)
+
+
 def endless(payload: bytes, made: list[int]) -> Iterator[Frame]:
     while True:
         made.append(1)
@@ -301,22 +327,67 @@ async def test_what_is_sent_is_what_arrives() -> None:
     payload = bytes(range(256)) * 4096
     async with connected(bulk=True) as (link, _, raw):
         wanted = frame(state_chunk(len(payload)), payload) * 3
-        for _ in range(3):
-            assert link.send_bulk(iter([(state_chunk(len(payload)), memoryview(payload))]))
+        link.feed_from(source([(state_chunk(len(payload)), memoryview(payload))] * 3))
         assert await raw.read(len(wanted)) == wanted
         assert link.sent_bytes == len(wanted)
 
 
 @pytest.mark.asyncio
+async def test_a_source_that_has_nothing_for_now_is_asked_again_when_it_is_woken() -> None:
+    frames: deque[Frame] = deque()
+    one, other = b"1234", b"56789012"
+    async with connected(bulk=True) as (link, _, raw):
+        link.feed_from(lambda: frames.popleft() if frames else None)
+        for payload in (one, other):
+            frames.append((state_chunk(len(payload)), payload))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(frames) == 1, "nobody asks without being woken"
+            link.wake()
+            assert await raw.read(len(frame(state_chunk(len(payload)), payload))) == frame(
+                state_chunk(len(payload)), payload
+            )
+
+
+@pytest.mark.asyncio
+async def test_control_goes_before_what_a_source_has() -> None:
+    async with connected() as (link, _, raw):
+        asked: list[Frame] = [(BEATS[2], b"")]
+        link.hold()
+        link.feed_from(lambda: asked.pop() if asked else None)
+        for beat in BEATS[:2]:
+            link.send(beat)
+        link.held = False
+        link.wake()
+        wanted = b"".join(map(frame, BEATS))
+        assert await raw.read(len(wanted)) == wanted
+
+
+@pytest.mark.asyncio
 async def test_a_peer_that_does_not_read_holds_back_what_is_made() -> None:
     made: list[int] = []
-    async with connected(bulk=True) as (link, _, _raw):
-        assert link.send_bulk(endless(bytes(1 << 20), made))
+    async with connected(bulk=True) as (link, _, raw):
+        link.feed_from(source(endless(bytes(1 << 20), made)))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert 2 <= len(made) <= 24, "the kernel's buffers, and 2 MiB of ours"
-        waiting = sum(link.send_bulk(iter(())) for _ in range(2 * BULK_OUTBOX_MAX))
-        assert waiting == BULK_OUTBOX_MAX - 1, "False says that the outbox is full"
+            link.wake()
+        before = len(made)
+        assert 2 <= before <= 24, "the kernel's buffers, and 2 MiB of ours"
+        await raw.read(before << 20)
+        assert len(made) > before, "there is room again"
+
+
+@pytest.mark.asyncio
+async def test_a_link_that_is_closed_asks_for_nothing_more() -> None:
+    made: list[int] = []
+    async with connected(bulk=True) as (link, owner, raw):
+        link.close("enough")
+        link.feed_from(source(endless(bytes(1000), made)))
+        link.wake()
+        assert await raw.read_all() == b""
+        await owner.until_closed()
+        link.wake()
+        assert made == []
 
 
 @pytest.mark.asyncio
@@ -333,7 +404,7 @@ async def test_a_full_control_outbox_says_so_and_the_rest_arrives_in_order() -> 
 @pytest.mark.asyncio
 async def test_unsent_bytes_count_what_our_kernel_alone_has() -> None:
     async with connected(bulk=True, window_bytes=4096) as (link, _, raw):
-        link.send_bulk(iter([(state_chunk(1 << 17), bytes(1 << 17))]))
+        link.feed_from(source([(state_chunk(1 << 17), bytes(1 << 17))]))
         assert link._transport is not None
         async with asyncio.timeout(10):
             while link._transport.get_write_buffer_size():  # noqa: ASYNC110
@@ -375,7 +446,7 @@ async def test_a_close_does_not_wait_for_a_peer_that_stopped_reading(
 ) -> None:
     monkeypatch.setattr(link_module, "LINGER_S", 0.05)
     async with connected(bulk=True) as (link, owner, raw):
-        link.send_bulk(endless(bytes(1 << 20), []))
+        link.feed_from(source(endless(bytes(1 << 20), [])))
         if ends == "we":
             link.close("too slow")
         else:

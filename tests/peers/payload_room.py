@@ -1,0 +1,191 @@
+"""Small payloads for tests: a codec of few bytes a piece, and what links and the core do with them.
+
+Must NOT hold tests.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from peers.inbound import Inbound, Received, SliceKey
+from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of, spans
+from peers.work import Bytes
+from protocols import events as v
+from protocols.errors import LowcommError
+from protocols.ids import Contributor, PeerId, Stamp
+from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+
+ALPHA, BETA, GAMMA = PeerId("alpha.1"), PeerId("beta.2"), PeerId("gamma.3")
+STAMP = Stamp(run=1, lineage=2, view=1, fragment=0, group=0, round=5, attempt=0)
+GRAIN = PIECE_ELEMENTS // 4
+"""Elements that are encoded together."""
+BLOCK_BYTES = 5
+"""What becomes of them."""
+PIECE_BYTES = 4 * BLOCK_BYTES
+
+
+def size_of(elements: int) -> int:
+    return BLOCK_BYTES * -(-elements // GRAIN)
+
+
+def contributor(peer: PeerId = ALPHA, manifest: str = "a" * 32) -> Contributor:
+    return Contributor(peer, 10, 5, manifest)
+
+
+def slice_of(
+    elements: int, *, peer: PeerId = ALPHA, part: int = 0, stamp: Stamp = STAMP
+) -> ContributionChunk:
+    """Header of the first piece."""
+    return ContributionChunk(stamp, part, contributor(peer), 0, elements)
+
+
+def result_of(elements: int, *, part: int = 0, stamp: Stamp = STAMP) -> ResultChunk:
+    """Header of the first piece."""
+    return ResultChunk(stamp, part, (contributor(),), "", 0, elements)
+
+
+def some_bytes(elements: int, salt: int = 0) -> bytes:
+    """Of an encoded payload: no two of its pieces are equal."""
+    return bytes((7 * place + place // 11 + 31 * salt) % 251 for place in range(size_of(elements)))
+
+
+def pieces_of(header: Chunk, payload: bytes) -> list[tuple[Chunk, bytes]]:
+    """As they travel."""
+    of = (lambda count: 4 * count) if isinstance(header, StateChunk) else size_of
+    found: list[tuple[Chunk, bytes]] = []
+    for start, stop in spans(header.elements):
+        piece = payload[of(start) : of(stop)]
+        chunk = replace(header, start=start)
+        if isinstance(chunk, ResultChunk):
+            terms = chunk.contributors if start == 0 else ()
+            chunk = replace(chunk, digest=digest_of(piece).hex(), contributors=terms)
+        found.append((chunk, piece))
+    return found
+
+
+class CodedWork:
+    """Arithmetic that knows what was asked of it; sums depend on their order."""
+
+    def __init__(self, elements: int, *, salt: int = 0) -> None:
+        self.whole = some_bytes(elements, salt)
+        """Our contribution."""
+        self.encoded: list[tuple[int, int]] = []
+        self.fails = ""
+        """Encoding does, with this text."""
+        self.refused = b"\xff" * 1
+        """A slice that begins so is none."""
+
+    def contribution_bytes(self, fragment: int, elements: int) -> int:
+        return size_of(elements)
+
+    result_bytes = contribution_bytes
+
+    def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
+        if self.fails:
+            raise LowcommError(self.fails)
+        assert start % GRAIN == 0
+        self.encoded.append((start, stop))
+        out[:] = self.whole[size_of(start) : size_of(stop)]
+
+    def reduce(
+        self,
+        elements: int,
+        slices: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+        out: memoryview,
+    ) -> None:
+        assert {len(piece) for piece in slices} == {len(out)} == {size_of(elements)}
+        if any(bytes(piece[:1]) == self.refused for piece in slices):
+            raise LowcommError("no slice")
+        out[:] = summed(slices)
+
+    # What a sum does not need.
+
+    def begin(self, fragment: int) -> None:
+        raise NotImplementedError
+
+    def apply(
+        self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
+    ) -> str:
+        raise NotImplementedError
+
+    def copy_state(self, fragment: int) -> Bytes:
+        raise NotImplementedError
+
+    def check_state(self, fragment: int, payload: Bytes) -> str:
+        raise NotImplementedError
+
+    def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
+        raise NotImplementedError
+
+    def adopt_kept(self, fragment: int, round_: int) -> str:
+        raise NotImplementedError
+
+    def state_bytes(self, fragment: int) -> int:
+        raise NotImplementedError
+
+
+def summed(slices: Sequence[Bytes]) -> bytes:
+    """Byte by byte, and no order gives what another one does."""
+    total = bytes(len(slices[0]))
+    for each in slices:
+        total = bytes((3 * a + b) % 251 for a, b in zip(total, bytes(each), strict=True))
+    return total
+
+
+class Room:
+    """The owner of one Inbound: a core that wants everything, unless it is told otherwise."""
+
+    def __init__(self, expects: Callable[[PeerId, Chunk], bool] = lambda _peer, _chunk: True):
+        self.pool = Pool()
+        self.inbound = Inbound(self, self.pool)
+        self.expects = expects
+        self.events: list[v.Event] = []
+        """What the core was told and did not look at yet."""
+        self.told: list[v.Event] = []
+        """What it did look at."""
+        self.grown: list[SliceKey] = []
+        self.states: list[tuple[PeerId, bytes]] = []
+
+    def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
+        if not self.expects(peer, chunk):
+            return None
+        return (lambda count: 4 * count) if isinstance(chunk, StateChunk) else size_of
+
+    def feed(self, event: v.Event, /) -> None:
+        self.events.append(event)
+
+    def grew(self, key: SliceKey) -> None:
+        self.grown.append(key)
+
+    def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
+        self.states.append((peer, bytes(state)))
+
+    def bring(self, peer: PeerId, chunk: Chunk, piece: bytes) -> bool:
+        """What a link does with a piece; False: it was read and dropped."""
+        place = self.inbound.place(peer, chunk, len(piece))
+        if place is None:
+            return False
+        assert len(place) == len(piece)
+        place[:] = piece
+        self.inbound.arrived(peer, chunk)
+        return True
+
+    def look(self, *, wants: bool = True) -> list[v.Event]:
+        """The core's turn; what it was told."""
+        looked, self.events = self.events, []
+        for event in looked:
+            assert isinstance(event, Received)
+            self.inbound.decided(event, wanted=wants)
+        self.told += looked
+        return looked
+
+    def bring_all(self, peer: PeerId, header: Chunk, payload: bytes) -> None:
+        """Every piece, and the core looks at each."""
+        for chunk, piece in pieces_of(header, payload):
+            self.bring(peer, chunk, piece)
+            self.look()
+
+
+def whole(payload: Payload) -> bytes:
+    assert not payload.missing
+    return bytes(payload.buffer)
