@@ -132,7 +132,7 @@ def test_nobody_gets_memory_for_what_is_not_expected_and_it_is_counted_once() ->
     assert not any(room.bring(BETA, *piece) for piece in pieces)
     assert room.inbound.refused == 1
     assert room.bring(ALPHA, *pieces_of(slice_of(TWO), some_bytes(TWO))[0])
-    room.expects = lambda _peer, _chunk: True
+    room.expects = Room().expects
     assert not room.bring(BETA, *pieces[1]), "its beginning is missing"
     room.inbound.forget(BETA)
     room.bring_all(BETA, slice_of(TWO, peer=BETA), some_bytes(TWO))
@@ -219,6 +219,16 @@ def test_a_damaged_result_is_refused_whole_and_can_come_on_another_connection(wh
     room.inbound.forget(ALPHA)
     room.bring_all(ALPHA, result_of(THREE), wanted)
     assert whole(room.inbound.results[RESULT]) == wanted
+
+
+def test_a_piece_that_says_another_size_of_its_payload_ends_it() -> None:
+    room = Room()
+    first, second = pieces_of(slice_of(TWO), some_bytes(TWO))
+    room.bring(ALPHA, *first)
+    room.look()
+    assert not room.bring(ALPHA, replace(second[0], elements=THREE), second[1])
+    assert not room.bring(ALPHA, *second)
+    assert room.inbound.refused == 1
 
 
 def test_what_the_core_does_not_want_is_dropped_with_its_rest() -> None:

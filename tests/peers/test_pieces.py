@@ -48,6 +48,7 @@ def test_a_payload_is_put_together_in_any_order(elements: int, data: st.DataObje
         assert payload.missing == len(places) - done
         start, stop = places[number]
         index = payload.index_of(start, size_of(stop) - size_of(start))
+        assert index is not None
         assert index == number
         assert not payload.has(index)
         payload.piece(index)[:] = wanted[size_of(start) : size_of(stop)]
@@ -123,7 +124,7 @@ def test_no_more_memory_is_kept_than_that(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(found) == 2
     for buffer in taken[:2]:
         pool.give(buffer)  # What was taken does not count.
-    assert pool.take(10).obj in [buffer.obj for buffer in taken[:2]]
+    assert id(pool.take(10).obj) in {id(buffer.obj) for buffer in taken[:2]}
 
 
 # Our own contribution ---------------------------------------------------------------------------
