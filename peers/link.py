@@ -179,10 +179,12 @@ class Link(asyncio.BufferedProtocol):
         """The hello said what this connection is for."""
         self.peer, self._bulk = peer, bulk
         self._head_bytes_max = limits.CHUNK_HEADER_BYTES_MAX if bulk else limits.CONTROL_BYTES_MAX
-        if self._transport is not None:
-            tune(self._transport.get_extra_info("socket"), bulk=bulk)
-            if bulk:
-                self._transport.set_write_buffer_limits(high=BULK_WRITE_BYTES_MAX)
+        if self._transport is None:
+            return
+        if (connection := self._transport.get_extra_info("socket")) is not None:
+            tune(connection, bulk=bulk)
+        if bulk:
+            self._transport.set_write_buffer_limits(high=BULK_WRITE_BYTES_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger is not None:

@@ -106,6 +106,11 @@ class SliceReceived:
     part: int
     contributor: Contributor
 
+    @property
+    def begun(self) -> SliceBegun:
+        """What came before it."""
+        return SliceBegun(self.sender, self.stamp, self.part, self.contributor)
+
 
 @record
 class ResultReceived:

@@ -104,8 +104,8 @@ class FragmentRounds:
         stamp, part, sender = event.stamp, event.part, event.sender
         if not isinstance(event, ResultReceived):
             check_contributor(event.contributor, sender)
-            begun = isinstance(event, SliceBegun)
-            add = self.held.add_begun if begun else self.held.add_slice
+            held, begun = self.held, isinstance(event, SliceBegun)
+            add = held.add_begun if begun else held.add_slice
             return self.fence.may_count(stamp, part) and add(stamp, part, event.contributor)
         if stamp.round <= self.version or not self.fence.may_result(stamp, part, sender):
             return False
@@ -247,9 +247,7 @@ class FragmentRounds:
         plan = self.members.open_plan(self.fragment)
         if plan is None:
             return ()
-        absent: set[PeerId] = set()
-        for part in plan.owned_by(self.me):
-            absent |= self.held.absent(plan, part)
+        absent = set[PeerId]().union(*(self.held.absent(plan, x) for x in plan.owned_by(self.me)))
         if not absent:
             owners = plan.parts.owners
             absent = {owners[i] for i in self.held.missing_parts(plan.stamp, len(owners))}

@@ -330,10 +330,8 @@ class World:
     ) -> None:
         receiver = self.nodes[to]
         take = receiver.state_arrived if isinstance(event, v.StateReceived) else receiver.give
-        deliver, begin = partial(take, event, value), None
-        if isinstance(event, v.SliceReceived):
-            begun = v.SliceBegun(event.sender, event.stamp, event.part, event.contributor)
-            begin = partial(receiver.give, begun)
+        deliver = partial(take, event, value)
+        begin = partial(receiver.give, event.begun) if isinstance(event, v.SliceReceived) else None
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver, begin=begin)
 
     def sent(self, node: Node, to: PeerId, message: Control) -> None:

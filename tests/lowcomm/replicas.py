@@ -16,9 +16,9 @@ from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
 from lowcomm.config import MethodConfig
 from lowcomm.methods import method
-from lowcomm.outer import F32, nesterov_step
+from lowcomm.outer import F32, momentum_step, nesterov_ahead
 from lowcomm.replica import Replica
-from protocols.ids import Contributor, PeerId, TensorSpec
+from protocols.ids import Contributor, PeerId, Stamp, TensorSpec
 
 LAYOUT = (
     TensorSpec(0, "embed", (3, 4), 0),
@@ -66,8 +66,17 @@ class TwoCodecs:
     def fragment_of(self, parameter: str) -> int:
         return int(parameter in ("norm", "bias"))
 
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32) -> None:
-        nesterov_step(outer_P, mean_P, momentum_P, lr=LR, beta=BETA)
+    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, next_P: F32) -> None:
+        nesterov_ahead(outer_P, mean_P, momentum_P, next_P, lr=LR, beta=BETA)
+
+    def momentum_step(self, momentum_P: F32, mean_P: F32) -> None:
+        momentum_step(momentum_P, mean_P, beta=BETA)
+
+
+def stamp(fragment: int, round_: int, attempt: int = 0) -> Stamp:
+    return Stamp(
+        run=1, lineage=2, view=3, fragment=fragment, group=0, round=round_, attempt=attempt
+    )
 
 
 def plain() -> Replica:
@@ -84,7 +93,9 @@ def view(array: npt.NDArray[Any]) -> memoryview:
 
 
 def state_digest(outer: F32, momentum: F32) -> str:
-    return xxhash.xxh3_128_hexdigest(outer.tobytes() + momentum.tobytes())
+    """Of a fragment that is one cell."""
+    cell = xxhash.xxh3_128_digest(outer.tobytes() + momentum.tobytes())
+    return xxhash.xxh3_128_hexdigest(cell)
 
 
 def contributors(*tokens: int) -> list[Contributor]:

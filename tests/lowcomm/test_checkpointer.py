@@ -20,6 +20,7 @@ from protocols.config import ProtocolConfig
 from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
+from tests.lowcomm.replicas import stamp
 
 ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")
 GAMMA = PeerId("gamma.00000003")
@@ -98,7 +99,7 @@ class Scene:
     def apply(self, round_: int) -> None:
         """The replica takes the outer step of that round."""
         mean = np.full(7, 1 / round_, np.float32)
-        self.replica.apply(0, round_, (0, 7), [mean.tobytes()])
+        self.replica.apply(stamp(0, round_), (0, 7), [mean.tobytes()])
 
     def advance(self, last: int) -> None:
         for round_ in range(self.replica.version(0)[0] + 1, last + 1):

@@ -32,7 +32,8 @@ def send(feedback: ErrorFeedback, round_: int, values_P: F32) -> F32:
 def test_what_counted_and_the_residue_add_up_to_the_work(name: str, events: list[str]) -> None:
     feedback = ErrorFeedback(codec(name), SIZE)
     owed, sent = np.zeros(SIZE), np.zeros(SIZE)
-    for round_, event in enumerate(events, 1):
+    for number, event in enumerate(events, 1):
+        round_, next_round = 2 * number, 2 * number + 1
         decoded = send(feedback, round_, values(round_))
         if event == "not":
             feedback.not_counted(round_)
@@ -42,9 +43,9 @@ def test_what_counted_and_the_residue_add_up_to_the_work(name: str, events: list
             work = values(100 + round_)
             decoded = send(feedback, round_, work)
         if event == "late":  # Encoded after it, and counted before it.
-            other = send(feedback, 50 + round_, values(50 + round_))
-            feedback.counted(50 + round_)
-            owed += values(50 + round_)
+            other = send(feedback, next_round, values(next_round))
+            feedback.counted(next_round)
+            owed += values(next_round)
             sent += other
         feedback.counted(round_)
         if event == "back":

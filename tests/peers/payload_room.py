@@ -6,7 +6,7 @@ Must NOT hold tests.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from peers.inbound import Inbound, Received, SliceKey
+from peers.inbound import Inbound, Received, ResultKey, SliceKey
 from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of, spans
 from peers.work import Bytes
 from protocols import events as v
@@ -48,9 +48,13 @@ def some_bytes(elements: int, salt: int = 0) -> bytes:
     return bytes((7 * place + place // 11 + 31 * salt) % 251 for place in range(size_of(elements)))
 
 
+def state_size_of(elements: int) -> int:
+    return 4 * elements
+
+
 def pieces_of(header: Chunk, payload: bytes) -> list[tuple[Chunk, bytes]]:
     """As they travel."""
-    of = (lambda count: 4 * count) if isinstance(header, StateChunk) else size_of
+    of = state_size_of if isinstance(header, StateChunk) else size_of
     found: list[tuple[Chunk, bytes]] = []
     for start, stop in spans(header.elements):
         piece = payload[of(start) : of(stop)]
@@ -103,9 +107,10 @@ class CodedWork:
     def begin(self, fragment: int) -> None:
         raise NotImplementedError
 
-    def apply(
-        self, fragment: int, round_: int, borders: Sequence[int], parts: Sequence[Bytes]
-    ) -> str:
+    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+        raise NotImplementedError
+
+    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
         raise NotImplementedError
 
     def copy_state(self, fragment: int) -> Bytes:
@@ -149,13 +154,16 @@ class Room:
     def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
         if not self.expects(peer, chunk):
             return None
-        return (lambda count: 4 * count) if isinstance(chunk, StateChunk) else size_of
+        return state_size_of if isinstance(chunk, StateChunk) else size_of
 
     def feed(self, event: v.Event, /) -> None:
         self.events.append(event)
 
     def grew(self, key: SliceKey) -> None:
         self.grown.append(key)
+
+    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
+        assert payload.has(index)
 
     def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
         self.states.append((peer, bytes(state)))

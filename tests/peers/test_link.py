@@ -3,8 +3,7 @@
 import asyncio
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import pytest
@@ -16,153 +15,17 @@ from peers.link import HELLO_BYTES_MAX, PREFIX, STAGE_BYTES, Frame, Link
 from protocols import limits, wire
 from protocols.entries import LogEntry, Run
 from protocols.ids import PeerId
-from protocols.messages import Append, Chunk, Leave, Message, ReadLog, Refused, StateChunk
-
-PEER = PeerId("beta.00000002")
-BEATS = [ReadLog(index) for index in range(3)]
-
-
-def state_chunk(size: int) -> StateChunk:
-    return StateChunk(1, 2, 3, 0, 4, 0, max(size // 4, 1))
-
-
-def frame(message: Message, payload: bytes = b"") -> bytes:
-    head = wire.encode(message)
-    return PREFIX.pack(len(head), len(payload)) + head + payload
-
-
-class Recorder:
-    """Owner of a link: remembers everything, gives memory to every chunk unless told not to."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.payloads: list[bytes] = []
-        self.why: list[str] = []
-        self.refuses = 0
-        """Chunks that get no memory."""
-        self.stops_at: Message | None = None
-        self.pauses_at: Message | None = None
-        self.news = asyncio.Event()
-        self._place = memoryview(b"")
-
-    def opened(self, link: Link) -> None:
-        pass
-
-    def received(self, link: Link, message: Message) -> None:
-        self.messages.append(message)
-        self.news.set()
-        if message == self.stops_at:
-            link.close("enough")
-        if message == self.pauses_at:
-            link.pause()
-
-    def place(self, link: Link, chunk: Chunk, size: int) -> memoryview | None:
-        if self.refuses:
-            self.refuses -= 1
-            return None
-        self._place = memoryview(bytearray(size))
-        return self._place
-
-    def chunk_received(self, link: Link, chunk: Chunk) -> None:
-        self.payloads.append(bytes(self._place))
-        self.news.set()
-
-    def closed(self, link: Link, why: str) -> None:
-        self.why.append(why)
-        self.news.set()
-
-    async def until_closed(self) -> str:
-        async with asyncio.timeout(10):
-            while not self.why:
-                self.news.clear()
-                await self.news.wait()
-        return self.why[0]
-
-    async def until_messages(self, count: int) -> None:
-        async with asyncio.timeout(10):
-            while len(self.messages) < count:
-                self.news.clear()
-                await self.news.wait()
-
-    async def until_payload(self) -> None:
-        async with asyncio.timeout(10):
-            while not self.payloads:
-                self.news.clear()
-                await self.news.wait()
-
-
-class NoNetwork(asyncio.Transport):
-    """As much of a transport as receiving needs."""
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
-
-
-def feed(link: Link, data: bytes) -> None:
-    """What asyncio does with bytes that fit."""
-    room = link.get_buffer(-1)
-    room[: len(data)] = data
-    link.buffer_updated(len(data))
-
-
-@asynccontextmanager
-async def connected(
-    *, bulk: bool | None = False, window_bytes: int = 0
-) -> AsyncGenerator[tuple[Link, Recorder, "Raw"]]:
-    """A link and, at the other end of a TCP connection, a bare socket. bulk None: no hello yet."""
-    loop = asyncio.get_running_loop()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        raw = socket.socket()
-        if window_bytes:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
-        raw.connect(server.getsockname())
-        accepted, _ = server.accept()
-    raw.setblocking(False)
-    owner = Recorder()
-    link = Link(owner, accepted=True)
-    await loop.create_connection(lambda: link, sock=accepted)
-    if bulk is not None:
-        link.become(PEER, bulk=bulk)
-    try:
-        yield link, owner, Raw(raw)
-    finally:
-        raw.close()
-        link.abort("the test is over")
-        await owner.until_closed()
-
-
-class Raw:
-    """The other end."""
-
-    def __init__(self, raw: socket.socket) -> None:
-        self.raw = raw
-
-    async def write(self, *pieces: bytes) -> None:
-        async with asyncio.timeout(10):
-            await asyncio.get_running_loop().sock_sendall(self.raw, b"".join(pieces))
-
-    async def read_all(self) -> bytes:
-        """Everything until the end of the stream."""
-        received = bytearray()
-        async with asyncio.timeout(10):
-            while piece := await asyncio.get_running_loop().sock_recv(self.raw, 1 << 20):
-                received += piece
-        return bytes(received)
-
-    async def read(self, size: int) -> bytes:
-        received = bytearray()
-        async with asyncio.timeout(10):
-            while len(received) < size:
-                loop = asyncio.get_running_loop()
-                received += await loop.sock_recv(self.raw, size - len(received))
-        return bytes(received)
-
+from protocols.messages import Append, Leave, Refused
+from tests.peers.link_room import (
+    BEATS,
+    PEER,
+    NoNetwork,
+    Recorder,
+    connected,
+    feed,
+    frame,
+    state_chunk,
+)
 
 # Receiving --------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Summing:
         self.damaged: list[tuple[Stamp, str]] = []
         self.failed: list[str] = []
         self.reducer = Reducer(
-            grew=self.grown.append,
+            grew=lambda key, _payload, _index: self.grown.append(key),
             done=lambda command, digest: self.done.append((command.stamp, digest)),
             damaged=lambda command, error: self.damaged.append((command.stamp, str(error))),
             failed=lambda error: self.failed.append(str(error)),
