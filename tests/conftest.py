@@ -19,7 +19,11 @@ from types import FrameType
 import pytest
 import pytest_asyncio
 import uvloop
+from hypothesis import settings
 from xdist.workermanage import WorkerController
+
+settings.register_profile("lowcomm", deadline=None)  # A busy machine is no failure.
+settings.load_profile("lowcomm")
 
 LOOPS: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,

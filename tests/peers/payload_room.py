@@ -27,6 +27,11 @@ def size_of(elements: int) -> int:
     return BLOCK_BYTES * -(-elements // GRAIN)
 
 
+def fp32_size_of(elements: int) -> int:
+    """Of a state."""
+    return 4 * elements
+
+
 def contributor(peer: PeerId = ALPHA, manifest: str = "a" * 32) -> Contributor:
     return Contributor(peer, 10, 5, manifest)
 
