@@ -186,6 +186,8 @@ class Node:
                 world.checkers.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
+                elif isinstance(entry, e.Lost):
+                    world.lost_state()  # Nobody counts what it holds any more.
             case c.Stop(why=why, outcome=outcome):
                 world.tell(f"{self.peer} stops: {outcome} ({why})")
                 world.stopped(self, command)
