@@ -284,6 +284,13 @@ class GiveKey:
 
 
 @record
+class TakeKey:
+    """Somebody gave us the authority's key, or says so: if it is that, keep it; answer Secured."""
+
+    key: bytes
+
+
+@record
 class Applied:
     """For people and files: this entry now holds here."""
 
@@ -343,4 +350,7 @@ Command = (
     | Sign
     | Answer
     | GiveKey
+    | TakeKey
 )
+AtTheGate = Sign | Answer | GiveKey | TakeKey
+"""What a run that is not encrypted never says."""

@@ -12,7 +12,8 @@ from protocols import commands as c
 from protocols import events as v
 from protocols import messages as m
 from protocols.entries import TokenSpent
-from protocols.ids import PeerId
+from protocols.hellos import other_version
+from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.links import Links
 from protocols.membership import Membership
 from protocols.office import Office
@@ -26,7 +27,7 @@ ASKING_MAX = 256
 """Requests under way, here and with the leader: strangers cost bounded memory."""
 NOT_NOW = "nobody who leads the run can be reached"
 NEVER = float("inf")
-GATE = (m.HandOn, m.Decided, m.AskKey)
+GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey)
 """What `heard` takes."""
 
 Asker = tuple[PeerId, int]
@@ -81,6 +82,9 @@ class Gate:
                 self.secure, self.has_key = True, has_key
                 return []
             case v.AdmitAsked(number=number, admit=admit):
+                if admit.protocol != PROTOCOL_VERSION:
+                    why = other_version(admit.peer, admit.protocol)
+                    return [c.Answer(number, b"", why, final=True)]
                 if leader == self._me:
                     return [c.Sign(self._me, number, admit)]
                 if leader not in self._links.up or len(self._handed_on) >= ASKING_MAX:
@@ -98,8 +102,14 @@ class Gate:
                 return [self._answer((asker, number), why=why, final=final)]
 
     def heard(
-        self, peer: PeerId, message: m.HandOn | m.Decided | m.AskKey, *, leads: bool
+        self,
+        peer: PeerId,
+        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey,
+        *,
+        leads: bool,
     ) -> list[c.Command]:
+        if not self.secure:
+            return []  # Nobody of ours asks.
         match message:
             case m.HandOn(number=number, admit=admit):
                 # Only who is in may ask for others.
@@ -114,6 +124,8 @@ class Gate:
                 # Who lost its vote, or never had one, has to let nobody in.
                 allowed = self.has_key and peer in self._members.voters
                 return [c.GiveKey(peer)] if allowed else []
+            case m.AuthorityKey(key=key):
+                return [c.TakeKey(key)] if self._lacks_key else []
 
     def advance(self, office: Office | None, now: float) -> list[c.Command]:
         """Answer what can be answered; `office`: what we hold if we lead."""

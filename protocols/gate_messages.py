@@ -15,6 +15,7 @@ class Admit:
     of the log up, and a signature by its key.
     """
 
+    protocol: int
     token: str
     peer: PeerId
     key: bytes

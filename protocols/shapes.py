@@ -291,6 +291,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
     m.Admit: {
+        "protocol": _u32,
         "token": text(TOKEN_CHARS_MAX),
         "peer": peer_id,
         "key": octets(32, 32),

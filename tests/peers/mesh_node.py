@@ -5,10 +5,12 @@ Must NOT hold tests.
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from peers.certificates import Authority, OwnKey, contexts
 from peers.link import PREFIX, Link
 from peers.listening import bind
 from peers.mesh import Mesh, Tls
@@ -16,6 +18,7 @@ from peers.payloads import chunks
 from protocols import limits, wire
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import (
+    Admit,
     Chunk,
     Control,
     Hello,
@@ -41,7 +44,7 @@ class Down:
     why: str
 
 
-Seen = Up | Down | tuple[PeerId, Control] | bytes | str
+Seen = Up | Down | tuple[PeerId, Control] | tuple[int, Admit] | bytes | str
 
 
 class Node:
@@ -87,6 +90,9 @@ class Node:
         if chunk.offset_bytes + limits.CHUNK_BYTES_MAX >= chunk.total_bytes:
             self._see(bytes(self._buffers.pop(peer)))
 
+    def admission_asked(self, number: int, admit: Admit) -> None:
+        self._see((number, admit))
+
     def refused(self, why: str) -> None:
         self._see(why)
 
@@ -114,12 +120,27 @@ class Node:
         return len(self.mesh._strangers)
 
 
+def certified(
+    directory: Path, *peers: PeerId, authority: Authority | None = None
+) -> dict[PeerId, Tls]:
+    """Certificates of one run, in a directory for each peer."""
+    authority = authority or Authority.make()
+    made: dict[PeerId, Tls] = {}
+    for peer in peers:
+        place = directory / peer
+        place.mkdir(parents=True)
+        own = OwnKey(place)
+        own.keep(authority.sign(peer, own.public), authority.certificate_bytes())
+        made[peer] = contexts(place)
+    return made
+
+
 @asynccontextmanager
 async def nodes(
-    *peers: PeerId, tls: Tls | None = None, listen: str = "127.0.0.1:0"
+    *peers: PeerId, tls: Mapping[PeerId, Tls] | None = None, listen: str = "127.0.0.1:0"
 ) -> AsyncGenerator[list[Node]]:
     """Listening; closed at the end, after which nothing is left."""
-    made = [Node(peer, tls=tls, listen=listen) for peer in peers]
+    made = [Node(peer, tls=tls[peer] if tls else None, listen=listen) for peer in peers]
     try:
         for node in made:
             await node.mesh.listen(node.socket)
@@ -135,7 +156,9 @@ async def nodes(
 
 
 @asynccontextmanager
-async def pair(tls: Tls | None = None, listen: str = "127.0.0.1:0") -> AsyncGenerator[list[Node]]:
+async def pair(
+    tls: Mapping[PeerId, Tls] | None = None, listen: str = "127.0.0.1:0"
+) -> AsyncGenerator[list[Node]]:
     """Two that are connected; beta dialled."""
     async with nodes(ALPHA, BETA, tls=tls, listen=listen) as (alpha, beta):
         beta.mesh.connect(alpha.address, peer="")
