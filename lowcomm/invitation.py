@@ -50,8 +50,7 @@ def open_run(run_directory: Path, *, advertise: str) -> list[str]:
         raise ConfigError(
             f"{directory} has its authority already: `lowcomm token {directory}` prints a token"
         )
-    if advertise:
-        parse_address(advertise, key="--advertise")
+    _look(advertise)
     made = [CA, f"{CA_KEY} (keep it to yourself)"]
     if file.exists():
         addresses_of_file(file, advertise)  # Raises before anything is made.
@@ -80,8 +79,8 @@ def new_token(
     """For a run's directory, or that of a node that votes in it. Raises ConfigError."""
     check(uses, hours)
     nodes = _nodes(directory)
+    _look(advertise)
     if advertise:
-        parse_address(advertise, key="--advertise")
         addresses: tuple[str, ...] = (advertise,)
     elif nodes:
         addresses = _addresses(nodes)
@@ -131,6 +130,11 @@ def addresses_of_file(file: Path, advertise: str) -> str:
             "node.listen (or node.advertise), or give --advertise HOST:PORT"
         )
     return address
+
+
+def _look(advertise: str) -> None:
+    if advertise and not parse_address(advertise, key="--advertise")[1]:
+        raise ConfigError("--advertise: give the port that others shall dial, not 0")
 
 
 def _new_file(directory: Path, advertise: str) -> str:

@@ -178,6 +178,8 @@ class Node:
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                world.dialling.gates.do(self, command)
             case c.DropSlices(fragment=fragment, round=round_):
                 self.store.drop_slices(fragment, round_)
             case c.ReleaseRound(fragment=fragment, round=round_):

@@ -79,7 +79,7 @@ class World:
         self.network = Network(self.random, self.at)
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
-        self.dialling = Dialling(self)
+        self.dialling = Dialling(self, seed)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """What a job of the shell takes."""
         self.checkers = self.make_checkers()
@@ -257,6 +257,7 @@ class World:
         self.nodes[me.peer] = node
         self.checkers.woke(node)
         self._by_address[me.address] = me.peer
+        self.dialling.gates.begins(node, founds=founds)
         if founds:
             self._found(node)
         else:
