@@ -84,11 +84,12 @@ class Dialling:
             if address not in node.dials or world.network.line(node.peer, other.peer).up:
                 node.dialling.discard(address)
                 return
-            reachable = world.network.reachable(node.peer, other.peer, world.now)
-            if other.running and reachable and not node.disk.certified:
-                self.gates.ask(node, other)
-                self._later(node, address, REDIAL_S, max(give_up, world.now + FIRST_DIAL_S))
-            elif other.running and reachable:
+            listens = other.running and not self.gates.shuts_out(other)
+            if listens and world.network.reachable(node.peer, other.peer, world.now):
+                if self.gates.shuts_out(node):
+                    self.gates.ask(node, other)
+                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    return
                 node.dialling.discard(address)
                 self._connect(node, other)
             elif not node.core.raft.run and world.now > give_up:

@@ -31,6 +31,9 @@ class Gates:
     """Of everybody in one world."""
 
     def __init__(self, world: World, seed: int) -> None:
+        self.closed = False
+        """Open to everybody, as in a run that is not encrypted, until `close`: in a small world a
+        test may know every entry."""
         self._world = world
         self._random = random.Random(seed ^ 0x6A7E)  # noqa: S311 (a simulation, no secrets)
         self._tokens = 0
@@ -42,13 +45,21 @@ class Gates:
         """Who asked under which number."""
         self._waits_until: dict[PeerId, float] = {}
 
-    def begins(self, node: Node, *, founds: bool) -> None:
+    def close(self) -> None:
+        """From now on, and that is before anything happens, whoever comes needs a certificate; the
+        founder has one, and the key."""
+        self.closed = True
+        founder = next(iter(self._world.nodes.values()))
+        founder.disk.certified = founder.disk.has_key = True
+        self.begins(founder)
+
+    def shuts_out(self, node: Node) -> bool:
+        return self.closed and not node.disk.certified
+
+    def begins(self, node: Node) -> None:
         """A life begins, with what its disk has."""
-        disk = node.disk
-        if founds:
-            disk.certified = disk.has_key = True
-        if disk.certified:
-            node.give(v.Secured(disk.has_key))
+        if self.closed and node.disk.certified:
+            node.give(v.Secured(node.disk.has_key))
 
     def ask(self, node: Node, other: Node) -> None:
         """A node without a certificate asks somebody of the run for one."""

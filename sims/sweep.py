@@ -113,6 +113,7 @@ def run_seed(
 
 def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     """Both phases of a world that was drawn from this seed."""
+    world.dialling.gates.close()
     inject(world, plan)
     world.at(SAFETY_S, world.heal)
     violations: list[str] = []

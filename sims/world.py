@@ -257,7 +257,7 @@ class World:
         self.nodes[me.peer] = node
         self.checkers.woke(node)
         self._by_address[me.address] = me.peer
-        self.dialling.gates.begins(node, founds=founds)
+        self.dialling.gates.begins(node)
         if founds:
             self._found(node)
         else:
