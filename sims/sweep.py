@@ -107,13 +107,13 @@ def run_seed(
         training=training,
         log=log,
     )
+    world.dialling.gates.close()
     draw = draw_faults if pair else draw_plan
     return play(seed, world, draw(seed, until_s=SAFETY_S) if plan is None else plan)
 
 
 def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     """Both phases of a world that was drawn from this seed."""
-    world.dialling.gates.close()
     inject(world, plan)
     world.at(SAFETY_S, world.heal)
     violations: list[str] = []
