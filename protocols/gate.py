@@ -2,8 +2,8 @@
 
 Everybody takes such a request and hands it on to the leader; the leader's shell makes the
 certificate, the log spends the token, and only then does the certificate leave. The authority's
-key goes to each voter: whoever leads can let others in. Must NOT see that key, nor judge a token's
-seal or its time: the shell does (peers/gate.py).
+key goes to each voter: whoever leads can let others in. Must NOT look at that key, nor judge a
+token's seal or its time: the shell does (peers/gate.py).
 """
 
 from dataclasses import dataclass
