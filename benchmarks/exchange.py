@@ -64,9 +64,8 @@ def main(
       python -m benchmarks.exchange
       python -m benchmarks.exchange --peers 4 --codec int8 --json
       python -m benchmarks.exchange --line 1gbit --congestion reno
-      python -m benchmarks.exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16
+      python -m benchmarks.exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16 --encrypted
     """
-    _check_encryption(encrypted)
     conditions = Conditions(
         rate_bps=parse(line, RATE, what="--line") if line else None,
         rtt_s=parse(rtt, TIME, what="--rtt"),
@@ -74,7 +73,9 @@ def main(
         congestion=congestion,
     )
     conditions.check()
+    _check_encryption(conditions, encrypted=encrypted)
     plan = Plan(
+        encrypted=encrypted,
         peers=peers,
         mib=mib,
         codec=codec,
@@ -160,10 +161,13 @@ def _show(results: Sequence[Result]) -> None:
     console.print(", ".join(f"{name} {value}" for name, value in machine().items()))
 
 
-def _check_encryption(encrypted: bool) -> None:
-    """The one place that knows. Raises ConfigError."""
-    if encrypted:
-        raise ConfigError("--encrypted: links are not encrypted yet")
+def _check_encryption(conditions: Conditions, *, encrypted: bool) -> None:
+    """Raises ConfigError."""
+    if conditions.routed and not encrypted:
+        raise ConfigError(
+            "--rtt and --loss put each peer into a network of its own, and between networks ours "
+            "speaks encrypted only: add --encrypted"
+        )
 
 
 def _told(plan: Plan) -> dict[str, object]:
@@ -173,7 +177,7 @@ def _told(plan: Plan) -> dict[str, object]:
         "peers": plan.peers,
         "mib": plan.mib,
         "codec": plan.codec,
-        "encrypted": False,
+        "encrypted": plan.encrypted,
         "line_bps": conditions.rate_bps,
         "rtt_s": conditions.rtt_s,
         "loss": conditions.loss,

@@ -7,11 +7,12 @@ a refusal. Must NOT import torch, nor anything heavy before a command needs it.
 import sys
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from lowcomm import opening
 from lowcomm.outcomes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.errors import ConfigError, LowcommError, RefusedError
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowcomm.config import FileConfig
-    from peers.faults import Fault
+    from lowcomm.start import Start
     from peers.listening import Listening
+    from protocols.tokens import Token
 
     class Life(Protocol):
         """A daemon: a node's, or a witness's."""
@@ -35,6 +37,8 @@ COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Starts all nodes of a run directory again: whoever can start several has it."""
 RUNS = Path("runs")
+AUTHORITY = "ca.pem"
+"""Where it is, `lowcomm init` made a run's directory."""
 JOINED, WITNESSED = "joined", "witnessed"
 """The run's name in the path of a joiner or a witness: it learns the real one too late."""
 
@@ -72,6 +76,8 @@ def _plain_typer(cls: type[TyperGroup] | None = None) -> typer.Typer:
 
 
 app = _plain_typer(Commands)
+app.command()(opening.init)
+app.command()(opening.token)
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="TOML with [run] and [node]. A joiner may leave [run] out.")
@@ -126,7 +132,7 @@ def peer(
     config: ConfigFile = None,
     new: Annotated[bool, typer.Option("--new", help="Start a run; others join us.")] = False,
     join: Annotated[
-        str, typer.Option("--join", metavar="HOST:PORT", help="Join the run of this peer.")
+        str, typer.Option("--join", metavar="TOKEN", help="Join the run that the token is of.")
     ] = "",
     overrides: Overrides = None,
     fault: Annotated[
@@ -146,39 +152,35 @@ def peer(
     \b
     Examples:
       lowcomm peer run.toml --new
-      lowcomm peer --join 127.0.0.1:4711 --set node.name=beta --set node.ranks=2
+      lowcomm peer --join TOKEN --set node.name=beta --set node.ranks=2
       lowcomm peer run.toml --new -- torchrun --nproc-per-node 2 train.py
     """
     from lowcomm.config import load_config
     from lowcomm.identity import node_name
-    from peers.address import require_loopback
+    from lowcomm.start import Start
     from peers.faults import parse_fault
 
     if new == bool(join):
-        raise ConfigError(
-            "say either --new (start a run) or --join HOST:PORT (join the run of that peer)"
-        )
+        raise ConfigError("say either --new (start a run) or --join TOKEN (join that run)")
     loaded = load_config(config, overrides or ())
     if new and loaded.run is None:
         raise ConfigError(
             "--new needs a [run], which says what to train: give a configuration file that has "
             "one, or --set run.seed=0 for the defaults"
         )
-    require_loopback(loaded.node.listen, key="node.listen")
-    if loaded.node.advertise:
-        require_loopback(loaded.node.advertise, key="node.advertise")
-    if join:
-        require_loopback(join, key="--join")
-    run_name = loaded.run.name if loaded.run else JOINED
-    directory = Path(loaded.node.directory or RUNS / run_name / node_name(loaded.node.name))
-    _run_daemon(
-        loaded,
-        directory,
+    address, token = _way_in(join, loaded)
+    opened = config.parent if config and (config.parent / AUTHORITY).exists() else None
+    run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
+    directory = Path(loaded.node.directory or run / node_name(loaded.node.name))
+    start = Start(
         kind="new" if new else "join",
-        address=join,
+        address=address,
+        token=token,
+        run_directory=opened,
         command=ctx.obj,
         fault=parse_fault(fault) if fault else None,
     )
+    _run_daemon(loaded, directory, start)
 
 
 @app.command()
@@ -186,9 +188,7 @@ def resume(
     directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
     join: Annotated[
         str,
-        typer.Option(
-            "--join", metavar="HOST:PORT", help="Where the run is now, if not where it was."
-        ),
+        typer.Option("--join", metavar="TOKEN", help="Where the run is now, if not where it was."),
     ] = "",
 ) -> None:
     """Go on from the newest checkpoint in DIRECTORY.
@@ -200,9 +200,10 @@ def resume(
     \b
     Examples:
       lowcomm resume runs/demo
-      lowcomm resume runs/demo/beta --join 127.0.0.1:4711
+      lowcomm resume runs/demo/beta --join TOKEN
     """
     from lowcomm.identity import read_record, recorded_config
+    from lowcomm.start import Start
     from lowcomm.status import finished, node_directories
 
     record = read_record(directory)
@@ -215,20 +216,17 @@ def resume(
     if over := finished([directory]):
         print(f"{record.name} {over}")  # noqa: T201
         return
+    config = recorded_config(directory)
+    address, token = _way_in(join or record.join, config, typed=bool(join))
     if record.witness:
-        _run_witness(recorded_config(directory), directory, address=join or record.join)
-    _run_daemon(
-        recorded_config(directory),
-        directory,
-        kind="again",
-        address=join or record.join,
-        command=record.command,
-    )
+        _run_witness(config, directory, address=address, token=token)
+    start = Start(kind="again", address=address, token=token, command=record.command)
+    _run_daemon(config, directory, start)
 
 
 @app.command()
 def witness(
-    join: Annotated[str, typer.Option("--join", metavar="HOST:PORT", help="Any peer of the run.")],
+    join: Annotated[str, typer.Option("--join", metavar="TOKEN", help="A token of the run.")],
     overrides: Overrides = None,
 ) -> None:
     """Vote in a run, and train nothing.
@@ -239,19 +237,17 @@ def witness(
 
     \b
     Examples:
-      lowcomm witness --join 127.0.0.1:4711
-      lowcomm witness --join 127.0.0.1:4711 --set node.name=watch
+      lowcomm witness --join TOKEN
+      lowcomm witness --join TOKEN --set node.name=watch
     """
     from lowcomm.config import load_config
     from lowcomm.identity import node_name
-    from peers.address import require_loopback
 
     loaded = load_config(None, overrides or ())
-    require_loopback(loaded.node.listen, key="node.listen")
-    require_loopback(join, key="--join")
+    address, token = _way_in(join, loaded)
     name = node_name(loaded.node.name)
     directory = Path(loaded.node.directory or RUNS / WITNESSED / name)
-    _run_witness(loaded, directory, address=join)
+    _run_witness(loaded, directory, address=address, token=token)
 
 
 @app.command()
@@ -308,49 +304,67 @@ def status(
         print_table(answers)
 
 
-def _run_daemon(
-    config: "FileConfig",
-    directory: Path,
-    *,
-    kind: Literal["new", "join", "again"],
-    address: str,
-    command: tuple[str, ...],
-    fault: "Fault | None" = None,
-) -> NoReturn:
+def _way_in(join: str, config: "FileConfig", *, typed: bool = True) -> tuple[str, "Token | None"]:
+    """Where the run is, and the token that lets us in. Raises ConfigError.
+
+    What was not typed may be an address: where this node joined anew, with the certificate it had.
+    """
+    from lowcomm.addresses import check_way
+    from protocols.tokens import PREFIX, decode_token
+
+    token = decode_token(join) if join and (typed or join.startswith(PREFIX)) else None
+    check_way(config.node, token)
+    return token.addresses[0] if token else join, token
+
+
+def _run_daemon(config: "FileConfig", directory: Path, start: "Start") -> NoReturn:
     """Until the daemon ends; exits with its code."""
 
     def make(listening: "Listening", rejoins_at: str) -> "Life":
-        from lowcomm.daemon import Daemon, Start
+        from lowcomm.daemon import Daemon
+        from lowcomm.start import Start
 
-        start = Start(kind=kind, address=address, command=command, fault=fault)
-        if rejoins_at:
-            start = Start(kind="join", address=rejoins_at, command=command)
-        return Daemon(config, directory=directory, start=start, listening=listening)
+        again = Start(kind="join", address=rejoins_at, command=start.command)
+        how = again if rejoins_at else start
+        return Daemon(config, directory=directory, start=how, listening=listening)
 
-    _live(make, directory, listen_at=config.node.listen)
+    _live(make, directory, config, contact=start.address)
 
 
-def _run_witness(config: "FileConfig", directory: Path, *, address: str) -> NoReturn:
+def _run_witness(
+    config: "FileConfig", directory: Path, *, address: str, token: "Token | None"
+) -> NoReturn:
     """Until the run ends; exits with the witness's code."""
 
     def make(listening: "Listening", rejoins_at: str) -> "Life":
         from lowcomm.witness import WitnessDaemon
 
-        where = rejoins_at or address
-        return WitnessDaemon(config, directory=directory, address=where, listening=listening)
+        where, how = rejoins_at or address, None if rejoins_at else token
+        return WitnessDaemon(
+            config, directory=directory, address=where, token=how, listening=listening
+        )
 
-    _live(make, directory, listen_at=config.node.listen)
+    _live(make, directory, config, contact=address)
 
 
-def _live(make: "Callable[[Listening, str], Life]", directory: Path, *, listen_at: str) -> NoReturn:
+def _live(
+    make: "Callable[[Listening, str], Life]",
+    directory: Path,
+    config: "FileConfig",
+    *,
+    contact: str,
+) -> NoReturn:
     """Run what `make(socket, where to join anew)` gives, again while it has to join anew."""
     import asyncio
 
+    from lowcomm.addresses import listen_at
     from peers.listening import listen
 
     code, rejoins_at = 0, ""
     while True:
-        listening = listen(listen_at)  # Others may dial while we load the rest.
+        listening = listen(
+            listen_at(config.node, contact)
+        )  # Others may dial while we load the rest.
 
         async def life(listening: "Listening" = listening, at: str = rejoins_at) -> tuple[int, str]:
             daemon = make(listening, at)

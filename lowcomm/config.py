@@ -185,10 +185,15 @@ class NodeConfig:
     """A short name for people; empty takes the host's name. The peer id is made from it."""
     ranks: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
-    listen: str = "127.0.0.1:0"
-    """Port 0 takes a free one."""
+    listen: str = ""
+    """HOST:PORT; port 0 takes a free one. Empty is a free port of this machine's own 127.0.0.1; for
+    who joins a run on another machine, of the address from which that one is reached."""
     advertise: str = ""
-    """What others dial; empty is the address we listen on."""
+    """What others dial, where that is not `listen`: behind a gateway, or with 0.0.0.0 there. Port 0
+    is the one we listen on."""
+    insecure: bool = False
+    """No encryption, no certificates: for runs that stay on this machine, all of whose nodes say
+    so."""
     port_range: tuple[int, int] = (20000, 29999)
     """MASTER_PORT of the node's own process group is taken from here."""
     directory: str = ""

@@ -9,11 +9,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from lowcomm import startup
+from lowcomm.addresses import advertised
 from lowcomm.checkpoint import Cut
 from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
 from lowcomm.config import FileConfig, RunConfig, check_node
@@ -25,13 +25,16 @@ from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
 from lowcomm.replica import Replica, check_memory, free_memory_bytes
 from lowcomm.reporting import report_metrics, status_json, tell_entry, tell_samples
+from lowcomm.security import Security
+from lowcomm.start import Start
 from peers.driver import Driver
-from peers.faults import Fault, FaultInjector
+from peers.faults import FaultInjector
 from peers.link import Link
 from peers.listening import Listening
 from peers.mesh import Mesh
 from peers.wal import FILE as WAL_FILE
 from peers.wal import Wal
+from peers.work import Told
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -40,21 +43,10 @@ from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, TensorSpec
 from protocols.messages import Message
+from protocols.tokens import encode_token
 
 FINISH_TIMEOUT_S = 60.0
 """For the ranks' last evaluation after the run is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """How this daemon comes into the run."""
-
-    kind: Literal["new", "join", "again"]
-    address: str = ""
-    """Of any peer of the run, to join; a peer that was in it knows others, too."""
-    command: tuple[str, ...] = ()
-    """The user's own training program; empty is lowcomm's worker."""
-    fault: Fault | None = None
 
 
 class Daemon:
@@ -82,7 +74,7 @@ class Daemon:
             self._directory,
             config,
             knows_log=saved is not None,
-            join=start.address,
+            join=encode_token(start.token) if start.token else start.address,
             command=start.command,
         )
         self._socket = listening.socket
@@ -91,10 +83,13 @@ class Daemon:
             peer=PeerId(self._record.peer),
             name=self._record.name,
             incarnation=self._record.incarnation,
-            address=config.node.advertise or listening.address,
+            address=advertised(config.node, listening.address, start.address),
         )
         self._record = replace(self._record, address=me.address)
         self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
+        self.security = Security(path, config.node, token=start.token, note=self.journal.note)
+        if start.kind == "new":
+            self.security.found(me, start.run_directory)
         kept, self._skipped = startup.kept(self._directory.path)
         self.core = PeerCore(
             me,
@@ -111,7 +106,7 @@ class Daemon:
             self._directory.path,
             every_rounds=config.node.checkpoint_every_rounds,
             written=self._checkpointed,
-            failed=lambda why: self.journal.write("note", topic="checkpoint", text=why),
+            failed=lambda why: self.journal.note("checkpoint", why),
         )
         self.node = NodeSide(self, command=start.command)
         self._rank_state: Path | None = None
@@ -129,14 +124,11 @@ class Daemon:
 
     async def run(self) -> int:
         """Until the run is finished, or this peer leaves it. Leaves nothing behind."""
-        me = self.core.me
         self._note_start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
         try:
-            await self.mesh.listen(self._socket)
-            self.journal.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
             async with asyncio.TaskGroup() as group:
                 driver = group.create_task(self._guarded(self.driver.run()), name="driver")
                 tasks = [
@@ -172,8 +164,12 @@ class Daemon:
 
     async def _begin(self) -> None:
         """Start the run, or go and find it."""
+        me = self.core.me
+        await self.security.enter(self.mesh, me, self._start.address, self.driver.feed)
+        await self.mesh.listen(self._socket)
+        self.journal.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
         for why in self._skipped:
-            self.journal.write("note", topic="checkpoint", text=why)
+            self.journal.note("checkpoint", why)
         if self._start.kind != "new":
             self.driver.feed(v.DeadlineReached())  # It dials.
             return
@@ -248,9 +244,11 @@ class Daemon:
         self.node.configure(agreed)
         self.driver.feed(startup.accepted(agreed))
 
-    def handle(self, command: c.Resume | c.Leased | c.Applied | c.Note | c.Stop) -> None:
+    def handle(self, command: Told) -> None:
         """What the core decided, beyond moving bytes."""
         match command:
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                self.security.do(command)
             case c.Resume():
                 self.node.resume(command)
             case c.Leased():
@@ -258,7 +256,7 @@ class Daemon:
             case c.Applied():
                 self._tell(command)
             case c.Note(kind=kind, text=text):
-                self.journal.write("note", topic=kind, text=text)
+                self.journal.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
                 self.rejoins_at = contact
                 self.stop(why, outcome)
@@ -357,7 +355,9 @@ class Daemon:
             print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
 
     def _signalled(self, name: str) -> None:
-        if self._stop is None and not self.core.standing.leaving:
+        if not self.security.entered:
+            self.stop(name, "left")  # Nobody knows us; and we say nothing in the clear.
+        elif self._stop is None and not self.core.standing.leaving:
             self.driver.feed(v.LeaveRequested(name))
             asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.stop, name, "left")
 

@@ -34,7 +34,7 @@ class Record:
     run: int = 0
     """64 bits that name the run; 0 until it is known."""
     join: str = ""
-    """The address it joined at."""
+    """The token with which it joined, or the address at which it joined anew."""
     config: str = ""
     """JSON of its configuration file, `[run]` only where it was given."""
     command: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class NodeDirectory:
         """Raises ConfigError when another daemon holds it, or it cannot be made."""
         self.path = path.absolute()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(
@@ -75,6 +75,7 @@ class NodeDirectory:
     def write(self, record: Record) -> None:
         """Replace node.json at once or not at all."""
         temporary = self.path / (RECORD + ".new")
+        temporary.touch(mode=0o600)  # A token is in it.
         temporary.write_text(json.dumps(asdict(record), indent=1), encoding="utf-8")
         temporary.replace(self.path / RECORD)
 

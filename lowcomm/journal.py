@@ -40,6 +40,10 @@ class Journal:
         if text:
             self.say(text)
 
+    def note(self, topic: str, text: str) -> None:
+        """Something worth saying that is no event of its own."""
+        self.write("note", topic=topic, text=text)
+
     def record(self, kind: str, **fields: object) -> Event:
         """One event that people are told in another way."""
         event = {"t": time.time(), "peer": self._peer, "name": self._name, "kind": kind, **fields}

@@ -104,6 +104,8 @@ def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], s
             journal.write("dropped", member=peer, member_name=name_of(peer), tokens=tokens)
         case e.Witness(info=info):
             journal.write("witness", member=info.peer, member_name=info.name)
+        case e.TokenSpent(peer=peer):
+            journal.write("note", topic="admission", text=f"{peer} is let in with a token")
         case e.Restore(versions=versions, inner_step=inner_step):
             journal.write("restored", round=versions[0].round, inner_step=inner_step)
         case e.View(view=view, roster=roster, first_round=first):

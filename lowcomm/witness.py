@@ -12,42 +12,59 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowcomm import startup
+from lowcomm.addresses import advertised
 from lowcomm.config import FileConfig
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
 from lowcomm.outcomes import EXIT_CODES, LEAVE_TIMEOUT_S
 from lowcomm.reporting import tell_entry
+from lowcomm.security import Security
 from peers.driver import Driver
 from peers.listening import Listening
 from peers.mesh import Mesh
 from peers.wal import Wal
+from peers.work import Told
 from protocols import commands as c
 from protocols import events as v
 from protocols.core import PeerCore
 from protocols.entries import Run
-from protocols.errors import LowcommError, RefusedError
+from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
+from protocols.tokens import Token, encode_token
 
 
 class WitnessDaemon:
     """`run()` once; returns the exit code. Implements peers.work.Listener."""
 
     def __init__(
-        self, config: FileConfig, *, directory: Path, address: str, listening: Listening
+        self,
+        config: FileConfig,
+        *,
+        directory: Path,
+        address: str,
+        token: Token | None,
+        listening: Listening,
     ) -> None:
-        """`address`: of any peer of the run. Takes the directory. Raises ConfigError."""
+        """`address`: of any peer of the run; `token`: with which to join. Takes the directory.
+
+        Raises ConfigError.
+        """
         self._directory = NodeDirectory(directory)
         self._wal, saved = Wal.open(self._directory.path)
         record = startup.new_record(
-            self._directory, config, knows_log=saved is not None, join=address, witness=True
+            self._directory,
+            config,
+            knows_log=saved is not None,
+            join=encode_token(token) if token else address,
+            witness=True,
         )
         self._listening = listening
         me = Identity(
             peer=PeerId(record.peer),
             name=record.name,
             incarnation=record.incarnation,
-            address=config.node.advertise or listening.address,
+            address=advertised(config.node, listening.address, address),
             witness=True,
         )
         self._record = replace(record, address=me.address)
@@ -60,8 +77,11 @@ class WitnessDaemon:
         self._driver.use(self._mesh)
         self.rejoins_at = ""
         """Where the run is, if the branch of it that we knew was given up."""
+        note, path = self.journal.note, self._directory.path
+        self._security = Security(path, config.node, token=token, note=note)
         self._stop: c.Stop | None = None
         self._stopped = asyncio.Event()
+        self._contact = address
         self._caught_up = False
 
     async def run(self) -> int:
@@ -78,8 +98,6 @@ class WitnessDaemon:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
         try:
-            await self._mesh.listen(self._listening.socket)
-            self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
             async with asyncio.TaskGroup() as group:
                 driver = group.create_task(self._drive(), name="driver")
                 await self._stopped.wait()
@@ -95,10 +113,19 @@ class WitnessDaemon:
         assert self._stop is not None
         return EXIT_CODES[self._stop.outcome]
 
+    async def _enter(self) -> None:
+        me = self.core.me
+        await self._security.enter(self._mesh, me, self._contact, self._driver.feed)
+        await self._mesh.listen(self._listening.socket)
+        self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
+
     async def _drive(self) -> None:
-        self._driver.feed(v.DeadlineReached())  # It dials.
         try:
+            await self._enter()
+            self._driver.feed(v.DeadlineReached())  # It dials.
             await self._driver.run()
+        except ConfigError as error:
+            self._end(c.Stop(str(error), "failed"))
         except RefusedError as error:
             self._end(c.Stop(str(error), "refused"))
         except (LowcommError, OSError) as error:
@@ -121,14 +148,16 @@ class WitnessDaemon:
         else:
             self._driver.feed(v.RunAccepted(agreed.protocol))
 
-    def handle(self, command: c.Resume | c.Leased | c.Applied | c.Note | c.Stop) -> None:
+    def handle(self, command: Told) -> None:
         match command:
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                self._security.do(command)
             case c.Applied():
                 self._caught_up |= self.core.me.peer in self.core.members.witnesses
                 if self._caught_up:
                     tell_entry(self.journal, command, self.core.name_of)
             case c.Note(kind=kind, text=text):
-                self.journal.write("note", topic=kind, text=text)
+                self.journal.note(kind, text)
             case c.Stop():
                 self._end(command)
             case c.Resume() | c.Leased():
@@ -155,7 +184,9 @@ class WitnessDaemon:
             self._stopped.set()
 
     def _signalled(self, name: str) -> None:
-        if self._stop is None and not self.core.standing.leaving:
+        if not self._security.entered:
+            self._end(c.Stop(name, "left"))  # Nobody knows us; and we say nothing in the clear.
+        elif self._stop is None and not self.core.standing.leaving:
             self._driver.feed(v.LeaveRequested(name))
             left = c.Stop(name, "left")
             asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._end, left)

@@ -30,18 +30,29 @@ def format_address(host: str, port: int) -> str:
 
 
 def require_loopback(text: str, *, key: str) -> tuple[str, int]:
-    """Links are not encrypted yet, so nothing but this machine may be reached.
+    """What goes in the clear leaves this machine for nobody.
 
     Raises ConfigError for any other address.
     """
     host, port = parse_address(text, key=key)
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_loopback(host):
         raise ConfigError(
-            f"{key}: {text} is not on this machine, and links are not encrypted yet: "
-            "use an address of 127.0.0.0/8 or [::1]"
+            f"{key}: {text} is not on this machine, and node.insecure is for this machine only: "
+            "leave it out, or use an address of 127.0.0.0/8 or [::1]"
         )
     return host, port
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # Whatever the name resolves to: it may be another machine tomorrow.
+
+
+def is_wildcard(host: str) -> bool:
+    """Every address of this machine: one can listen there, and nobody can dial it."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

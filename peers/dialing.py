@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
-from peers.address import parse_address
+from peers.address import parse_address, require_loopback
 from peers.link import Link
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL_VERSION, PeerId
@@ -66,8 +66,9 @@ class Dialling:
     """Every address that we dial, each in a task that ends when there is a session."""
 
     def __init__(self, host: Host, *, tls: ssl.SSLContext | None) -> None:
+        """`tls` None: in the clear, and then to this machine only."""
+        self.tls = tls
         self._host = host
-        self._tls = tls
         self._dials: dict[str, Dial] = {}
         """By address."""
         self._answers: dict[Link, asyncio.Future[Message | None]] = {}
@@ -176,6 +177,8 @@ class Dialling:
             if dial.peer and dial.peer != hello.peer:
                 raise DialError(f"{hello.peer} is there now, not {dial.peer}")
             await self._open(bulk, dial.address)
+            if self.tls is not None and {control.certified, bulk.certified} != {hello.peer}:
+                raise DialError(f"its certificate is not that of {hello.peer}")
             if not control.is_open or self._host.yields_to(hello.peer):
                 raise DialError("closed after its hello, or it dialled us")
             me = self._host.hello()
@@ -192,9 +195,10 @@ class Dialling:
     async def _open(self, link: Link, address: str) -> None:
         """Connect. Raises OSError."""
         try:
-            host, port = parse_address(address, key="address")
+            look = parse_address if self.tls is not None else require_loopback
+            host, port = look(address, key="address")
             loop = asyncio.get_running_loop()
-            await loop.create_connection(lambda: link, host, port, ssl=self._tls)
+            await loop.create_connection(lambda: link, host, port, ssl=self.tls)
         except (ConfigError, UnicodeError) as error:
             # Addresses come from other peers too: a wrong one is one that does not answer.
             raise DialError(str(error)) from error

@@ -150,6 +150,8 @@ class Driver:
                 self._jobs.put_nowait((lambda: self._listener.handle(command), None))
             case c.Applied() | c.Note() | c.Stop():
                 self._listener.handle(command)
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                self._listener.handle(command)
             case _:
                 self._compute(command)
 
@@ -238,8 +240,7 @@ class Driver:
         return m.Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)
 
     def refusal(self, hello: m.Hello) -> str:
-        core = self.core
-        return refusal(hello, me=core.me, run=core.raft.run, members=core.members)
+        return refusal(hello, me=self.core.me, run=self.core.raft.run, members=self.core.members)
 
     def connected(self, hello: m.Hello) -> None:
         self.exchange.meet(hello.peer)
@@ -251,6 +252,9 @@ class Driver:
 
     def received(self, peer: PeerId, message: m.Control) -> None:
         self.feed(v.MessageReceived(peer, message))
+
+    def admission_asked(self, number: int, admit: m.Admit) -> None:
+        self.feed(v.AdmitAsked(number, admit))
 
     def refused(self, why: str) -> None:
         if self.core.raft.run:  # We know others: that one may be gone, or not back yet.

@@ -10,8 +10,8 @@ import fcntl
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
 
 from peers.tuning import tune
 from protocols import limits, shapes, wire
@@ -66,6 +66,8 @@ class Link(asyncio.BufferedProtocol):
         self.accepted = accepted
         self.peer = ""
         """Set by the owner after the hello."""
+        self.certified = ""
+        """The peer id in the other side's certificate; "" without one."""
         self.sent_bytes = 0
         self.received_bytes = 0
         self.held = False
@@ -172,8 +174,13 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
+        self.certified = _named(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=CONTROL_WRITE_BYTES_MAX)
         self._owner.opened(self)
+
+    def restrict(self, head_bytes_max: int) -> None:
+        """A stranger without a certificate may send less than one with."""
+        self._head_bytes_max = head_bytes_max
 
     def become(self, peer: str, *, bulk: bool) -> None:
         """The hello said what this connection is for."""
@@ -301,3 +308,10 @@ class Link(asyncio.BufferedProtocol):
             bigger = memoryview(bytearray(frame_bytes))
             bigger[: self._staged] = self._stage[: self._staged]
             self._stage = bigger
+
+
+def _named(certificate: Mapping[str, Any] | None) -> str:
+    """The common name in what the ssl module says of a certificate that it has verified."""
+    subject: Iterable[Iterable[tuple[str, str]]] = (certificate or {}).get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""

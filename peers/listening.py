@@ -34,6 +34,21 @@ def bind(address: str) -> tuple[socket.socket, str]:
     return bound, format_address(str(name[0]), int(name[1]))
 
 
+def way_to(address: str) -> str:
+    """This machine's own address on the way to HOST:PORT, without a port. Nothing is sent.
+
+    Raises ConfigError when there is no way.
+    """
+    host, port = parse_address(address, key="--join")
+    try:
+        family, kind, _, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(there)
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--join: {host} cannot be reached from here: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Listening:
     """A bound socket, and what it took this process to get there."""

@@ -16,11 +16,23 @@ from peers.dialing import Dialling
 from peers.link import Frame, Link
 from peers.listening import BACKLOG
 from protocols.ids import PeerId
-from protocols.limits import PEERS_MAX
-from protocols.messages import BulkHello, Chunk, Control, Hello, Message, Refused
+from protocols.limits import ADMIT_BYTES_MAX, PEERS_MAX
+from protocols.messages import (
+    Admit,
+    Admitted,
+    BulkHello,
+    Chunk,
+    Control,
+    Hello,
+    Message,
+    NotAdmitted,
+    Refused,
+)
 
 HELLO_TIMEOUT_S = 5.0
 """A connection that has not become part of a session by then is closed."""
+ANSWER_TIMEOUT_S = 15.0
+"""Whoever asked for a certificate waits so long for the run's answer, here."""
 STRANGERS_MAX = 64
 """Connections that are no part of a session yet."""
 OPENING_TURNS = 3
@@ -61,6 +73,10 @@ class MeshOwner(Protocol):
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None: ...
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None: ...
+
+    def admission_asked(self, number: int, admit: Admit) -> None:
+        """Somebody without a certificate asks for one; `Mesh.answer` takes the answer."""
+        ...
 
     def refused(self, why: str) -> None:
         """The peer whose address a person gave does not answer, or does not want us."""
@@ -106,6 +122,9 @@ class Mesh:
         self._links: set[Link] = set()
         self._strangers: dict[Link, asyncio.TimerHandle] = {}
         """Accepted, and no part of a session; the oldest first."""
+        self._asking: dict[int, Link] = {}
+        """Strangers that asked for a certificate, by the number under which they did."""
+        self._asked = 0
         self._halves: dict[PeerId, Half] = {}
         self._moved = [0, 0]
         """Bytes sent and received on connections that are over."""
@@ -114,6 +133,10 @@ class Mesh:
         """A link ended."""
 
     # Interface ------------------------------------------------------------------------------
+
+    def secure(self, tls: Tls) -> None:
+        """Before `listen`, as a node that gets its certificate later than its mesh."""
+        self._tls, self._dialling.tls = tls, tls.dialling
 
     async def listen(self, bound: socket.socket) -> None:
         """Accept on a socket that `bind` made."""
@@ -156,6 +179,13 @@ class Mesh:
         if session is not None:
             session.bulk.wake()
 
+    def answer(self, number: int, message: Admitted | NotAdmitted) -> None:
+        """To whoever asked for a certificate under this number, if it is still there."""
+        link = self._asking.pop(number, None)
+        if link is not None:
+            link.send(message)
+            link.close("answered")
+
     def bytes_moved(self) -> tuple[int, int]:
         """(sent, received) since the start, framing included."""
         sent, received = self._moved
@@ -191,6 +221,8 @@ class Mesh:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(HELLO_TIMEOUT_S, link.close, "no hello in time")
             self._strangers[link] = timer
+            if self._is_uncertified(link):
+                link.restrict(ADMIT_BYTES_MAX)
             if len(self._strangers) > STRANGERS_MAX:
                 # The oldest stranger makes room: nobody can fill the table by waiting.
                 oldest = next(iter(self._strangers))
@@ -201,7 +233,9 @@ class Mesh:
         """A control message, or the hello that makes a stranger known."""
         if self._dialling.received(link, message):
             return
-        if isinstance(message, Hello | BulkHello | Chunk):
+        if self._is_uncertified(link):
+            self._take_admit(link, message)
+        elif isinstance(message, Hello | BulkHello | Chunk):
             self._introduce(link, message)
         elif not link.peer:
             link.close("no hello")
@@ -222,6 +256,7 @@ class Mesh:
         self._moved[0] += link.sent_bytes
         self._moved[1] += link.received_bytes
         self._known(link)
+        self._asking = {n: other for n, other in self._asking.items() if other is not link}
         self._dialling.closed(link)
         peer = PeerId(link.peer)
         half, session = self._halves.get(peer), self.sessions.get(peer)
@@ -229,6 +264,22 @@ class Mesh:
             del self._halves[peer]
         if session is not None and link in (session.control, session.bulk):
             self._end(session, why)
+
+    def _is_uncertified(self, link: Link) -> bool:
+        return self._tls is not None and link.accepted and not link.certified
+
+    def _take_admit(self, link: Link, message: Message) -> None:
+        """All that somebody without a certificate may say, and once."""
+        if not isinstance(message, Admit) or link in self._asking.values():
+            link.close("it has no certificate, and asks for none, or twice")
+            return
+        self._known(link)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(ANSWER_TIMEOUT_S, link.close, "no answer in time")
+        self._strangers[link] = timer
+        self._asked += 1
+        self._asking[self._asked] = link
+        self._owner.admission_asked(self._asked, message)
 
     def _known(self, link: Link) -> None:
         """It is no stranger any more."""
@@ -242,6 +293,8 @@ class Mesh:
         """The first message of a connection that somebody else made."""
         if link.peer or not link.accepted:
             link.close("a second hello")
+        elif self._tls is not None and getattr(message, "peer", "") != link.certified:
+            link.close(f"it has the certificate of {link.certified}, and is another peer")
         elif isinstance(message, Hello):
             self._take_hello(link, message)
         elif isinstance(message, BulkHello):

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from protocols.commands import Applied, Leased, Note, Resume, Stop
+from protocols.commands import Applied, AtTheGate, Leased, Note, Resume, Stop
 from protocols.entries import Run
 from protocols.ids import Contributor, PeerId, Stamp
 
+Told = Resume | Leased | Applied | Note | Stop | AtTheGate
+"""What a core decides beyond moving bytes."""
 Bytes = bytes | bytearray | memoryview
 
 
@@ -90,7 +92,7 @@ class Listener(Protocol):
         """A joiner read the agreed run: answer by feeding RunAccepted, or stop the driver."""
         ...
 
-    def handle(self, command: Resume | Leased | Applied | Note | Stop) -> None:
+    def handle(self, command: Told) -> None:
         """Resume and Leased, in the order of the work; the others at once."""
         ...
 

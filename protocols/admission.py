@@ -14,6 +14,7 @@ from protocols.membership import Membership
 from protocols.messages import CaughtUp, Join, Kept, Witnessing
 from protocols.reports import Reports
 from protocols.seats import has_room
+from protocols.tokens import refusal
 
 HOLD_DOWN_S = 2.0
 """A peer that was lost twice waits this long before it gets in again, then twice as long each
@@ -40,6 +41,8 @@ class Admission:
     """Donors whose state was not what they had reported, and who says so."""
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
     """Who wants to vote, and nothing else."""
+    spendings: dict[PeerId, e.TokenSpent] = field(default_factory=dict[PeerId, e.TokenSpent])
+    """Whose certificates wait for the log (gate.py)."""
     going: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """Who wants to leave, and in which life: it says what it lacks, and gets nothing."""
     hopeless_since: float = NEVER
@@ -96,7 +99,8 @@ class Admission:
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        return self._next_witness() or self._next_member() or self._next_cut(now)
+        spent = self._next_spending()
+        return spent or self._next_witness() or self._next_member() or self._next_cut(now)
 
     def deadline(self) -> float:
         """When somebody's hold-down is over."""
@@ -181,6 +185,13 @@ class Admission:
         """What it reported last is believed, and not of the last committed round."""
         said = self.reports.newest_of(peer)
         return any(v.state_digest and v.round < self.members.cut_round(v.fragment) for v in said)
+
+    def _next_spending(self) -> e.TokenSpent | None:
+        while self.spendings:
+            spent = self.spendings.pop(next(iter(self.spendings)))
+            if not refusal(self.members, spent):
+                return spent
+        return None
 
     def _next_witness(self) -> e.Entry | None:
         for peer, word in list(self.witnesses.items()):

@@ -79,6 +79,15 @@ def piece(raw: object) -> bytes:
     return raw
 
 
+def octets(least: int, most: int) -> Check:
+    def check(raw: object) -> bytes:
+        if type(raw) is not bytes or not least <= len(raw) <= most:
+            raise WireError(f"expected {least} to {most} bytes, got {short(raw)}")
+        return raw
+
+    return check
+
+
 def optional(item: Check) -> Check:
     def check(raw: object) -> Any:
         return None if raw is None else item(raw)

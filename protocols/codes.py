@@ -50,6 +50,13 @@ MESSAGES: Mapping[int, type] = {
     42: m.Stepped,
     43: m.Stopped,
     44: m.FetchSteps,
+    45: m.Admit,
+    46: m.Admitted,
+    47: m.NotAdmitted,
+    48: m.HandOn,
+    49: m.Decided,
+    50: m.AskKey,
+    51: m.AuthorityKey,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
@@ -72,6 +79,7 @@ ENTRIES: Mapping[int, type] = {
     15: e.StepCommit,
     16: e.Halt,
     17: e.Close,
+    18: e.TokenSpent,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

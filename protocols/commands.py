@@ -4,6 +4,7 @@ from typing import Literal
 
 from protocols.entries import Entry, LogEntry, Run
 from protocols.events import ResultReceived, SliceBegun, SliceReceived, StepReceived
+from protocols.gate_messages import Admit
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.messages import Control
 from protocols.record import record
@@ -259,6 +260,40 @@ class ReleaseSteps:
 
 
 @record
+class Sign:
+    """Is this in order? Then make the certificate, and give it to nobody; answer Signed or
+    NotSigned."""
+
+    asker: PeerId
+    number: int
+    admit: Admit
+
+
+@record
+class Answer:
+    """To whoever asked for a certificate under this number, here: this one (DER), or why not."""
+
+    number: int
+    certificate: bytes
+    why: str
+    final: bool
+
+
+@record
+class GiveKey:
+    """Let this voter have the authority's key."""
+
+    peer: PeerId
+
+
+@record
+class TakeKey:
+    """Somebody gave us the authority's key, or says so: if it is that, keep it; answer Secured."""
+
+    key: bytes
+
+
+@record
 class Applied:
     """For people and files: this entry now holds here."""
 
@@ -315,4 +350,10 @@ Command = (
     | Note
     | Stop
     | Leased
+    | Sign
+    | Answer
+    | GiveKey
+    | TakeKey
 )
+AtTheGate = Sign | Answer | GiveKey | TakeKey
+"""What a run that is not encrypted never says."""

@@ -24,6 +24,8 @@ OUTAGE = 10
 """Who has finished stays so many silence timeouts for members that may only be cut off: they need
 its vote, and perhaps the last state."""
 NEVER = float("inf")
+COMPANY = (Heartbeat, Here, OnBranch, Seek, Leads)
+"""What `take` takes."""
 
 
 class Company:
@@ -137,6 +139,13 @@ class Company:
         """Somebody leads us, and speaks to us."""
         up = self._raft.leader in self._links.up
         return self._raft.leads or (up and self._raft.heard_lately(now))
+
+    @property
+    def reaches_who_decides(self) -> bool:
+        """Whoever could write it down if we want to leave."""
+        up = self._links.up
+        voters = up.intersection(self._raft.log.voters)
+        return bool(voters) if self._raft.leads else self._raft.leader in up
 
     def leader_address(self) -> str:
         """Where the leader listens; "" when we do not know."""

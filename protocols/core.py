@@ -10,13 +10,15 @@ from protocols import ending, quiet, wire
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.company import Company
+from protocols.company import COMPANY, Company
 from protocols.config import ProtocolConfig
 from protocols.errors import LogError, RemoteProtocolError
+from protocols.gate import GATE, Gate
 from protocols.government import Government
 from protocols.hellos import Identity
 from protocols.ids import PeerId
 from protocols.links import Links
+from protocols.log_messages import RAFT, RELAY
 from protocols.logbook import Logbook
 from protocols.office import Office
 from protocols.participant import Participant
@@ -24,10 +26,7 @@ from protocols.relaying import Relaying
 from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
-RAFT = (m.Vote, m.Voted, m.Append, m.Appended, m.HandOver)
 BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.NoState)
-COMPANY = (m.Heartbeat, m.Here, m.OnBranch, m.Seek, m.Leads)
-RELAY = (m.Relay, m.Via, m.Relayed)
 NEVER = float("inf")
 
 
@@ -58,6 +57,7 @@ class PeerCore:
         self.links = Links(contact, mine=me.address)
         self.relaying = Relaying(self.book, self.links)
         self.government = Government(self.raft, self.members, self.links)
+        self.gate = Gate(me.peer, self.members, self.links)
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
         self.deadline = NEVER
@@ -185,9 +185,13 @@ class PeerCore:
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.state(event, now)
             case v.LeaveRequested():
-                self._asked_to_leave(wire.one_line(event.why) or "asked to leave")
+                hears, over = self.company.reaches_who_decides, self.finished
+                why = wire.one_line(event.why) or "asked to leave"
+                self._stop(ending.when_asked(self.standing, why, reachable=hears, finished=over))
             case v.DeadlineReached():
                 pass
+            case v.Secured() | v.AdmitAsked() | v.Signed() | v.NotSigned():
+                self._out += self.gate.take(event, self.leader_id, now)
             case _:
                 self._out += self.part.local(event, now)
 
@@ -215,6 +219,8 @@ class PeerCore:
             if peer != self.leader_id or self.leads:
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
+        elif isinstance(message, GATE):
+            self._out += self.gate.heard(peer, message, leads=self.leads)
         elif isinstance(message, BETWEEN_PEERS):
             self._out += self.part.asked(peer, message, now)
         elif isinstance(message, m.ReadLog):
@@ -334,6 +340,7 @@ class PeerCore:
                 self.part.new_leader()
                 self.relaying.new_leader()
             office = self.government.office
+            self._out += self.gate.advance(office, now)
             if office is not None and not self._going():
                 office.decide(now, lacks_state=self.standing.catchup.needed)
                 for command in office.orders(now):
@@ -371,12 +378,6 @@ class PeerCore:
         for report in self.standing.news(self.raft.disk.why, hears):
             self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
-    def _asked_to_leave(self, why: str) -> None:
-        voters = self.links.up.intersection(self.raft.log.voters)
-        reachable = bool(voters) if self.leads else self.leader_id in self.links.up
-        stop = ending.when_asked(self.standing, why, reachable=reachable, finished=self.finished)
-        self._stop(stop)
-
     def _stop(self, stop: c.Stop | None) -> None:
         if stop is not None and not self.stopped:
             self.stopped = True
@@ -387,7 +388,7 @@ class PeerCore:
     def _next_deadline(self, *, looked: bool) -> float:
         if looked:
             leader = self.office.deadline if self.office and self.raft.settled else NEVER
-            self.patience = min(self.part.deadline, leader)
+            self.patience = min(self.part.deadline, leader, self.gate.deadline)
         company = min(self.company.forks.deadline, self.company.goes_alone_at)
         lines = min(self.relaying.deadline, self.links.deadline)
         return min(self.patience, company, lines, self.raft.deadline)

@@ -223,6 +223,25 @@ class Close:
     """Of every payload that some survivor lacks."""
 
 
+@record
+class TokenSpent:
+    """A peer is let in with a join token: its certificate is signed when this holds.
+
+    Whoever reads this can say how many uses the token has left.
+    """
+
+    token: str
+    """32 hex digits: the token's number."""
+    peer: PeerId
+    key: str
+    """64 hex digits: the public key that the certificate is for. Who asks again with the same one
+    gets its certificate again."""
+    uses: int
+    """So many peers the token lets in, all in all."""
+    expires: int
+    """Unix seconds."""
+
+
 Entry = (
     Run
     | Elected
@@ -241,6 +260,7 @@ Entry = (
     | StepCommit
     | Halt
     | Close
+    | TokenSpent
 )
 
 

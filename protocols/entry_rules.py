@@ -15,6 +15,7 @@ from protocols import step_rules
 from protocols.ids import FragmentParts, PeerId, PeerInfo
 from protocols.samples import is_sound, well_formed
 from protocols.seats import has_room
+from protocols.tokens import refusal
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -55,6 +56,9 @@ def objection(members: Membership, body: e.Entry) -> str:
             return _lease(members, body)
         case e.StepCommit() | e.Halt() | e.Close():
             return step_rules.objection(members, body)
+        case e.TokenSpent():
+            why = refusal(members, body)
+            return f"lets {body.peer} in, and {why}" if why else ""
 
 
 def _run(run: e.Run) -> str:

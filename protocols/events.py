@@ -1,7 +1,8 @@
 """What goes into a core: everything that happened, as plain data."""
 
 from protocols.config import ProtocolConfig
-from protocols.entries import Run
+from protocols.entries import Run, TokenSpent
+from protocols.gate_messages import Admit
 from protocols.ids import Contributor, PeerId, Stamp
 from protocols.messages import Control, Kept
 from protocols.record import record
@@ -223,6 +224,43 @@ class BaseLoaded:
 
 
 @record
+class Secured:
+    """This peer has a certificate: the run is encrypted."""
+
+    has_key: bool
+    """Of the authority: it can sign others'. Again when it gets it."""
+
+
+@record
+class AdmitAsked:
+    """Somebody without a certificate asks to be let in."""
+
+    number: int
+    """The shell's name for it, until Answer."""
+    admit: Admit
+
+
+@record
+class Signed:
+    """Answer to Sign: what was asked for is in order, as far as a log does not know better."""
+
+    asker: PeerId
+    number: int
+    entry: TokenSpent
+    certificate: bytes
+
+
+@record
+class NotSigned:
+    """The other answer."""
+
+    asker: PeerId
+    number: int
+    why: str
+    final: bool
+
+
+@record
 class LeaveRequested:
     """Somebody asked this peer to go."""
 
@@ -259,6 +297,10 @@ Event = (
     | StepMade
     | StepApplied
     | BaseLoaded
+    | Secured
+    | AdmitAsked
+    | Signed
+    | NotSigned
     | LeaveRequested
     | DeadlineReached
 )

@@ -28,10 +28,7 @@ class Identity:
 def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str:
     """Why a peer is not let in, as a line for the person at its other end; "": it is."""
     if hello.protocol != PROTOCOL_VERSION:
-        return (
-            f"{hello.name} speaks protocol {hello.protocol}, this run {PROTOCOL_VERSION}: "
-            "install the same lowcomm version on every node"
-        )
+        return other_version(hello.name, hello.protocol)
     if hello.run and run and hello.run != run:
         return (
             f"{hello.name} belongs to another run: join with an empty node directory, "
@@ -45,3 +42,10 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str
     if not has_room(members, hello.peer):
         return f"this run has {PEERS_MAX} peers already: no message could name one more"
     return ""
+
+
+def other_version(name: str, protocol: int) -> str:
+    return (
+        f"{name} speaks protocol {protocol}, this run {PROTOCOL_VERSION}: "
+        "install the same lowcomm version on every node"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols.course import Course
-from protocols.entries import Attempt, Commit, Cut, Restore, Run, View
+from protocols.entries import Attempt, Commit, Cut, Restore, Run, TokenSpent, View
 from protocols.ids import PeerId, PeerInfo
 from protocols.record import record
 from protocols.samples import Samples
@@ -112,6 +112,9 @@ class Image:
     books: Books
     course: Course
     """Of a stepwise run."""
+    spent: tuple[TokenSpent, ...] = ()
+    forgotten: int = 0
+    """Tokens that expire until then are spent no more."""
 
 
 def image_of(members: Membership) -> Image:
@@ -141,4 +144,6 @@ def image_of(members: Membership) -> Image:
         tokens=members.tokens,
         books=members.ledger.books(),
         course=members.course,
+        spent=tuple(members.spendings.peers.values()),
+        forgotten=members.spendings.forgotten,
     )

@@ -14,6 +14,13 @@ ENTRIES_MAX = 64
 """Log entries in one Append."""
 SEATS_MAX = 4096
 """Peers that took part in a run and are remembered (seats.py)."""
+SPENT_MAX = 4096
+"""Admissions by token that are remembered (tokens.py)."""
+TOKEN_CHARS_MAX = 1024
+ADMIT_BYTES_MAX = 4 << 10
+"""All that a connection without a certificate may send."""
+CERTIFICATE_BYTES_MAX = 1 << 10
+"""In DER; ours have about 350."""
 FRAGMENTS_MAX = 1024
 TENSORS_MAX = 10_000
 DIMENSIONS_MAX = 8
@@ -28,4 +35,4 @@ HELD_STEPS_MAX = 3
 """Steps beyond its own of which a peer that stops may hold payloads: two, unless a roster dies."""
 PROVIDERS_MAX = HELD_STEPS_MAX * PEERS_MAX
 
-LIST_MAX = max(PEERS_MAX + 1, ENTRIES_MAX, SEATS_MAX, FRAGMENTS_MAX, TENSORS_MAX)
+LIST_MAX = max(PEERS_MAX + 1, ENTRIES_MAX, SEATS_MAX, SPENT_MAX, FRAGMENTS_MAX, TENSORS_MAX)

@@ -125,3 +125,9 @@ class OnBranch:
     """It commits nothing more until the two branches have decided which one stays."""
     leader: str
     """Where the leader of that branch listens; "" if it has none."""
+
+
+RAFT = (Vote, Voted, Append, Appended, HandOver)
+"""What raft.py takes."""
+RELAY = (Relay, Via, Relayed)
+"""What relaying.py takes."""

@@ -19,10 +19,9 @@ from protocols.ledger import Ledger
 from protocols.log import Voters, voters_after
 from protocols.record import record
 from protocols.samples import Grant, Remaining, union
+from protocols.tokens import Spendings
 from protocols.wire import encode_entry
 
-FORGIVE_ROUNDS = 8
-"""A peer that is counted again after so many rounds has one loss less to its name."""
 KEEP_COMMITS = 8
 """Commits per fragment that stay in memory: catching up asks for no older one."""
 STALENESS_ROUNDS_MAX = 4
@@ -88,6 +87,8 @@ class Membership:
     """Who trains which samples."""
     course: Course = field(default_factory=Course)
     """Of a stepwise run: its steps are committed here, not in `commits`."""
+    spendings: Spendings = field(default_factory=Spendings)
+    """Join tokens."""
     _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
     """By fragment: the open plan, once somebody asked. Everything that it follows from changes
     in `apply` and `become` alone, and both forget it."""
@@ -272,6 +273,8 @@ class Membership:
                     self._lease(grant)
             case e.StepCommit() | e.Halt() | e.Close() as body:
                 step_entries.apply(self, entry.index, body)
+            case e.TokenSpent() as spent:
+                self.spendings.apply(spent)
         self._open.clear()
         if self.ledger.gone:
             self._settle()
@@ -305,6 +308,7 @@ class Membership:
         self._open.clear()
         self.ledger.become(image.books)
         self.course = image.course
+        self.spendings.become(image.spent, image.forgotten)
 
     def copy(self) -> "Membership":
         """One that can go ahead of this one (the leader's)."""
@@ -390,10 +394,4 @@ class Membership:
             self.tokens += sum(c.tokens for c in commit.contributors)
             for term, samples in zip(commit.contributors, commit.samples, strict=False):
                 self.ledger.committed(term.peer, samples)
-            if commit.round % FORGIVE_ROUNDS == 0:
-                counted = {c.peer for c in commit.contributors}
-                self.losses = {
-                    peer: count - (peer in counted)
-                    for peer, count in self.losses.items()
-                    if count > (peer in counted)
-                }
+            self.losses = seats.forgiven(self.losses, commit)

@@ -3,6 +3,15 @@
 Frozen, and checked field by field in wire.py before anybody sees one.
 """
 
+from protocols.gate_messages import (
+    Admit,
+    Admitted,
+    AskKey,
+    AuthorityKey,
+    Decided,
+    HandOn,
+    NotAdmitted,
+)
 from protocols.ids import Contributor, PeerId, Stamp, StepPayloads, Version
 from protocols.log_messages import (
     Append,
@@ -368,6 +377,13 @@ Control = (
     | Stepped
     | Stopped
     | FetchSteps
+    | Admit
+    | Admitted
+    | NotAdmitted
+    | HandOn
+    | Decided
+    | AskKey
+    | AuthorityKey
 )
 Chunk = ContributionChunk | ResultChunk | StateChunk
 Message = Control | Chunk

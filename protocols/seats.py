@@ -5,14 +5,18 @@ Must NOT forget anybody who is in the run, nor decide who gets in (admission.py)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from protocols.entries import Commit
 from protocols.ids import PeerId, PeerInfo
 from protocols.limits import PEERS_MAX, SEATS_MAX
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
 
+FORGIVE_ROUNDS = 8
+"""A peer that is counted again after so many rounds has one loss less to its name."""
 assert SEATS_MAX > PEERS_MAX, "there is always somebody to forget"
 
 
@@ -33,3 +37,12 @@ def take(members: Membership, info: PeerInfo) -> None:
         stranger = next(peer for peer in seats if peer not in inside)
         for table in (seats, members.returned, members.losses):
             table.pop(stranger, None)
+
+
+def forgiven(losses: Mapping[PeerId, int], commit: Commit) -> dict[PeerId, int]:
+    """How often each went away without a word, after this commit."""
+    if commit.round % FORGIVE_ROUNDS:
+        return dict(losses)
+    counted = {term.peer for term in commit.contributors}
+    left = {peer: count - (peer in counted) for peer, count in losses.items()}
+    return {peer: count for peer, count in left.items() if count}

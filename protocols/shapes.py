@@ -19,6 +19,7 @@ from protocols.checks import (
     hex_digits,
     integer,
     many,
+    octets,
     optional,
     peer_id,
     piece,
@@ -28,6 +29,7 @@ from protocols.checks import (
 from protocols.codes import ENTRIES, REPORTS
 from protocols.course import Course
 from protocols.limits import (
+    CERTIFICATE_BYTES_MAX,
     DIMENSIONS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
@@ -38,8 +40,10 @@ from protocols.limits import (
     PEERS_MAX,
     PROVIDERS_MAX,
     SEATS_MAX,
+    SPENT_MAX,
     TENSORS_MAX,
     TEXT_MAX,
+    TOKEN_CHARS_MAX,
 )
 
 
@@ -98,6 +102,7 @@ _u16, _u32, _u63, _u64 = (integer(1 << bits) for bits in (16, 32, 63, 64))
 _name, _words = text(NAME_MAX), text(TEXT_MAX)
 _json = text(JSON_MAX, printable=False)
 _digest, _sha256 = hex_digits(32), hex_digits(64)
+_certificate = octets(0, CERTIFICATE_BYTES_MAX)
 _peers = many(peer_id, PEERS_MAX)
 _stamp, _info, _contributor = struct(ids.Stamp), struct(ids.PeerInfo), struct(ids.Contributor)
 _contributors = many(_contributor, PEERS_MAX)
@@ -187,6 +192,13 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "view": _u32,
         "last_step": _u32,
         "providers": many(struct(ids.Provider), PROVIDERS_MAX),
+    },
+    e.TokenSpent: {
+        "token": hex_digits(32),
+        "peer": peer_id,
+        "key": _sha256,
+        "uses": _u32,
+        "expires": _u63,
     },
     m.Hello: {
         "protocol": _u32,
@@ -279,6 +291,20 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "held": many(struct(ids.StepPayloads), HELD_STEPS_MAX),
     },
     m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
+    m.Admit: {
+        "protocol": _u32,
+        "token": text(TOKEN_CHARS_MAX),
+        "peer": peer_id,
+        "key": octets(32, 32),
+        "certificate": _certificate,
+        "proof": octets(0, 64),
+    },
+    m.Admitted: {"certificate": _certificate, "authority": _certificate},
+    m.NotAdmitted: {"why": _words, "final": flag},
+    m.HandOn: {"number": _u63, "admit": struct(m.Admit)},
+    m.Decided: {"number": _u63, "certificate": _certificate, "why": _words, "final": flag},
+    m.AskKey: {},
+    m.AuthorityKey: {"key": _certificate},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,
@@ -328,6 +354,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "tokens": _u63,
         "books": struct(i.Books),
         "course": struct(Course),
+        "spent": many(_only(e.TokenSpent), SPENT_MAX),
+        "forgotten": _u63,
     },
     Course: {
         "step": _u32,

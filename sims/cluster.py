@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from lowcomm.identity import read_record
+from lowcomm.invitation import new_token
 from lowcomm.status import ask
 from peers.processes import Child, dying_with_us, start_child
 from protocols.errors import LowcommError
@@ -101,7 +102,7 @@ class LocalCluster:
         command: Sequence[str] = (),
         place: Place | None = None,
     ) -> LocalNode:
-        """Start `lowcomm peer`: the first of a run, or one that joins at an address.
+        """Start `lowcomm peer`: the first of a run, or one that joins with a token.
 
         `command`: the ranks' program, if it is not lowcomm's own.
         """
@@ -118,13 +119,18 @@ class LocalCluster:
         arguments += ["--", *command] if command else []
         return self.start(name, arguments, place=place)
 
-    async def address_of(self, node: LocalNode) -> str:
-        """Wait until the node listens; "" if it ended instead. Raises LowcommError: too late."""
+    def invite(self, node: LocalNode) -> str:
+        """A token that lets others in, at this node, which listens. Raises ConfigError."""
+        return new_token(self.run_dir, advertise=node.address())
+
+    async def token_of(self, node: LocalNode) -> str:
+        """As `invite`, once the node listens; "" if it ended instead. Raises LowcommError: too
+        late."""
         try:
             async with asyncio.timeout(ADDRESS_TIMEOUT_S):
                 while node.running:
-                    if address := node.address():
-                        return address
+                    if node.address():
+                        return self.invite(node)
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             raise LowcommError(

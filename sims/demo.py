@@ -61,14 +61,14 @@ async def run_demo(
 
         watch.on_event = look
         first = cluster.start_peer("alpha", config, overrides=[*overrides, "node.ranks=2"])
-        address = await cluster.address_of(first)
-        if not address:
+        token = await cluster.token_of(first)
+        if not token:
             return
         mine = [text for text in overrides if text.startswith("node.")]  # [run] is in the log.
-        cluster.start_peer("beta", None, join=address, overrides=mine)
-        cluster.start_peer("gamma", None, join=address, overrides=mine, fault=fault)
+        cluster.start_peer("beta", None, join=token, overrides=mine)
+        cluster.start_peer("gamma", None, join=token, overrides=mine, fault=fault)
         await committed.wait()
-        cluster.start_peer(NEWCOMER, None, join=address, overrides=mine)
+        cluster.start_peer(NEWCOMER, None, join=token, overrides=mine)
         await settled.wait()
         if first.running:
             os.kill(first.child.pid, signal.SIGKILL)
@@ -90,12 +90,12 @@ async def run_sim(
     placed = _place_config(config, run_dir)
 
     async def start(watch: Watch) -> None:
-        cluster, address = watch.cluster, ""
+        cluster, token = watch.cluster, ""
         for name, count in zip(NAMES, ranks, strict=False):
             mine = [*overrides, f"node.ranks={count}"]
-            node = cluster.start_peer(name, placed, join=address, overrides=mine)
-            address = address or await cluster.address_of(node)
-            if not address:
+            node = cluster.start_peer(name, placed, join=token, overrides=mine)
+            token = token or await cluster.token_of(node)
+            if not token:
                 return
 
     return await supervise(run_dir, run, start, console=console)

@@ -12,6 +12,7 @@ from protocols import events as v
 from protocols.hellos import refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import Hello
+from sims.gates import Gates
 from sims.nodes import Node
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ FIRST_DIAL_S = 5.0
 class Dialling:
     """Of everybody in one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, seed: int) -> None:
         self._world = world
+        self.gates = Gates(world, seed)
 
     def dial(self, node: Node, address: str) -> None:
         """Until it works, or the node hangs up."""
@@ -82,7 +84,12 @@ class Dialling:
             if address not in node.dials or world.network.line(node.peer, other.peer).up:
                 node.dialling.discard(address)
                 return
-            if other.running and world.network.reachable(node.peer, other.peer, world.now):
+            listens = other.running and not self.gates.shuts_out(other)
+            if listens and world.network.reachable(node.peer, other.peer, world.now):
+                if self.gates.shuts_out(node):
+                    self.gates.ask(node, other)
+                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    return
                 node.dialling.discard(address)
                 self._connect(node, other)
             elif not node.core.raft.run and world.now > give_up:

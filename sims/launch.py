@@ -189,8 +189,8 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
     async def start(watch: Watch) -> None:
         cluster = watch.cluster
         first = cluster.start(names[0], ["resume", str(run_dir / names[0])])
-        address = await cluster.address_of(first)
-        for name in names[1:] if address else ():
-            cluster.start(name, ["resume", str(run_dir / name), "--join", address])
+        token = await cluster.token_of(first)
+        for name in names[1:] if token else ():
+            cluster.start(name, ["resume", str(run_dir / name), "--join", token])
 
     return await supervise(run_dir, run, start, console=console)

@@ -108,7 +108,9 @@ async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Pac
             commit = await watcher.commit_after(moment, but=leader.name)
             nodes.remove(leader)
             began = time.time()
-            joiner = start_paced(cluster, f"p{number}", config, pace=pace, join=nodes[0].address())
+            joiner = start_paced(
+                cluster, f"p{number}", config, pace=pace, join=cluster.invite(nodes[0])
+            )
             nodes.append(joiner)
             await _counted(watcher, joiner.name)
             losses.append(Loss(leader.name, commit.t - moment, time.time() - began))

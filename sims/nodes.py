@@ -28,10 +28,9 @@ from sims.stores import Disk, Store
 if TYPE_CHECKING:
     from sims.world import World
 
-Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 ENCODED = 0.1
 """So many of the messages pass through the real encoding."""
-PAYLOADS = (v.SliceReceived, v.ResultReceived, v.StepReceived)
+Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 
 
 class Node:
@@ -103,7 +102,7 @@ class Node:
             self.deadline = deadline
             self.world.wake(self, max(deadline, self.paused_until))
         self.world.record(self, event, value, commands)
-        if isinstance(event, PAYLOADS):
+        if isinstance(event, Payload):
             self._keep(event, value, commands)
         elif isinstance(event, v.PeerDisconnected):
             self.reductions.forget(event.peer)
@@ -120,7 +119,6 @@ class Node:
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """As `after`, exactly then: a duration would be rounded, and what follows at the same time
         could come before."""
-
         self.world.at_time(due, lambda: self._act(action))
 
     def _act(self, action: Callable[[], None]) -> None:
@@ -199,6 +197,8 @@ class Node:
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                world.dialling.gates.do(self, command)
             case c.DropSlices(fragment=fragment, round=round_):
                 self.reductions.drop(fragment, round_)
                 self.store.drop_slices(fragment, round_)

@@ -54,11 +54,11 @@ async def start_all(
 ) -> list[LocalNode]:
     """The first one starts the run, the others join it at once. Raises LowcommError."""
     first = start_paced(cluster, names[0], config, pace=pace, overrides=overrides)
-    address = await cluster.address_of(first)
-    if not address:
+    token = await cluster.token_of(first)
+    if not token:
         raise LowcommError(f"{first.name} ended at its start: see {first.directory / LOG}")
     others = [
-        start_paced(cluster, name, config, pace=pace, join=address, overrides=overrides)
+        start_paced(cluster, name, config, pace=pace, join=token, overrides=overrides)
         for name in names[1:]
     ]
     return [first, *others]

@@ -61,6 +61,10 @@ class Disk:
     checkpoint_every: int = 1
     """Each node's own choice, in rounds: after a crash, some have more than others."""
     full_until: float = 0.0
+    certified: bool = False
+    """It has its peer's certificate."""
+    has_key: bool = False
+    """And the authority's key."""
 
     def keep(self, kept: Kept, outers: tuple[Value, ...]) -> None:
         """A checkpoint is complete."""

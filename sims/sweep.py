@@ -107,6 +107,7 @@ def run_seed(
         training=training,
         log=log,
     )
+    world.dialling.gates.close()
     draw = draw_faults if pair else draw_plan
     return play(seed, world, draw(seed, until_s=SAFETY_S) if plan is None else plan)
 

@@ -79,7 +79,7 @@ class World:
         self.network = Network(self.random, self.at)
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
-        self.dialling = Dialling(self)
+        self.dialling = Dialling(self, seed)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """What a job of the shell takes."""
         self.checkers = self.make_checkers()
@@ -175,8 +175,7 @@ class World:
     def kill(self, node: Node) -> None:
         """The process ends at once. What was on its way to the disk may have come there."""
         self.tell(f"kill {node.peer}{' (leads)' if node.core.leads else ''}")
-        if node.core.leads:
-            self.happened["leader killed"] += 1
+        self.happened["leader killed"] += node.core.leads
         node.alive = False
         self.lost_state()
         if node.unsynced and self.now >= node.disk.full_until:
@@ -226,8 +225,8 @@ class World:
     def _top_up(self) -> None:
         """As many as the run needs to begin and to decide: some may have gone without a leader."""
         self._bring_back(everybody=False)
-        staying = [node for node in self.live if not node.asked_to_leave]
-        for _ in range(0 if self.finished else self.peers_min - len(staying)):
+        staying = sum(not node.asked_to_leave for node in self.live)
+        for _ in range(0 if self.finished else self.peers_min - staying):
             self.add_peer()
 
     def _is_needed(self, node: Node) -> bool:
@@ -257,6 +256,7 @@ class World:
         self.nodes[me.peer] = node
         self.checkers.woke(node)
         self._by_address[me.address] = me.peer
+        self.dialling.gates.begins(node)
         if founds:
             self._found(node)
         else:

@@ -41,15 +41,15 @@ def system() -> System:
         codec=_codec,
         copies=19,  # 17 in the daemon, 2 in the rank.
         base_bytes=120 << 20,
-        note="real daemons and log, commit included; TCP, not encrypted",
+        note="real daemons and log, commit included; TCP, encrypted if asked for",
     )
 
 
-def settings(codec: str) -> list[str]:
+def settings(codec: str, *, encrypted: bool = False) -> list[str]:
     """What the run needs beyond `write_config`."""
     result = RESULT_CODECS.get(codec, "bf16") or "bf16"
     codecs = (f'run.method.contribution_codec="{codec}"', f'run.method.result_codec="{result}"')
-    return [*SETTINGS, *codecs]
+    return [*SETTINGS, *codecs, *([] if encrypted else ["node.insecure=true"])]
 
 
 class Journals:
@@ -95,20 +95,20 @@ async def _start(order: Order) -> AsyncGenerator[Side]:
         gate = await stack.enter_async_context(new_gate(order, "lowcomm"))
         cluster = await stack.enter_async_context(LocalCluster(order.directory / "run"))
         nodes: list[LocalNode] = []
-        address = ""
+        token = ""
         for place in order.network.places:
             task = json.dumps(asdict(order.task(place.peer)))
             node = cluster.start_peer(
                 f"p{place.peer}",
                 config,
-                join=address,
-                overrides=settings(order.codec),
+                join=token,
+                overrides=settings(order.codec, encrypted=order.encrypted),
                 command=[order.python, "-m", "benchmarks.exchanging.lowcomm_rank", task],
                 place=place if place.prefix else None,
             )
             nodes.append(node)
-            address = address or await cluster.address_of(node)
-            if not address:
+            token = token or await cluster.token_of(node)
+            if not token:
                 log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
                 raise LowcommError(f"lowcomm: the first peer ended at its start: {log.strip()}")
         journals = Journals([node.directory for node in nodes])

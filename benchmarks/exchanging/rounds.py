@@ -42,6 +42,8 @@ class Plan:
     rounds: int
     deadline_s: float
     """Of one exchange."""
+    encrypted: bool = False
+    """Ours; the others do as they do."""
 
     @property
     def elements(self) -> int:
@@ -133,6 +135,7 @@ async def _start(one: Contestant, plan: Plan, payloads: Payloads, directory: Pat
             network=one.network,
             directory=directory,
             python=one.system.python,
+            encrypted=plan.encrypted,
         )
         one.result = replace(one.result, codec=order.codec)
         one.side = await one.running.enter_async_context(one.system.start(order))

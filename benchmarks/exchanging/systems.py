@@ -40,6 +40,7 @@ class Order:
     """Of this system alone; it exists."""
     python: str
     """The interpreter for its workers."""
+    encrypted: bool = False
 
     @property
     def elements(self) -> int:

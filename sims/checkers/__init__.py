@@ -17,6 +17,7 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId, Stamp
 from sims.checkers.accounting import Accounting, Contribution
+from sims.checkers.admission import Admission
 from sims.checkers.agreement import Agreement
 from sims.checkers.containment import KEPT_MAX, Containment
 from sims.checkers.decisions import Decisions
@@ -47,6 +48,7 @@ class Checkers:
         found = self.found
         self.agreement = Agreement(found)
         self.accounting = Accounting(found, self.agreement)
+        self.admission = Admission(found)
         self.fencing = Fencing(found)
         self.progress = Progress(found)
         self.durability = Durability(found)
@@ -121,6 +123,8 @@ class Checkers:
             # What a Restore overtook in our own arithmetic is handed to nobody.
             if given is not None and given.manifest == event.manifest:
                 self.accounting.contributed(node, event.fragment, event.round)
+        if node.core.gate.secure:
+            self.admission.handled(node, event, commands)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command)
@@ -158,6 +162,8 @@ class Checkers:
         if not self.agreement.applied(peer, lineage, index, entry):
             return
         self.samples.applied(lineage, entry)
+        if isinstance(entry, e.TokenSpent):
+            self.admission.applied(entry)
         if isinstance(entry, e.Run):
             self.samples.began(lineage)
         elif isinstance(entry, e.Restore):

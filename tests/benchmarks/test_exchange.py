@@ -25,7 +25,7 @@ FAILED = Result(system="gloo", version="2", error="gloo: ended")
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"encrypted": True}, "links are not encrypted yet"),
+        ({"rtt": "100ms"}, "add --encrypted"),
         ({"line": "1 bps"}, "--line '1 bps'"),
         ({"rtt": "100"}, "--rtt '100'"),
         ({"loss": "x"}, "--loss 'x'"),

@@ -101,11 +101,11 @@ async def end_well(node: LocalNode) -> None:
 async def start_pair(cluster: LocalCluster, config: Path, joiner: Sequence[str] = ()) -> None:
     """alpha starts the run, beta joins it."""
     alpha = cluster.start_peer("alpha", config)
-    address = await cluster.address_of(alpha)
-    assert address, log_of(alpha)
+    token = await cluster.token_of(alpha)
+    assert token, log_of(alpha)
     overrides = [f"node.corpus={config.parent / TEXT}", *joiner]
     overrides.append(f"node.checkpoint_every_rounds={CHECKPOINT_ROUNDS}")
-    cluster.start_peer("beta", None, join=address, overrides=overrides)
+    cluster.start_peer("beta", None, join=token, overrides=overrides)
 
 
 def start_recording(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lowcomm.events import Commit, Event
+from lowcomm.invitation import new_token
 from lowcomm.timeline import read_timeline
 from peers.processes import dying_with_us, kill_group
 
@@ -169,6 +170,12 @@ def listens(directory: Path, *, within_s: float = 20) -> str:
         return str(record(directory).get("address", ""))
 
     return until(look, within_s=within_s, what=f"{directory.name} listening")
+
+
+def token_of(directory: Path, *, uses: int = 16) -> str:
+    """With which to join the daemon of a node's directory, once it listens."""
+    listens(directory)
+    return new_token(directory, uses=uses)
 
 
 def record(directory: Path) -> dict[str, Any]:

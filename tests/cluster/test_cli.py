@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.events import Lost
+from lowcomm.invitation import new_token
 from tests.cluster.running import (
     Command,
     Shell,
@@ -16,6 +17,7 @@ from tests.cluster.running import (
     listens,
     new_shell,
     of,
+    token_of,
     until,
     write_config,
 )
@@ -65,7 +67,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(case: str, shell: Shell) -> None:
 def test_strangers_are_refused_while_the_run_goes_on(shell: Shell, tmp_path: Path) -> None:
     shell.peer("alpha", "run.toml", "--new")
     alpha = tmp_path / "alpha"
-    address = listens(alpha)
+    address, token = listens(alpha), token_of(alpha)
     commits_until(alpha, 1)
 
     def refused(code: int, *words: str, arguments: str, before: str = "") -> None:
@@ -78,25 +80,23 @@ def test_strangers_are_refused_while_the_run_goes_on(shell: Shell, tmp_path: Pat
     listen = f'--set node.listen="{address}"'
     refused(2, f"cannot listen on {address}", "in use", "0", arguments=f"run.toml --new {listen}")
     taken = f"node.name=alpha --set node.directory={alpha}"
-    refused(
-        2, "is in use by a running peer", "stop it", arguments=f"--join {address} --set {taken}"
-    )
-    other = f"run.toml --join {address} --set run.data.batch=8 --set run.seed=5"
+    refused(2, "is in use by a running peer", "stop it", arguments=f"--join {token} --set {taken}")
+    other = f"run.toml --join {token} --set run.data.batch=8 --set run.seed=5"
     refused(3, "run.data.batch is 8 here and 4 in the run", "leave [run] out", arguments=other)
     refused(
         3,
         "protocol",
         "same lowcomm version",
-        arguments=f"--join {address}",
+        arguments=f"--join {token}",
         before=OTHER_PROTOCOL,
     )
-    refused(2, "node.corpus", "folder", arguments=f"--join {address}")
+    refused(2, "node.corpus", "folder", arguments=f"--join {token}")
     corpus = tmp_path / "other"
     shutil.copytree(tmp_path / "text", corpus)
     (corpus / "3.py").write_text("x = 1", encoding="utf-8")
-    refused(3, "text is not the run's", arguments=f"--join {address} --set node.corpus={corpus}")
-    nobody = "--join 127.0.0.1:1"
-    refused(3, "nobody answers at 127.0.0.1:1", arguments=nobody, before=IMPATIENT)
+    refused(3, "text is not the run's", arguments=f"--join {token} --set node.corpus={corpus}")
+    nobody = f"--join {new_token(alpha, advertise='127.0.0.1:1')}"
+    refused(3, "nobody of the run answers at 127.0.0.1:1", arguments=nobody, before=IMPATIENT)
     assert not of(Lost, alpha)
 
     told = shell.run("status", str(alpha), "--json")

@@ -130,7 +130,7 @@ def test_nodes_of_1_2_and_3_ranks_contribute_the_same_bytes_and_hold_the_same_bi
             node = start_recording(
                 cluster, name, [str(config), *how], target="exactness_ranks:main", ranks=ranks
             )
-            how = how if how[0] == "--join" else ["--join", await cluster.address_of(node)]
+            how = how if how[0] == "--join" else ["--join", await cluster.token_of(node)]
             assert how[1], log_of(node)
 
     run_dir = play(tmp_path, scenario, timeout_s=90)
@@ -269,7 +269,7 @@ def test_a_users_own_program_of_15_lines_trains(tmp_path: Path) -> None:
             )
             arguments = [part for override in mine for part in ("--set", f"node.{override}")]
             command = ["peer", *how, *arguments, "--", sys.executable, str(program)]
-            how = ["--join", await cluster.address_of(cluster.start(name, command))]
+            how = ["--join", await cluster.token_of(cluster.start(name, command))]
             assert how[1], log_of(cluster.nodes[-1])
 
     run_dir = play(tmp_path, scenario, timeout_s=60)

@@ -30,10 +30,10 @@ from tests.cluster.running import (
     children_of,
     commits,
     commits_until,
-    listens,
     marked_processes,
     new_shell,
     of,
+    token_of,
     until,
     write_config,
 )
@@ -71,12 +71,12 @@ def test_a_peer_dies_in_a_reduction_and_a_new_one_joins(
 
     async def start(watch: Watch) -> None:
         watch.on_event = look
-        address = await watch.cluster.address_of(watch.cluster.start_peer("alpha", config))
+        token = await watch.cluster.token_of(watch.cluster.start_peer("alpha", config))
         fault = f"kill@round={KILL_ROUND},chunk={chunk}"
-        watch.cluster.start_peer("beta", config, join=address)
-        watch.cluster.start_peer("gamma", config, join=address, fault=fault)
+        watch.cluster.start_peer("beta", config, join=token)
+        watch.cluster.start_peer("gamma", config, join=token, fault=fault)
         await committed.wait()
-        watch.cluster.start_peer("delta", config, join=address)
+        watch.cluster.start_peer("delta", config, join=token)
 
     with (tmp_path / "console").open("w", encoding="utf-8") as file:
         code = asyncio.run(supervise(run_dir, run, start, console=Console(file=file)))
@@ -115,9 +115,9 @@ def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along
     config = str(write_config(tmp_path, peers=3, rounds=100_000))
     alpha, beta, gamma = (tmp_path / name for name in ("alpha", "beta", "gamma"))
     shell.peer("alpha", config, "--new")
-    address = listens(alpha)
-    leaver = shell.peer("beta", config, "--join", address)
-    victim = shell.peer("gamma", config, "--join", address, "--set", "node.ranks=2")
+    token = token_of(alpha)
+    leaver = shell.peer("beta", config, "--join", token)
+    victim = shell.peer("gamma", config, "--join", token, "--set", "node.ranks=2")
     commits_until(gamma, 2)
 
     leaver.signal(signal.SIGINT)
@@ -144,9 +144,9 @@ def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along
 def test_the_first_peer_dies_and_the_others_elect_another(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=3, rounds=100_000))
     first = shell.peer("alpha", config, "--new")
-    address = listens(tmp_path / "alpha")
+    token = token_of(tmp_path / "alpha")
     for name in ("beta", "gamma"):
-        shell.peer(name, config, "--join", address)
+        shell.peer(name, config, "--join", token)
     beta, gamma = tmp_path / "beta", tmp_path / "gamma"
     commits_until(beta, 3)
     ranks = children_of(first.pid)
@@ -169,7 +169,7 @@ def test_half_of_two_waits_and_goes_on_when_the_other_is_back(shell: Shell, tmp_
     """Neither may go on alone: the other may do the same."""
     config = str(write_config(tmp_path, peers=2, rounds=100_000))
     first = shell.peer("alpha", config, "--new")
-    second = shell.peer("beta", config, "--join", listens(tmp_path / "alpha"))
+    second = shell.peer("beta", config, "--join", token_of(tmp_path / "alpha"))
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     commits_until(beta, 3)
     first.signal(signal.SIGKILL)
@@ -180,7 +180,7 @@ def test_half_of_two_waits_and_goes_on_when_the_other_is_back(shell: Shell, tmp_
         what="beta saying whom it waits for",
     )
     had = commits(beta)[-1]
-    shell.start("resume", str(alpha), "--join", listens(beta))
+    shell.start("resume", str(alpha), "--join", token_of(beta))
     commits_until(beta, had + 3)
     commits_until(alpha, had + 3)
     assert second.popen.poll() is None

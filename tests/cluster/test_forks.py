@@ -11,9 +11,9 @@ from tests.cluster.running import (
     Shell,
     commits,
     commits_until,
-    listens,
     new_shell,
     of,
+    token_of,
     until,
     write_config,
 )
@@ -42,7 +42,7 @@ def test_the_one_that_is_left_goes_on_alone_and_the_other_joins_anew(
 ) -> None:
     config = str(write_config(tmp_path, peers=2, rounds=100_000))
     first = shell.peer("alpha", config, "--new", *LONELY)
-    shell.peer("beta", config, *LONELY, "--join", listens(tmp_path / "alpha"))
+    shell.peer("beta", config, *LONELY, "--join", token_of(tmp_path / "alpha"))
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     commits_until(beta, 3)
     first.signal(signal.SIGKILL)
@@ -51,7 +51,7 @@ def test_the_one_that_is_left_goes_on_alone_and_the_other_joins_anew(
     (fork,) = of(Forked, beta)
     assert (fork.voter_name, fork.lonely) == ("beta", True)
     commits_until(beta, commits(beta)[-1] + 3)
-    shell.start("resume", str(alpha), "--join", listens(beta))
+    shell.start("resume", str(alpha), "--join", token_of(beta))
     until(lambda: of(GaveUp, alpha), within_s=30, what="alpha giving its branch up")
     (gone,) = of(GaveUp, alpha)
     until((Path(gone.kept) / "wal").exists, within_s=5, what="its log kept")
@@ -72,7 +72,7 @@ def test_two_that_both_went_on_agree_on_one_branch(shell: Shell, tmp_path: Path)
     config = str(write_config(tmp_path, peers=2, rounds=100_000))
     rules = (*LONELY, *SILENT)
     first = shell.peer("alpha", config, "--new", *rules)
-    shell.peer("beta", config, *rules, "--join", listens(tmp_path / "alpha"))
+    shell.peer("beta", config, *rules, "--join", token_of(tmp_path / "alpha"))
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     commits_until(beta, 3)
     first.signal(signal.SIGSTOP)
@@ -95,12 +95,12 @@ def test_two_that_both_went_on_agree_on_one_branch(shell: Shell, tmp_path: Path)
 def test_with_a_witness_either_of_two_may_die(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=2, rounds=100_000))
     first = shell.peer("alpha", config, "--new")
-    address = listens(tmp_path / "alpha")
-    shell.peer("beta", config, "--join", address)
+    token = token_of(tmp_path / "alpha")
+    shell.peer("beta", config, "--join", token)
     commits_until(tmp_path / "beta", 1)
     watch = tmp_path / "watch"
     directory = ("--set", f'node.directory="{watch}"', "--set", "node.name=watch")
-    witness = shell.start("witness", "--join", address, *directory)
+    witness = shell.start("witness", "--join", token, *directory)
     beta = tmp_path / "beta"
     until(lambda: of(Witness, beta), within_s=20, what="a witness")
     commits_until(beta, commits(beta)[-1] + 3)
@@ -117,8 +117,8 @@ def test_a_person_lets_a_survivor_go_on(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=3, rounds=100_000))
     checkpoints = ("--set", "node.checkpoint_every_rounds=2")
     peers = [shell.peer("alpha", config, "--new", *checkpoints)]
-    address = listens(tmp_path / "alpha")
-    peers += [shell.peer(x, config, *checkpoints, "--join", address) for x in ("beta", "gamma")]
+    token = token_of(tmp_path / "alpha")
+    peers += [shell.peer(x, config, *checkpoints, "--join", token) for x in ("beta", "gamma")]
     gamma = tmp_path / "gamma"
     commits_until(gamma, 6)
     refused = shell.run("recover", "--force", str(gamma))

@@ -87,7 +87,7 @@ def test_ranks_end_with_their_lifeline_and_the_others_go_on(tmp_path: Path) -> N
                 "beta",
                 config,
                 pace=pace,
-                join=first.address(),
+                join=cluster.invite(first),
                 overrides=["node.ranks=2"],
             )
             await asyncio.to_thread(watch, victim)

@@ -16,11 +16,11 @@ from tests.cluster.running import (
     alive,
     commits,
     commits_until,
-    listens,
     marked_processes,
     new_shell,
     of,
     record,
+    token_of,
     until,
     write_config,
 )
@@ -137,7 +137,7 @@ def test_a_run_that_had_not_begun_goes_on_from_its_first_state(
     launcher.signal(signal.SIGINT)
     assert launcher.wait(within_s=5) == 130, launcher.err
     alpha = shell.start("resume", str(run_dir / "alpha"))
-    shell.peer("beta", str(config), "--join", listens(run_dir / "alpha"))
+    shell.peer("beta", str(config), "--join", token_of(run_dir / "alpha"))
     assert alpha.wait(within_s=40) == 0, alpha.err
     assert commits(run_dir / "alpha") == [1, 2, 3, 4, 5, 6]
     assert "Traceback" not in alpha.err

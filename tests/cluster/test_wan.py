@@ -358,10 +358,10 @@ def test_real_peers_train_over_a_long_line(means: Means, tmp_path: Path) -> None
 
     async def train(wan: Wan) -> None:
         async with LocalCluster(tmp_path / "run") as cluster:
-            address = ""
+            token = ""
             for name, place in zip(names, wan.places, strict=True):
-                node = start_paced(cluster, name, config, join=address, place=place)
-                address = address or await cluster.address_of(node)
+                node = start_paced(cluster, name, config, join=token, place=place)
+                token = token or await cluster.token_of(node)
             async with asyncio.timeout(60):
                 await asyncio.gather(*(node.child.wait() for node in cluster.nodes))
 

@@ -9,12 +9,18 @@ import pytest
 
 from lowcomm import cli
 from protocols.errors import ConfigError, LowcommError, RefusedError
+from protocols.tokens import Token, encode_token
 
 RUN = """
 [run]
 name = "tiny"
 """
-COMMANDS = ("demo", "peer", "recover", "resume", "sim", "status", "witness")
+COMMANDS = ("demo", "init", "peer", "recover", "resume", "sim", "status", "token", "witness")
+CLEAR = "--set node.insecure=true"
+FAR, PLAIN = (encode_token(Token((address,))) for address in ("10.1.2.3:4711", "127.0.0.1:4711"))
+SEALED = encode_token(
+    Token(("127.0.0.1:4711",), b"a" * 32, b"n" * 16, 1, 1 << 40).sealed(b"k" * 32)
+)
 
 MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "an unknown key": (
@@ -31,22 +37,44 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "no such file": ("peer nowhere.toml --new", ("cannot read nowhere.toml", "No such file")),
     "a file that is no TOML": ("peer text/words --new", ("text/words is not TOML",)),
-    "neither new nor join": ("peer run.toml", ("--new", "--join HOST:PORT")),
-    "both new and join": ("peer run.toml --new --join 127.0.0.1:1", ("--new", "--join")),
+    "neither new nor join": ("peer run.toml", ("--new", "--join TOKEN")),
+    "both new and join": ("peer run.toml --new --join lc1-x", ("--new", "--join")),
     "new without a run": ("peer --new", ("--new needs a [run]", "configuration file")),
     "listening to the world": (
         "peer run.toml --new --set node.listen=0.0.0.0:0",
-        ("node.listen: 0.0.0.0:0", "not encrypted yet", "127.0.0.0/8"),
+        ("node.listen: 0.0.0.0:0", "every address", "node.advertise"),
     ),
-    "advertised to the world": (
-        "peer run.toml --new --set node.advertise=10.1.2.3:7",
-        ("node.advertise: 10.1.2.3:7", "not encrypted yet", "127.0.0.0/8"),
+    "listening to the world in the clear": (
+        f"peer run.toml --new {CLEAR} --set node.listen=0.0.0.0:0",
+        ("node.listen: 0.0.0.0:0", "this machine only", "127.0.0.0/8"),
     ),
-    "joining over a network": (
-        "peer --join 10.1.2.3:4711",
-        ("--join: 10.1.2.3:4711", "not encrypted yet", "127.0.0.0/8"),
+    "advertised to the world in the clear": (
+        f"peer run.toml --new {CLEAR} --set node.advertise=10.1.2.3:7",
+        ("node.advertise: 10.1.2.3:7", "this machine only", "127.0.0.0/8"),
     ),
-    "no address": ("peer --join here", ("--join", "'here'", "127.0.0.1:4711")),
+    "joining over a network in the clear": (
+        f"peer --join {FAR} {CLEAR}",
+        ("--join: 10.1.2.3:4711", "this machine only", "127.0.0.0/8"),
+    ),
+    "joining in the clear what is not": (
+        f"peer --join {SEALED} {CLEAR}",
+        ("of an encrypted run", "leave node.insecure out"),
+    ),
+    "joining what is in the clear": (
+        f"peer --join {PLAIN}",
+        ("without encryption", "--set node.insecure=true"),
+    ),
+    "an address and no token": ("peer --join 127.0.0.1:4711", ("an address", "lowcomm token")),
+    "no token": ("witness --join here", ("'here' is no join token", "lowcomm token")),
+    "half a token": (f"peer --join {SEALED[:-9]}", ("not all of one", "lowcomm token")),
+    "a token of nothing": ("token nowhere", ("cannot read nowhere/run.toml",)),
+    "a token without a key": ("token . --advertise h:1", ("no authority's key", "lowcomm init")),
+    "a token for nobody": ("token . --uses 0", ("--uses", "got 0")),
+    "a token for no time": ("token . --hours 0", ("--hours", "got 0")),
+    "a run of which nobody knows where it is": (
+        "init .",
+        ("run.toml", "node.listen", "--advertise HOST:PORT"),
+    ),
     "a fault of no form": (
         "peer run.toml --new --fault kill@now",
         ("--fault 'kill@now'", "kill@round=R,chunk=C"),
@@ -107,6 +135,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(case: str, call: Call, tmp_path: 
     for word in words:
         assert word in line
     assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "ca.pem").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

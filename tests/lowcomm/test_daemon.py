@@ -11,8 +11,9 @@ import pytest
 
 from lowcomm.checkpoint import read_checkpoint
 from lowcomm.config import FileConfig, NodeConfig, RunConfig
-from lowcomm.daemon import Daemon, Start
+from lowcomm.daemon import Daemon
 from lowcomm.identity import read_record
+from lowcomm.start import Start
 from peers.listening import listen
 from peers.wal import FILE, WalError
 from protocols import commands as c

@@ -6,10 +6,12 @@ Must NOT hold tests.
 import asyncio
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from peers.certificates import Authority, OwnKey, contexts
 from peers.link import PREFIX, Frame, Link
 from peers.listening import bind
 from peers.mesh import Mesh, Tls
@@ -17,6 +19,7 @@ from peers.pieces import PIECE_ELEMENTS, spans
 from protocols import limits, wire
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import (
+    Admit,
     Chunk,
     Control,
     Hello,
@@ -43,7 +46,7 @@ class Down:
     why: str
 
 
-Seen = Up | Down | tuple[PeerId, Control] | bytes | str
+Seen = Up | Down | tuple[PeerId, Control] | tuple[int, Admit] | bytes | str
 
 
 class Node:
@@ -96,6 +99,9 @@ class Node:
         if chunk.start + PIECE_ELEMENTS >= chunk.elements:
             self._see(bytes(self._buffers.pop(peer)))
 
+    def admission_asked(self, number: int, admit: Admit) -> None:
+        self._see((number, admit))
+
     def refused(self, why: str) -> None:
         self._see(why)
 
@@ -140,12 +146,27 @@ def pieces(payload: bytes) -> Iterator[Frame]:
         yield replace(STATE, start=start, elements=elements), piece
 
 
+def certified(
+    directory: Path, *peers: PeerId, authority: Authority | None = None
+) -> dict[PeerId, Tls]:
+    """Certificates of one run, in a directory for each peer."""
+    authority = authority or Authority.make()
+    made: dict[PeerId, Tls] = {}
+    for peer in peers:
+        place = directory / peer
+        place.mkdir(parents=True)
+        own = OwnKey(place)
+        own.keep(authority.sign(peer, own.public), authority.certificate_bytes())
+        made[peer] = contexts(place)
+    return made
+
+
 @asynccontextmanager
 async def nodes(
-    *peers: PeerId, tls: Tls | None = None, listen: str = "127.0.0.1:0"
+    *peers: PeerId, tls: Mapping[PeerId, Tls] | None = None, listen: str = "127.0.0.1:0"
 ) -> AsyncGenerator[list[Node]]:
     """Listening; closed at the end, after which nothing is left."""
-    made = [Node(peer, tls=tls, listen=listen) for peer in peers]
+    made = [Node(peer, tls=tls[peer] if tls else None, listen=listen) for peer in peers]
     try:
         for node in made:
             await node.mesh.listen(node.socket)
@@ -161,7 +182,9 @@ async def nodes(
 
 
 @asynccontextmanager
-async def pair(tls: Tls | None = None, listen: str = "127.0.0.1:0") -> AsyncGenerator[list[Node]]:
+async def pair(
+    tls: Mapping[PeerId, Tls] | None = None, listen: str = "127.0.0.1:0"
+) -> AsyncGenerator[list[Node]]:
     """Two that are connected; beta dialled."""
     async with nodes(ALPHA, BETA, tls=tls, listen=listen) as (alpha, beta):
         beta.mesh.connect(alpha.address, peer="")

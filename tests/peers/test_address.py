@@ -2,7 +2,7 @@
 
 import pytest
 
-from peers.address import format_address, parse_address, require_loopback
+from peers.address import format_address, is_wildcard, parse_address, require_loopback
 from protocols.errors import ConfigError
 
 GOOD = [
@@ -52,5 +52,10 @@ def test_this_machine_may_be_reached(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "10.0.0.1:1", "[::]:1", "localhost.evil.org:1"])
 def test_no_other_machine_may_be_reached(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--join: .* not encrypted yet"):
+    with pytest.raises(ConfigError, match=r"^--join: .* for this machine only"):
         require_loopback(text, key="--join")
+
+
+def test_what_everybody_listens_on_nobody_can_dial() -> None:
+    assert all(map(is_wildcard, ("0.0.0.0", "::")))
+    assert not any(map(is_wildcard, ("127.0.0.1", "::1", "localhost", "gpu1.example.org")))

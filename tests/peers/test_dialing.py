@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from peers import dialing
+from peers.dialing import DialError
 from peers.listening import bind
 from tests.peers.mesh_node import (
     ALPHA,
@@ -138,3 +139,12 @@ async def test_another_peer_at_the_address_is_not_taken_for_the_one_we_want() ->
         assert alpha.seen == []
         beta.mesh.connect(alpha.address, peer=ALPHA)  # Now it is that one we want.
         await beta.until_seen(Up(ALPHA))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("address", ["192.0.2.1:1", "gpu1.example.org:1"])
+async def test_nobody_dials_another_machine_in_the_clear(address: str) -> None:
+    """Whoever says that somebody listens there."""
+    async with nodes(ALPHA) as (alpha,):
+        with pytest.raises(DialError, match="for this machine only"):
+            await alpha.mesh._dialling._open(alpha.mesh.new_link(), address)

@@ -1,7 +1,6 @@
 """Two meshes and strangers on real sockets: who is connected, in what order, with which bytes."""
 
 import asyncio
-import ssl
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from peers import mesh
 from peers.link import PREFIX, STAGE_BYTES
 from peers.listening import bind
-from peers.mesh import STRANGERS_MAX, Tls
+from peers.mesh import STRANGERS_MAX
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import BulkHello, Leave, ReadLog, Refused
@@ -25,6 +24,7 @@ from tests.peers.mesh_node import (
     Node,
     Stranger,
     Up,
+    certified,
     cut,
     frame,
     hello,
@@ -66,22 +66,9 @@ async def test_names_and_ipv6_addresses_work(host: str) -> None:
         await beta.until_seen(Up(ALPHA))
 
 
-def both_ways() -> Tls:
-    """One certificate for all, and nobody without it."""
-    file = Path(__file__).with_name("self_signed.pem")
-    made: list[ssl.SSLContext] = []
-    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
-        context = ssl.create_default_context(purpose, cafile=file)
-        context.load_cert_chain(file)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
-        made.append(context)
-    return Tls(accepting=made[0], dialling=made[1])
-
-
 @pytest.mark.asyncio
-async def test_both_connections_work_under_mutual_tls() -> None:
-    async with pair(tls=both_ways()) as (alpha, beta):
+async def test_both_connections_work_under_mutual_tls(tmp_path: Path) -> None:
+    async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
         for link in (beta.mesh.sessions[ALPHA].control, beta.mesh.sessions[ALPHA].bulk):
             assert link._transport is not None
             assert link._transport.get_extra_info("cipher")[1] == "TLSv1.3"
@@ -91,11 +78,11 @@ async def test_both_connections_work_under_mutual_tls() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_stranger_without_a_certificate_is_shut_out(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_who_dials_in_the_clear_is_shut_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(mesh, "HELLO_TIMEOUT_S", 0.2)
-    async with pair(tls=both_ways()) as (alpha, beta):
+    async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
         for noise in (b"", hello(EVE), b"\x16\x03\x01" + b"\xff" * 999):
             stranger = Stranger(alpha.address)
             await stranger.send(noise)

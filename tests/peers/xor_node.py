@@ -15,7 +15,7 @@ from peers.driver import Driver
 from peers.listening import bind
 from peers.mesh import Mesh
 from peers.wal import SYSTEM, Disk, Wal
-from peers.work import Bytes
+from peers.work import Bytes, Told
 from protocols import commands as c
 from protocols import events as v
 from protocols.config import ProtocolConfig
@@ -162,7 +162,7 @@ class Node:
         self.driver.feed(v.RunAccepted(RULES))
         self.driver.feed(v.TrainersReady())
 
-    def handle(self, command: c.Resume | c.Leased | c.Applied | c.Note | c.Stop) -> None:
+    def handle(self, command: Told) -> None:
         match command:
             case c.Resume(finish=False, first=first):
                 if first:

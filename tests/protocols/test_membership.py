@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from protocols import entries as e
 from protocols.ids import PeerInfo, Stamp, Version
-from protocols.membership import FORGIVE_ROUNDS, KEEP_COMMITS, LOST_ROUNDS, Membership
+from protocols.membership import KEEP_COMMITS, LOST_ROUNDS, Membership
 from protocols.samples import Grant, Remaining, SampleRange, Samples
+from protocols.seats import FORGIVE_ROUNDS
 from tests.protocols.scenes import (
     BORDERS,
     START,

@@ -28,14 +28,16 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return SMALL
     if hint is bool:
         return st.booleans()
+    if hint is bytes and name == "key":
+        return st.binary(min_size=32, max_size=32)
     if hint is bytes:
         return st.binary(min_size=1, max_size=20)
     if hint is type(None):
         return st.none()
-    if hint is str and name == "corpus_digest":
+    if hint is str and name in ("corpus_digest", "key"):
         return st.sampled_from(["", "0123456789abcdef" * 4])
     if hint is str:
-        return DIGEST if "digest" in name or name == "manifest" else TEXT
+        return DIGEST if "digest" in name or name in ("manifest", "token") else TEXT
     args = get_args(hint)
     if getattr(hint, "__origin__", None) is tuple:
         return st.lists(of(args[0], name), max_size=3).map(tuple)

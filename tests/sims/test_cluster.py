@@ -31,7 +31,7 @@ async def ended(node: LocalNode) -> int:
 async def test_a_node_that_ends_before_it_listens_has_no_address(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path / "run") as cluster:
         node = cluster.start("alpha", ["peer", "nowhere.toml", "--new"])
-        assert await cluster.address_of(node) == ""
+        assert await cluster.token_of(node) == ""
         assert await ended(node) == 2
         assert not node.running
         assert not node.killed

@@ -1,0 +1,171 @@
+"""Who gets a certificate: whoever asks with a token that the log can still spend.
+
+Everybody takes such a request and hands it on to the leader; the leader's shell makes the
+certificate, the log spends the token, and only then does the certificate leave. The authority's
+key goes to each voter: whoever leads can let others in. Must NOT look at that key, nor judge a
+token's seal or its time: the shell does (peers/gate.py).
+"""
+
+from dataclasses import dataclass
+
+from protocols import commands as c
+from protocols import events as v
+from protocols import messages as m
+from protocols.entries import TokenSpent
+from protocols.hellos import other_version
+from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.links import Links
+from protocols.membership import Membership
+from protocols.office import Office
+from protocols.tokens import refusal
+
+ANSWER_S = 10.0
+"""The leader, and the log, have this long: an election fits in."""
+KEY_RETRY_S = 2.0
+"""A voter asks the next one for the key after this time."""
+ASKING_MAX = 256
+"""Requests under way, here and with the leader: strangers cost bounded memory."""
+NOT_NOW = "nobody who leads the run can be reached"
+NEVER = float("inf")
+GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey)
+"""What `heard` takes."""
+
+Asker = tuple[PeerId, int]
+"""(who was asked, its name for whoever asked)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A certificate that waits for the log."""
+
+    entry: TokenSpent
+    certificate: bytes
+    until: float
+
+
+class Gate:
+    """Nothing of it is needed in a run that is not encrypted: then nobody asks."""
+
+    def __init__(self, me: PeerId, members: Membership, links: Links) -> None:
+        self.secure = self.has_key = False
+        self._me = me
+        self._members = members
+        self._links = links
+        self._handed_on: dict[int, float] = {}
+        """Who asked here and waits for the leader, and until when."""
+        self._made: dict[Asker, Made] = {}
+        self._asks_at = 0.0
+        """When we ask for the key again, if we need it."""
+        self._asked = 0
+
+    @property
+    def deadline(self) -> float:
+        waits = (made.until for made in self._made.values())
+        asks_at = self._asks_at if self._lacks_key else NEVER
+        return min(asks_at, *waits, *self._handed_on.values(), NEVER)
+
+    @property
+    def _lacks_key(self) -> bool:
+        return self.secure and not self.has_key and self._me in self._members.voters
+
+    # Events ---------------------------------------------------------------------------------
+
+    def take(
+        self,
+        event: v.Secured | v.AdmitAsked | v.Signed | v.NotSigned,
+        leader: PeerId | None,
+        now: float,
+    ) -> list[c.Command]:
+        """`leader`: whom we follow, ourselves if we lead."""
+        match event:
+            case v.Secured(has_key=has_key):
+                self.secure, self.has_key = True, has_key
+                return []
+            case v.AdmitAsked(number=number, admit=admit):
+                if admit.protocol != PROTOCOL_VERSION:
+                    why = other_version(admit.peer, admit.protocol)
+                    return [c.Answer(number, b"", why, final=True)]
+                if leader == self._me:
+                    return [c.Sign(self._me, number, admit)]
+                if leader not in self._links.up or len(self._handed_on) >= ASKING_MAX:
+                    return [c.Answer(number, b"", NOT_NOW, final=False)]
+                assert leader is not None, "nobody is connected with nobody"
+                self._handed_on[number] = now + ANSWER_S
+                return [c.Send(leader, m.HandOn(number, admit))]
+            case v.Signed(asker=asker, number=number):
+                if len(self._made) >= ASKING_MAX:
+                    return [self._answer((asker, number), why="too many ask at once")]
+                made = Made(event.entry, event.certificate, now + ANSWER_S)
+                self._made[asker, number] = made
+                return []
+            case v.NotSigned(asker=asker, number=number, why=why, final=final):
+                return [self._answer((asker, number), why=why, final=final)]
+
+    def heard(
+        self,
+        peer: PeerId,
+        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey,
+        *,
+        leads: bool,
+    ) -> list[c.Command]:
+        if not self.secure:
+            return []  # Nobody of ours asks.
+        match message:
+            case m.HandOn(number=number, admit=admit):
+                # Only who is in may ask for others.
+                if leads and peer in self._members.readers:
+                    return [c.Sign(peer, number, admit)]
+                return [self._answer((peer, number), why=NOT_NOW)]
+            case m.Decided(number=number):
+                if self._handed_on.pop(number, None) is None:
+                    return []  # It came too late: whoever asked was told to try again.
+                return [c.Answer(number, message.certificate, message.why, message.final)]
+            case m.AskKey():
+                # Who lost its vote, or never had one, has to let nobody in.
+                allowed = self.has_key and peer in self._members.voters
+                return [c.GiveKey(peer)] if allowed else []
+            case m.AuthorityKey(key=key):
+                return [c.TakeKey(key)] if self._lacks_key else []
+
+    def advance(self, office: Office | None, now: float) -> list[c.Command]:
+        """Answer what can be answered; `office`: what we hold if we lead."""
+        commands = [self._decided(asker, office, now) for asker in list(self._made)]
+        for number in [n for n, until in self._handed_on.items() if now >= until]:
+            del self._handed_on[number]
+            commands.append(c.Answer(number, b"", NOT_NOW, final=False))
+        if self._lacks_key and now >= self._asks_at:
+            self._asks_at = now + KEY_RETRY_S
+            voters = sorted(self._links.up.intersection(self._members.voters))
+            self._asked += 1
+            if voters:
+                commands.append(c.Send(voters[self._asked % len(voters)], m.AskKey()))
+        return [command for command in commands if command is not None]
+
+    # One request ----------------------------------------------------------------------------
+
+    def _decided(self, asker: Asker, office: Office | None, now: float) -> c.Command | None:
+        """An answer, or nothing yet: then the office knows what the log has to hold first."""
+        made, why, final = self._made[asker], "", False
+        if self._members.spendings.has(made.entry):
+            del self._made[asker]
+            return self._answer(asker, certificate=made.certificate)
+        if office is None or now >= made.until:
+            why = NOT_NOW
+        elif not office.head.spendings.has(made.entry):
+            why = refusal(office.head, made.entry)
+            final = bool(why)
+        if why:
+            del self._made[asker]
+            return self._answer(asker, why=why, final=final)
+        assert office is not None, "without one there was a reason"
+        if not office.head.spendings.has(made.entry):
+            office.leader.admission.spendings[made.entry.peer] = made.entry
+        return None
+
+    def _answer(
+        self, asker: Asker, *, certificate: bytes = b"", why: str = "", final: bool = False
+    ) -> c.Command:
+        peer, number = asker
+        if peer == self._me:
+            return c.Answer(number, certificate, why, final)
+        return c.Send(peer, m.Decided(number, certificate, why, final))
