@@ -73,7 +73,8 @@ def test_the_command_measures_us_beside_gloo() -> None:
     if ours["wire_bytes"] is not None:  # Each sends a half of what it has, and a half of the mean.
         assert 0.5 * MIB < ours["wire_bytes"] < 0.7 * MIB
         assert 2 * MIB < gloo["wire_bytes"] < 2.2 * MIB
-        assert ours["congestion"] == gloo["congestion"] != []
+        assert gloo["congestion"] != []
+        assert "reno" in ours["congestion"], "its bulk connections are loopback's"
 
 
 @pytest.mark.deadline(60)
