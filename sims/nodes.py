@@ -28,8 +28,7 @@ from sims.stores import Disk, Store
 if TYPE_CHECKING:
     from sims.world import World
 
-ENCODED = 0.1
-"""So many of the messages pass through the real encoding."""
+ENCODED = 0.1  # So many of the messages pass through the real encoding.
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 
 
@@ -123,13 +122,12 @@ class Node:
 
     def _act(self, action: Callable[[], None]) -> None:
         """Now, or after what a pause holds up already: a longer pause must not change the order."""
-        if not self._held and self.world.now >= self.paused_until:
-            if self.running:
-                action()
-            return
-        if not self._held:
-            self.world.at_time(self.paused_until, self._go_on)
-        self._held.append(action)
+        if self._held or self.world.now < self.paused_until:
+            if not self._held:
+                self.world.at_time(self.paused_until, self._go_on)
+            self._held.append(action)
+        elif self.running:
+            action()
 
     def _go_on(self) -> None:
         while self._held and self.world.now >= self.paused_until:
@@ -293,9 +291,11 @@ class Node:
         """What the run begins with is our first checkpoint."""
         lineage, versions = self.core.members.lineage, [known for known in self.versions if known]
         for version in versions:
-            checkers, digest = self.world.checkers, version.state_digest
-            checkers.state(self.peer, lineage, version.fragment, 0, digest)
-        self.disk.kept, self.disk.outers = Kept(lineage, tuple(versions), 0, 0), tuple(self.outers)
+            one = (version.fragment, 0, version.state_digest)
+            self.world.checkers.state(self.peer, lineage, *one)
+        kept = Kept(lineage, tuple(versions), 0, 0)
+        self.disk.kept, self.disk.outers = kept, tuple(self.outers)
+        self.after(self.world.compute_s, lambda: self.give(v.Checkpointed(kept)))
 
     def _at(self, fragment: int, round_: int, outer: Value) -> str:
         """A fragment is another one now; the state's digest."""
