@@ -133,21 +133,21 @@ class Exchange:
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         """This round is committed: whatever was not summed will not be."""
-        self._reducer.drop(fragment, round_)
-        for outbound in self._outbound.values():
-            outbound.drop(fragment, round_, released=False)
-        self.inbound.drop_slices(fragment, round_)
-        for key in [key for key in self.encoded if key[0] == fragment and key[1] <= round_]:
-            self._pool.give(self.encoded.pop(key).buffer)
+        self._end(fragment, round_, released=False)
 
     def release(self, fragment: int, round_: int) -> None:
         """Nobody needs anything of this round and before."""
-        self.drop_slices(fragment, round_)
-        for outbound in self._outbound.values():
-            outbound.drop(fragment, round_, released=True)
-        self.inbound.release(fragment, round_)
+        self._end(fragment, round_, released=True)
         for key in [key for key in self._times if key[0] == fragment and key[1] <= round_]:
             del self._times[key]
+
+    def _end(self, fragment: int, round_: int, *, released: bool) -> None:
+        self._reducer.drop(fragment, round_)
+        for outbound in self._outbound.values():
+            outbound.drop(fragment, round_, released=released)
+        self.inbound.end(fragment, round_, released=released)
+        for key in [key for key in self.encoded if key[0] == fragment and key[1] <= round_]:
+            self._pool.give(self.encoded.pop(key).buffer)
 
     def seconds(self, stamp: Stamp) -> float | None:
         """From our contribution's beginning to the last piece of the round's result, if we made

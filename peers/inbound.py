@@ -205,15 +205,9 @@ class Inbound:
         elif payload is not None and isinstance(key, ResultKey):
             self.results[key] = payload
 
-    def drop_slices(self, fragment: int, round_: int) -> None:
-        """Contributions to this round and before."""
-        self._end(fragment, round_, released=False)
+    def end(self, fragment: int, round_: int, *, released: bool) -> None:
+        """Of this round and before: contributions, as it is committed; results too, if released."""
 
-    def release(self, fragment: int, round_: int) -> None:
-        """Everything of this round and before."""
-        self._end(fragment, round_, released=True)
-
-    def _end(self, fragment: int, round_: int, *, released: bool) -> None:
         def ended(keys: Iterable[K]) -> list[K]:
             return [key for key in keys if key.ends_with(fragment, round_, released=released)]
 

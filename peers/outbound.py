@@ -39,7 +39,24 @@ class Stream(Protocol):
         ...
 
 
-class SliceStream:
+class _Cursor:
+    """Which piece of a payload is next."""
+
+    def __init__(self, elements: int) -> None:
+        self._spans = list(spans(elements))
+        self._next = 0
+
+    @property
+    def over(self) -> bool:
+        return self._next == len(self._spans)
+
+    def _step(self) -> tuple[int, int]:
+        """[start, stop) of the next piece, which counts as sent."""
+        self._next += 1
+        return self._spans[self._next - 1]
+
+
+class SliceStream(_Cursor):
     """Elements [start, stop) of our contribution."""
 
     rank = 1
@@ -49,16 +66,10 @@ class SliceStream:
         self._header = header
         self._encoding = encoding
         self._first = start
-        self._spans = list(spans(header.elements))
-        self._next = 0
-
-    @property
-    def over(self) -> bool:
-        return self._next == len(self._spans)
+        super().__init__(header.elements)
 
     def next(self) -> Frame | None:
-        start, stop = self._spans[self._next]
-        self._next += 1
+        start, stop = self._step()
         piece = self._encoding.cut(self._first + start, self._first + stop)
         return replace(self._header, start=start), piece
 
@@ -66,7 +77,7 @@ class SliceStream:
         return _is_of(self._header.stamp, fragment, round_)
 
 
-class ResultStream:
+class ResultStream(_Cursor):
     """A part's result, as far as it is made."""
 
     rank = 0
@@ -75,24 +86,19 @@ class ResultStream:
         """`header`: of the first piece; only that one names what was summed."""
         self._header = header
         self._payload = payload
-        self._spans = list(spans(header.elements))
-        self._next = 0
-
-    @property
-    def over(self) -> bool:
-        return self._next == len(self._spans)
+        super().__init__(header.elements)
 
     def next(self) -> Frame | None:
         index = self._next
         if not self._payload.has(index):
             return None
-        self._next += 1
+        start, _ = self._step()
         terms = self._header.contributors if index == 0 else ()
         header = replace(
             self._header,
             contributors=terms,
             digest=self._payload.digest_of(index).hex(),
-            start=self._spans[index][0],
+            start=start,
         )
         return header, self._payload.piece(index)
 
@@ -101,7 +107,7 @@ class ResultStream:
         return (released or unfinished) and _is_of(self._header.stamp, fragment, round_)
 
 
-class StateStream:
+class StateStream(_Cursor):
     """A fragment's state, for a joiner."""
 
     rank = 2
@@ -110,16 +116,10 @@ class StateStream:
         """`header`: of the first piece."""
         self._header = header
         self._state = memoryview(state).cast("B")
-        self._spans = list(spans(header.elements))
-        self._next = 0
-
-    @property
-    def over(self) -> bool:
-        return self._next == len(self._spans)
+        super().__init__(header.elements)
 
     def next(self) -> Frame | None:
-        start, stop = self._spans[self._next]
-        self._next += 1
+        start, stop = self._step()
         piece = self._state[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]
         return replace(self._header, start=start), piece
 

@@ -95,9 +95,9 @@ class Reducer:
 
     def drop(self, fragment: int, round_: int) -> None:
         """Of this round and before."""
-        for key in [k for k in self._sums if k[0].fragment == fragment and k[0].round <= round_]:
+        for key in [k for k in self._sums if k.ends_with(fragment, round_, released=True)]:
             del self._sums[key]
-        for name in [name for name in self._waiting if name[0] == fragment and name[1] <= round_]:
+        for name in [k for k in self._waiting if k.ends_with(fragment, round_, released=True)]:
             del self._waiting[name]
 
     def _go_on(self, work: Work, key: ResultKey) -> None:

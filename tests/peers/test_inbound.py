@@ -160,7 +160,7 @@ def test_what_is_refused_counts_too_until_its_round_is_over() -> None:
     expected = pieces_of(slice_of(1, part=1000), some_bytes(1))[0]
     assert len(room.inbound._open[ALPHA]) == OPEN_MAX
     assert not room.bring(ALPHA, *expected)
-    room.inbound.drop_slices(0, STAMP.round)
+    room.inbound.end(0, STAMP.round, released=False)
     assert room.bring(ALPHA, *expected)
 
 
@@ -301,11 +301,11 @@ def test_slices_go_with_the_commit_and_the_rest_with_the_release() -> None:
             room.bring(BETA, *pieces_of(header, some_bytes(TWO))[0])  # Under way.
     room.look()
     inbound = room.inbound
-    room.inbound.drop_slices(0, 5)
+    room.inbound.end(0, 5, released=False)
     assert {(key.fragment, key.round) for key in inbound.slices} == {(0, 6), (1, 5)}
     assert len(inbound.results) == 4
     assert len(inbound._open[BETA]) == 2 + 4
-    inbound.release(0, 5)
+    inbound.end(0, 5, released=True)
     assert {(key.stamp.fragment, key.stamp.round) for key in inbound.results} == {(0, 6), (1, 5)}
     assert len(inbound.slices) == len(inbound._open[BETA]) == 4
 
@@ -332,7 +332,7 @@ def test_only_memory_that_no_link_writes_to_is_used_again() -> None:
     over = room.inbound.slices[slice_key(STAMP, 0, contributor(BETA))].buffer
     room.bring_all(BETA, result_of(TWO), some_bytes(TWO))
     result = room.inbound.results[RESULT].buffer
-    room.inbound.release(0, STAMP.round)
+    room.inbound.end(0, STAMP.round, released=True)
     again = [room.pool.take(size_of(TWO)) for _ in range(4)]
     assert {id(over.obj), id(result.obj)} <= {id(buffer.obj) for buffer in again}
     place[:] = b"\xff" * PIECE_BYTES  # The link reads on.
@@ -357,5 +357,5 @@ def test_memory_of_what_did_not_come_to_anything_is_not_used_again(how: str) -> 
     else:
         room.bring(ALPHA, *second)
         room.look(wants=False)
-    room.inbound.release(0, STAMP.round)
+    room.inbound.end(0, STAMP.round, released=True)
     assert room.pool.take(size_of(TWO)).obj is not place.obj
