@@ -32,10 +32,12 @@ class Losses:
 
 @record
 class Returned:
-    """A peer came (back) when this was the newest view."""
+    """A peer came (back), or was left out, when this was the newest view."""
 
     peer: PeerId
     view: int
+    halt: int = 0
+    """Log index of the Halt that left it out; 0: it came since."""
 
 
 @record
@@ -138,7 +140,7 @@ def image_of(members: Membership) -> Image:
         witnesses=tuple(members.witnesses.values()),
         forks=members.forks,
         rivals=tuple(members.rivals.values()),
-        returned=tuple(Returned(peer, view) for peer, view in members.returned.items()),
+        returned=tuple(members.returned.values()),
         losses=tuple(Losses(peer, count) for peer, count in members.losses.items()),
         inner_step=members.inner_step,
         tokens=members.tokens,

@@ -14,7 +14,7 @@ from protocols.course import Course
 from protocols.entry_rules import objection
 from protocols.errors import LogError
 from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
-from protocols.image import Branch, Image, image_of
+from protocols.image import Branch, Image, Returned, image_of
 from protocols.ledger import Ledger
 from protocols.log import Voters, voters_after
 from protocols.record import record
@@ -75,8 +75,8 @@ class Membership:
     """Names this branch of the log: the forks that led to it, oldest first; () never forked."""
     rivals: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     """Who may have gone on alone as well, while this is the branch of one that went on alone."""
-    returned: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
-    """The newest view when each came (back) as a joiner: in that one it counts no more."""
+    returned: dict[PeerId, Returned] = field(default_factory=dict[PeerId, Returned])
+    """The newest view when each came (back), or was left out: in that one it counts no more."""
     losses: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """How often each went away without a word."""
     inner_step: int = 0
@@ -160,7 +160,7 @@ class Membership:
     def counts(self, peer: PeerId, view: int) -> bool:
         """Is this the member that the view meant? Who left it and came back since may have sent
         other bytes to its rounds in an earlier life."""
-        return peer in self.members and self.returned.get(peer, 0) < view
+        return peer in self.members and self._came(peer) < view
 
     def is_kept(self, lineage: int, versions: Sequence[Version]) -> bool:
         """Is this cut, made in this lineage, a state that the run went through and still stands
@@ -247,7 +247,7 @@ class Membership:
                 self.joiners.pop(info.peer, None)
                 self.members[info.peer] = info
                 # Also without a cut, from its own checkpoint: an earlier life may have contributed.
-                self.returned[info.peer] = self._newest_view
+                self.returned[info.peer] = Returned(info.peer, self._newest_view)
                 self.ledger.came(info, view=self._newest_view)
             case e.Left(peer=peer) | e.Lost(peer=peer):
                 until = 0
@@ -302,7 +302,7 @@ class Membership:
         self.witnesses = {info.peer: info for info in image.witnesses}
         self.forks = image.forks
         self.rivals = {info.peer: info for info in image.rivals}
-        self.returned = {x.peer: x.view for x in image.returned}
+        self.returned = {x.peer: x for x in image.returned}
         self.losses = {loss.peer: loss.count for loss in image.losses}
         self.inner_step, self.tokens = image.inner_step, image.tokens
         self._open.clear()
@@ -350,7 +350,7 @@ class Membership:
         # on its disk and goes on.
         self.members.pop(info.peer, None)
         self.joiners[info.peer] = info
-        self.returned[info.peer] = self._newest_view
+        self.returned[info.peer] = Returned(info.peer, self._newest_view)
 
     def _view(self, view: e.View) -> None:
         if self.stepwise:
@@ -373,10 +373,13 @@ class Membership:
     def _newest_view(self) -> int:
         return self.views[-1].view if self.views else 0
 
+    def _came(self, peer: PeerId) -> int:
+        returned = self.returned.get(peer)
+        return returned.view if returned is not None else 0
+
     def _lease(self, grant: Grant) -> None:
         info = self.members[grant.peer]
-        came = self.returned.get(grant.peer, 0)
-        self.ledger.lease(grant, incarnation=info.incarnation, came=came)
+        self.ledger.lease(grant, incarnation=info.incarnation, came=self._came(grant.peer))
 
     def _settle(self) -> None:
         """What the gone held is free once no open round can count it any more."""

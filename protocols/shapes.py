@@ -328,7 +328,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     i.Granted: {"index": _u63, "cut": _only(e.Cut)},
     i.Losses: {"peer": peer_id, "count": _u32},
-    i.Returned: {"peer": peer_id, "view": _u32},
+    i.Returned: {"peer": peer_id, "view": _u32, "halt": _u63},
     i.Branch: {"lineage": _u64, "rounds": many(_u32, FRAGMENTS_MAX)},
     i.Image: {
         "index": _u63,

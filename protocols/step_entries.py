@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
+from protocols.image import Returned
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -20,7 +21,7 @@ def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close
             members.course, members.inner_step = members.course.committed(members.run, body), step
             forget_views(members)
         case e.Halt(view=view, without=without):
-            members.returned.update(dict.fromkeys(without, view))
+            members.returned.update({peer: Returned(peer, view, index) for peer in without})
             if not members.course.halted:
                 members.course = members.course.stopped(index)
         case e.Close():

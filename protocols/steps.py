@@ -24,6 +24,7 @@ from protocols.commands import (
 from protocols.events import BaseLoaded, StepApplied, StepMade, StepReceived
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
+from protocols.image import Returned
 from protocols.limits import HELD_STEPS_MAX
 from protocols.membership import Membership
 from protocols.messages import Control, FetchSteps, Have, Stepped, Stopped, Waiting
@@ -70,8 +71,8 @@ class Steps:
         self._strays = 0
         """How often we made another state than the committed one from our copy. Once, and it may
         have been our memory; then nobody is given the copy until it was seen to lead there."""
-        self._life = 0
-        """The last view in which the log said that we count no more."""
+        self._returned: Returned | None = None
+        """When the log said that we count no more, last."""
         self._sent: set[tuple[int, int, PeerId]] = set()
         """(view, step, receiver) of our own payloads, on the present connection."""
         self._pruned = (0, NONE)
@@ -145,7 +146,7 @@ class Steps:
         """The run went back to a cut: nothing of what we hold belongs to it."""
         self._void()
         self.base, self.base_digest, self.awaited = NONE, "", None
-        self._reached, self._life, self._strays = (0, NONE), 0, 0
+        self._reached, self._returned, self._strays = (0, NONE), None, 0
         self.payloads, self.digests = Payloads(), {}
         self._said.clear()
 
@@ -223,9 +224,9 @@ class Steps:
     def _follow(self, *, stay: bool) -> list[Command]:
         """Give up what the log says is void; take what it says is agreed as the new base."""
         members, agreed, commands = self.members, self.members.course, list[Command]()
-        life = members.returned.get(self.me, 0)
-        if life != self._life:
-            self._life = life
+        returned = members.returned.get(self.me)
+        if returned != self._returned:
+            self._returned = returned
             self._void()  # Whoever said so had a reason: our state may be wrong.
         view = step_view(members, self.version) if self.version > self.base else None
         if (view is not None and view.view != self._at) or self._beyond_end:

@@ -211,6 +211,20 @@ def test_who_gets_there_after_all_may_give_its_copy_again() -> None:
     assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 0, START)]
 
 
+def test_who_is_left_out_of_the_same_view_again_makes_its_state_again() -> None:
+    """Seed 17031410: all were corrupt once more before the view had ended, and said so once."""
+    scene = stepper()
+    scene.steps_to(2, A)
+    scene.reads(e.Halt(1, (A, B), "without a, b"), e.Close(1, 2, ()))
+    for _ in range(2):
+        assert scene.all(c.LoadBase) == [c.LoadBase(0)]
+        scene.on(v.BaseLoaded(0, START))
+        scene.completes(1)
+        scene.completes(2)
+        assert scene.told(m.Stepped) == [m.Stepped(scene.at(2), state(2))]
+        scene.reads(e.Halt(1, (A, B), "without a, b"))
+
+
 def test_ranks_that_come_back_get_their_state_step_by_step() -> None:
     scene = stepper()
     scene.steps_to(3, A)
