@@ -72,13 +72,11 @@ def measure(
 
 
 def operations(on: Loops, arrays: list[F32], out: F32) -> Mapping[str, Work]:
-    """By name. What is stepped in place moves by the same each time: all numbers stay normal."""
-    params, grad, momentum = arrays[:3]
+    """By name. What is written is never read for more than one of them: all numbers stay normal."""
+    params, grad, momentum, moved = arrays[:4]
     named: dict[str, Work] = {
         "pseudo_gradient": lambda: on.difference(params, grad, out),
-        "nesterov_step": lambda: on.nesterov_step(params, grad, momentum, LR, BETA),
-        "nesterov_ahead": lambda: on.nesterov_ahead(params, grad, momentum, LR, BETA, out),
-        "momentum_step": lambda: on.momentum_step(momentum, grad, BETA),
+        "nesterov_step": lambda: on.nesterov_step(params, grad, momentum, LR, BETA, out, moved),
     }
     for peers in PEERS:
         weights = np.ones(peers, np.float32)

@@ -34,99 +34,59 @@
 #define TOGETHER 8 /* Contributions read side by side: prefetchers follow some 16 streams. */
 #define PIECE 2048 /* Elements of a mean that wait in the L1 cache for the other contributions. */
 
-/* What one element is made of. */
-typedef struct {
-    const float *params, *grad, *momentum;
-    float lr, beta;
-} Step;
-typedef float (*Element)(const Step *of, size_t i);
-
-INLINE float difference_element(const Step *of, size_t i)
-{
-    return of->params[i] - of->grad[i];
-}
-
-INLINE float momentum_element(const Step *of, size_t i)
-{
-    return of->momentum[i] * of->beta + of->grad[i];
-}
-
-INLINE float params_element(const Step *of, float momentum, size_t i)
-{
-    return of->params[i] - (momentum * of->beta + of->grad[i]) * of->lr;
-}
-
-INLINE float ahead_element(const Step *of, size_t i)
-{
-    return params_element(of, momentum_element(of, i), i);
-}
-
-/* The elements from `first` to before `last`; `out` may be an array that they are made of. */
-INLINE void write_each(Element element, const Step *of, float *out, size_t first, size_t last)
+/* The elements from `first` to before `last`; `out` may be `left` or `right`. */
+INLINE void subtract(const float *left, const float *right, float *out, size_t first, size_t last)
 {
 #pragma GCC ivdep
     for (size_t i = first; i < last; i++)
-        out[i] = element(of, i);
+        out[i] = left[i] - right[i];
 }
 
 #ifdef __SSE2__
 #include <emmintrin.h>
 
-INLINE void write_all(Element element, const Step *of, float *out, size_t size)
+FOR_EACH_CPU
+static void difference(const float *left, const float *right, float *out, size_t size)
 {
     size_t at = 0;
     if (size >= STREAM_ELEMENTS) {
         at = (-(uintptr_t)out & 63) / sizeof *out;
-        write_each(element, of, out, 0, at);
+        subtract(left, right, out, 0, at);
         for (; at + LINE <= size; at += LINE) {
             _Alignas(64) float line[LINE];
             for (size_t i = 0; i < LINE; i++)
-                line[i] = element(of, at + i);
+                line[i] = left[at + i] - right[at + i];
             for (size_t i = 0; i < LINE; i += 4)
                 _mm_stream_ps(out + at + i, _mm_load_ps(line + i));
         }
         _mm_sfence(); /* Else others could see what is written next before it. */
     }
-    write_each(element, of, out, at, size);
+    subtract(left, right, out, at, size);
 }
 #else
-INLINE void write_all(Element element, const Step *of, float *out, size_t size)
-{
-    write_each(element, of, out, 0, size);
-}
-#endif
-
 FOR_EACH_CPU
 static void difference(const float *left, const float *right, float *out, size_t size)
 {
-    Step of = {.params = left, .grad = right};
-    write_all(difference_element, &of, out, size);
+    subtract(left, right, out, 0, size);
 }
+#endif
+
+/* A step on `params` and `momentum`, of which the next ones may take the place. */
+typedef struct {
+    const float *params, *grad, *momentum;
+    float lr, beta;
+} Step;
 
 FOR_EACH_CPU
-static void nesterov_ahead(const Step *step, float *out, size_t size)
-{
-    Step of = *step;
-    write_all(ahead_element, &of, out, size);
-}
-
-FOR_EACH_CPU
-static void nesterov_step(const Step *step, float *params, float *momentum, size_t size)
+static void nesterov_step(const Step *step, float *next_params, float *next_momentum, size_t size)
 {
     Step of = *step;
 #pragma GCC ivdep
     for (size_t i = 0; i < size; i++) {
-        float moved = momentum_element(&of, i);
-        momentum[i] = moved;
-        params[i] = params_element(&of, moved, i);
+        float moved = of.momentum[i] * of.beta + of.grad[i];
+        next_params[i] = of.params[i] - (moved * of.beta + of.grad[i]) * of.lr;
+        next_momentum[i] = moved;
     }
-}
-
-FOR_EACH_CPU
-static void momentum_step(const Step *step, float *momentum, size_t size)
-{
-    Step of = *step;
-    write_each(momentum_element, &of, momentum, 0, size);
 }
 
 /* A line of elements, wherever it begins; the compiler makes of it what the CPU has. */
@@ -212,54 +172,20 @@ static PyObject *py_difference(PyObject *self, PyObject *args)
 
 static PyObject *py_nesterov_step(PyObject *self, PyObject *args)
 {
-    Py_buffer of[3];
+    Py_buffer of[5];
     Step step;
     (void)self;
-    if (!PyArg_ParseTuple(args, "w*y*w*ff", &of[0], &of[1], &of[2], &step.lr, &step.beta))
+    if (!PyArg_ParseTuple(args, "y*y*y*ffw*w*", &of[0], &of[1], &of[2], &step.lr, &step.beta,
+                          &of[3], &of[4]))
         return NULL;
-    int right = fit(of, 3, of[0].len);
+    int right = fit(of, 5, of[0].len);
     if (right) {
         step.params = of[0].buf, step.grad = of[1].buf, step.momentum = of[2].buf;
         Py_BEGIN_ALLOW_THREADS
-        nesterov_step(&step, of[0].buf, of[2].buf, of[0].len / sizeof(float));
+        nesterov_step(&step, of[3].buf, of[4].buf, of[0].len / sizeof(float));
         Py_END_ALLOW_THREADS
     }
-    return release(of, 3, right);
-}
-
-static PyObject *py_nesterov_ahead(PyObject *self, PyObject *args)
-{
-    Py_buffer of[4];
-    Step step;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*y*ffw*", &of[0], &of[1], &of[2], &step.lr, &step.beta,
-                          &of[3]))
-        return NULL;
-    int right = fit(of, 4, of[0].len);
-    if (right) {
-        step.params = of[0].buf, step.grad = of[1].buf, step.momentum = of[2].buf;
-        Py_BEGIN_ALLOW_THREADS
-        nesterov_ahead(&step, of[3].buf, of[0].len / sizeof(float));
-        Py_END_ALLOW_THREADS
-    }
-    return release(of, 4, right);
-}
-
-static PyObject *py_momentum_step(PyObject *self, PyObject *args)
-{
-    Py_buffer of[2];
-    Step step = {0};
-    (void)self;
-    if (!PyArg_ParseTuple(args, "w*y*f", &of[0], &of[1], &step.beta))
-        return NULL;
-    int right = fit(of, 2, of[0].len);
-    if (right) {
-        step.momentum = of[0].buf, step.grad = of[1].buf;
-        Py_BEGIN_ALLOW_THREADS
-        momentum_step(&step, of[0].buf, of[0].len / sizeof(float));
-        Py_END_ALLOW_THREADS
-    }
-    return release(of, 2, right);
+    return release(of, 5, right);
 }
 
 /* The buffers of all contributions; how many of them were taken. */
@@ -322,10 +248,8 @@ static PyObject *py_weighted_mean(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"difference", py_difference, METH_VARARGS, "(left_P, right_P, out_P)"},
     {"weighted_mean", py_weighted_mean, METH_VARARGS, "(contributions, weights, inverse, out_P)"},
-    {"nesterov_step", py_nesterov_step, METH_VARARGS, "(params_P, grad_P, momentum_P, lr, beta)"},
-    {"nesterov_ahead", py_nesterov_ahead, METH_VARARGS,
-     "(params_P, grad_P, momentum_P, lr, beta, out_P)"},
-    {"momentum_step", py_momentum_step, METH_VARARGS, "(momentum_P, grad_P, beta)"},
+    {"nesterov_step", py_nesterov_step, METH_VARARGS,
+     "(params_P, grad_P, momentum_P, lr, beta, next_params_P, next_momentum_P)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -35,26 +35,18 @@ class Loops(Protocol):
         ...
 
     def nesterov_step(
-        self, params_P: F32, grad_P: F32, momentum_P: F32, lr: np.float32, beta: np.float32, /
-    ) -> None:
-        """momentum = momentum beta + grad; params -= (momentum beta + grad) lr."""
-        ...
-
-    def nesterov_ahead(
         self,
         params_P: F32,
         grad_P: F32,
         momentum_P: F32,
         lr: np.float32,
         beta: np.float32,
-        out_P: F32,
+        next_params_P: F32,
+        next_momentum_P: F32,
         /,
     ) -> None:
-        """out = what `nesterov_step` would make of params."""
-        ...
-
-    def momentum_step(self, momentum_P: F32, grad_P: F32, beta: np.float32, /) -> None:
-        """momentum = momentum beta + grad."""
+        """next momentum = momentum beta + grad; next params = params - (that beta + grad) lr;
+        each may be the array that it is the next of."""
         ...
 
 
@@ -86,48 +78,29 @@ class NumpyLoops:
                 np.multiply(acc, inverse, out=acc)
 
     def nesterov_step(
-        self, params_P: F32, grad_P: F32, momentum_P: F32, lr: np.float32, beta: np.float32, /
-    ) -> None:
-        with np.errstate(all="ignore"):
-            for block, scratch in _blocks(params_P.size):
-                params, grad, momentum = params_P[block], grad_P[block], momentum_P[block]
-                _move(momentum, grad, beta, momentum)
-                _descent(momentum, grad, lr, beta, scratch)
-                np.subtract(params, scratch, out=params)
-
-    def nesterov_ahead(
         self,
         params_P: F32,
         grad_P: F32,
         momentum_P: F32,
         lr: np.float32,
         beta: np.float32,
-        out_P: F32,
+        next_params_P: F32,
+        next_momentum_P: F32,
         /,
     ) -> None:
         with np.errstate(all="ignore"):
-            for block, _ in _blocks(params_P.size):
-                grad, out = grad_P[block], out_P[block]
-                _move(momentum_P[block], grad, beta, out)
-                _descent(out, grad, lr, beta, out)
-                np.subtract(params_P[block], out, out=out)
-
-    def momentum_step(self, momentum_P: F32, grad_P: F32, beta: np.float32, /) -> None:
-        with np.errstate(all="ignore"):
-            for block, _ in _blocks(momentum_P.size):
-                _move(momentum_P[block], grad_P[block], beta, momentum_P[block])
+            for block, scratch in _blocks(params_P.size):
+                grad, momentum = grad_P[block], next_momentum_P[block]
+                _move(momentum_P[block], grad, beta, momentum)
+                _move(momentum, grad, beta, scratch)
+                np.multiply(scratch, lr, out=scratch)
+                np.subtract(params_P[block], scratch, out=next_params_P[block])
 
 
 def _move(momentum: F32, grad: F32, beta: np.float32, out: F32) -> None:
     """out = momentum beta + grad; `out` may be the momentum."""
     np.multiply(momentum, beta, out=out)
     np.add(out, grad, out=out)
-
-
-def _descent(momentum: F32, grad: F32, lr: np.float32, beta: np.float32, out: F32) -> None:
-    """out = (momentum beta + grad) lr; `out` may be the momentum."""
-    _move(momentum, grad, beta, out)
-    np.multiply(out, lr, out=out)
 
 
 def _blocks(elements: int) -> Iterator[tuple[slice, F32]]:

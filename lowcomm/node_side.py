@@ -112,12 +112,15 @@ class NodeSide:
     def _attach(self) -> None:
         replica = self._daemon.replica
         assert replica is not None
-        self.group.provide(
+        fresh = self.group.slots is None
+        slots = self.group.provide(
             fragment_bytes=tuple(4 * size for size in replica.sizes),
             initial=self._initial is not None,
             slot=self._slot,
             rank_state=str(self._rank_state or ""),
         )
+        if fresh:
+            replica.share(slots)
 
     # Results --------------------------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class NodeSide:
         self._finishing = self._finishing or command.finish
         self.group.post_result(
             fragment,
-            lambda view: replica.fill_result(fragment, view, full=full),
+            replica.place_result(fragment, full=full),
             kind="full" if full else "delta",
             version=command.round,
             inner_step=self._daemon.core.members.inner_step,

@@ -60,37 +60,32 @@ def weighted_mean(contributions: Sequence[F32], tokens: Sequence[int], out: F32)
 
 
 def nesterov_step(
-    params_P: F32, pseudo_grad_P: F32, momentum_P: F32, *, lr: float, beta: float
+    params_P: F32,
+    pseudo_grad_P: F32,
+    momentum_P: F32,
+    next_params_P: F32,
+    next_momentum_P: F32,
+    *,
+    lr: float,
+    beta: float,
 ) -> None:
-    """Nesterov SGD in place on `params_P` and `momentum_P`, as torch.optim.SGD defines it.
+    """Nesterov SGD as torch.optim.SGD defines it: momentum = beta momentum + grad;
+    params -= lr (beta momentum + grad). A fresh momentum is zero.
 
-    momentum = beta momentum + grad; params -= lr (beta momentum + grad). A fresh momentum is zero.
+    Written elsewhere, the step can be made before its round is known to be committed; the next
+    parameters may be `params_P` itself, and the next momentum `momentum_P`.
     """
-    _check(params_P, pseudo_grad_P, momentum_P)
-    _loops.nesterov_step(params_P, pseudo_grad_P, momentum_P, np.float32(lr), np.float32(beta))
-
-
-def nesterov_ahead(
-    params_P: F32, pseudo_grad_P: F32, momentum_P: F32, out: F32, *, lr: float, beta: float
-) -> None:
-    """Write to `out` what `nesterov_step` would make of `params_P`, and change nothing else.
-
-    For a round that is not known to be committed yet. Once it is, `out` takes the place of the
-    parameters and `momentum_step` does the rest: the same bits as one `nesterov_step`.
-    """
-    _check(params_P, pseudo_grad_P, momentum_P, out)
-    assert not any(
-        np.may_share_memory(out, array) for array in (params_P, pseudo_grad_P, momentum_P)
+    _check(params_P, pseudo_grad_P, momentum_P, next_params_P, next_momentum_P)
+    assert not np.may_share_memory(next_params_P, next_momentum_P)
+    _loops.nesterov_step(
+        params_P,
+        pseudo_grad_P,
+        momentum_P,
+        np.float32(lr),
+        np.float32(beta),
+        next_params_P,
+        next_momentum_P,
     )
-    _loops.nesterov_ahead(
-        params_P, pseudo_grad_P, momentum_P, np.float32(lr), np.float32(beta), out
-    )
-
-
-def momentum_step(momentum_P: F32, pseudo_grad_P: F32, *, beta: float) -> None:
-    """momentum = beta momentum + grad, in place: what `nesterov_ahead` leaves of a step."""
-    _check(momentum_P, pseudo_grad_P)
-    _loops.momentum_step(momentum_P, pseudo_grad_P, np.float32(beta))
 
 
 def state_digest(outer_P: F32, momentum_P: F32) -> str:

@@ -23,14 +23,16 @@ from lowcomm.codecs import direct
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
 from peers.pieces import PIECE_ELEMENTS, spans
+from peers.slots import MOVE, PLACES, Slots
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, Stamp, TensorSpec
 
-ARRAYS_PER_FRAGMENT = 15
-"""Fragment-sized fp32 arrays at the busiest moment: outer, momentum, base (3), the four slots of
-shared memory, an encoded contribution, the slices of our part, two results, a state copied for a
-joiner and one for a checkpoint (2 each)."""
+ARRAYS_PER_FRAGMENT = 16
+"""Fragment-sized fp32 arrays at the busiest moment: outer parameters and momentum, now and next
+(4), and while the ranks keep the base that they have, a third of the former; two contributions in
+shared memory, and what the parameters moved by; an encoded contribution, the slices of our part,
+two results, a state copied for a joiner and one for a checkpoint (2 each)."""
 
 
 class Scratch:
@@ -58,7 +60,7 @@ class Ahead:
     made: dict[int, Bytes] = field(default_factory=dict[int, Bytes])
     """By first element of each piece: the part that it was made from."""
     digests: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """Of the cells that are made, by first element."""
+    """By first element of each cell that is made."""
 
 
 @dataclass(slots=True)
@@ -67,11 +69,14 @@ class FragmentState:
 
     outer_P: F32
     momentum_P: F32
-    next_P: F32
-    """Where the next version of the outer parameters is made; it takes the place of `outer_P`."""
+    next_outer_P: F32
+    next_momentum_P: F32
+    """Where the next version is made; it takes the place of the former two."""
     base_P: F32
     """The outer parameters that the ranks' present work started from: `outer_P`, or those of an
     older version. Never written to."""
+    places: tuple[F32, ...] = ()
+    """Of the outer parameters in memory that the ranks see too, once they are attached."""
     local_P: F32 | None = None
     """The ranks' parameters, in the shared memory slot of their last contribution."""
     given: tuple[F32, F32] | None = None
@@ -82,7 +87,13 @@ class FragmentState:
     """Of the state at that version."""
     ahead: Ahead | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Of `next_P` and what becomes of it: the loop's thread works ahead only where nobody is."""
+    """Of the next version and what becomes of it: the loop's thread works ahead only where nobody
+    is."""
+
+    def place_of(self, array_P: F32) -> int | None:
+        """Which place this is; None: the ranks do not see it."""
+        found = (number for number, place_P in enumerate(self.places) if place_P is array_P)
+        return next(found, None)
 
 
 class Replica:
@@ -98,35 +109,71 @@ class Replica:
         """Elements of each fragment."""
         self._states: list[FragmentState] = []
         for size in self.sizes:
-            outer_P, momentum_P, next_P = np.zeros((3, size), np.float32)
-            self._states.append(FragmentState(outer_P, momentum_P, next_P, base_P=outer_P))
+            outer_P, *others = (np.zeros(size, np.float32) for _ in range(4))
+            self._states.append(FragmentState(outer_P, *others, base_P=outer_P))
+        self.slots: Slots | None = None
+        """Where the ranks see results, once they are attached."""
         self._looping = Scratch()
         self._working = Scratch()
 
     # What the node does ---------------------------------------------------------------------
 
+    def share(self, slots: Slots) -> None:
+        """The ranks will read the outer parameters where they are made, for as long as we live.
+
+        Called before they got any.
+        """
+        self.slots = slots
+        for fragment, state in enumerate(self._states):
+            with state.lock:
+                state.places = tuple(
+                    np.frombuffer(slots.result(fragment, place), np.float32)
+                    for place in range(PLACES)
+                )
+                state.places[0][:] = state.outer_P
+                state.outer_P, state.next_outer_P = state.places
+                state.base_P, state.ahead = state.outer_P, None
+
     def initialise(self, fragment: int, local: memoryview) -> str:
         """The ranks' first parameters are version 0. Returns the state digest."""
-        state = self._states[fragment]
-        return self._replace(state, 0, np.frombuffer(local, np.float32), state.momentum_P)
+        momentum_P = self._states[fragment].momentum_P
+        return self._replace(fragment, 0, np.frombuffer(local, np.float32), momentum_P)
 
     def restore(self, fragment: int, version: int, outer_P: F32, momentum_P: F32) -> str:
         """Go on from a checkpoint. Returns the state digest."""
-        return self._replace(self._states[fragment], version, outer_P, momentum_P)
+        return self._replace(fragment, version, outer_P, momentum_P)
 
     def take_local(self, fragment: int, local: memoryview) -> None:
-        """The ranks wrote their parameters there; they stay until the next `fill_result`."""
+        """The ranks wrote their parameters there; they stay until the next `place_result`."""
         self._states[fragment].local_P = np.frombuffer(local, np.float32)
 
-    def fill_result(self, fragment: int, result: memoryview, *, full: bool) -> None:
-        """Write what the ranks go on with: outer parameters, or what those moved by."""
-        state = self._states[fragment]
-        result_P = np.frombuffer(result, np.float32)
-        if full:
-            result_P[:] = state.outer_P
-        else:
-            outer.rebase(state.outer_P, state.base_P, result_P)
-        state.base_P, state.local_P = state.outer_P, None
+    def place_result(self, fragment: int, *, full: bool) -> int:
+        """What the ranks go on with: the outer parameters, or what those moved by. Returns its
+        place in the slots, where it stays until there is another one."""
+        state, slots = self._states[fragment], self.slots
+        assert slots is not None, "there is nobody to see it"
+        place = MOVE
+        with state.lock:
+            if full:
+                place = self._show(fragment, state, slots)
+            else:
+                slots.begin_result(fragment, MOVE)
+                moved_P = np.frombuffer(slots.result(fragment, MOVE), np.float32)
+                outer.rebase(state.outer_P, state.base_P, moved_P)
+            state.base_P, state.local_P = state.outer_P, None
+        return place
+
+    @staticmethod
+    def _show(fragment: int, state: FragmentState, slots: Slots) -> int:
+        """Where ranks see the outer parameters: there they are, but where they were made beside the
+        base that the ranks had kept."""
+        place = state.place_of(state.outer_P)
+        if place is None:
+            place = 1 if state.next_outer_P is state.places[0] else 0
+            slots.begin_result(fragment, place)
+            state.places[place][:] = state.outer_P
+            state.outer_P = state.places[place]
+        return place
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
         """Copies of (outer, momentum)."""
@@ -138,18 +185,37 @@ class Replica:
         state = self._states[fragment]
         return state.version, state.digest
 
-    def _replace(self, state: FragmentState, version: int, outer_P: F32, momentum_P: F32) -> str:
+    def _replace(self, fragment: int, version: int, outer_P: F32, momentum_P: F32) -> str:
         """The fragment is another one now; the ranks' base is what it was."""
+        state = self._states[fragment]
         with state.lock:
-            _make_room(state)
-            state.next_P[:] = outer_P
-            state.momentum_P[:] = momentum_P
+            self._make_room(fragment)
+            state.next_outer_P[:] = outer_P
+            state.next_momentum_P[:] = momentum_P
             return self._turn(state, version, {})
+
+    def _make_room(self, fragment: int) -> None:
+        """Before the next version is begun (again): the ranks' base stays as it is while they train
+        from it, and nobody takes what is not whole for a result."""
+        state, slots = self._states[fragment], self.slots
+        state.ahead = None
+        kept = (state.outer_P, state.base_P)
+        idle = (place_P for place_P in state.places if not any(place_P is x for x in kept))
+        if state.place_of(state.next_outer_P) is None or state.next_outer_P is state.base_P:
+            found = next(idle, None)
+            if found is not None:
+                state.next_outer_P = found
+            elif state.next_outer_P is state.base_P:
+                state.next_outer_P = np.empty_like(state.outer_P)
+        place = state.place_of(state.next_outer_P)
+        if slots is not None and place is not None:
+            slots.begin_result(fragment, place)
 
     @staticmethod
     def _turn(state: FragmentState, version: int, digests: Mapping[int, bytes]) -> str:
-        """What was made takes the place of the outer parameters. `digests`: of cells, if known."""
-        state.outer_P, state.next_P = state.next_P, state.outer_P
+        """The next version is the present one. `digests`: of its cells, as far as known."""
+        state.outer_P, state.next_outer_P = state.next_outer_P, state.outer_P
+        state.momentum_P, state.next_momentum_P = state.next_momentum_P, state.momentum_P
         outer_P, momentum_P = state.outer_P, state.momentum_P
         found = [
             digests.get(cell.start) or outer.cell_digest(outer_P[cell], momentum_P[cell])
@@ -195,44 +261,42 @@ class Replica:
         if not state.lock.acquire(blocking=False):
             return  # It is made with the rest, once it is committed.
         try:
-            if state.version != stamp.round - 1 or state.next_P is state.base_P:
+            if state.version != stamp.round - 1:
                 return
             if state.ahead is None or state.ahead.stamp != stamp:
+                self._make_room(stamp.fragment)
                 state.ahead = Ahead(stamp)
-            mean = self._mean(piece, self._looping, elements)
-            self._make_ahead(state, state.ahead, slice(start, start + elements), mean)
+            mean_C = self._mean(piece, self._looping, elements)
+            self._make(state, state.ahead, start, mean_C)
             state.ahead.made[start] = part
         finally:
             state.lock.release()
 
-    def _make_ahead(self, state: FragmentState, ahead: Ahead, here: slice, mean: F32) -> None:
-        next_P = state.next_P[here]
-        self.method.outer_step(state.outer_P[here], state.momentum_P[here], mean, next_P)
-        if _is_cell(here, state.outer_P.size):
-            momentum_P = self._looping.piece(1, mean.size)
-            momentum_P[:] = state.momentum_P[here]
-            self.method.momentum_step(momentum_P, mean)
-            ahead.digests[here.start] = outer.cell_digest(next_P, momentum_P)
-
     def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
         state = self._states[stamp.fragment]
         with state.lock:
-            _make_room(state)
-            ahead, digests = state.ahead, dict[int, bytes]()
+            ahead = state.ahead
             if ahead is None or ahead.stamp != stamp:
+                self._make_room(stamp.fragment)
                 ahead = Ahead(stamp)
             for first, last, part in zip(borders[:-1], borders[1:], parts, strict=True):
                 for start, stop in spans(last - first):
-                    here = slice(first + start, first + stop)
-                    # The owner too takes the decoded bytes: what others hold, bit by bit.
-                    mean = self._mean(self._cut(part, start, stop), self._working, stop - start)
-                    if ahead.made.get(here.start) is part:
-                        digests[here.start] = ahead.digests.get(here.start, b"")
-                    else:
-                        outer_P, momentum_P = state.outer_P[here], state.momentum_P[here]
-                        self.method.outer_step(outer_P, momentum_P, mean, state.next_P[here])
-                    self.method.momentum_step(state.momentum_P[here], mean)
-            return self._turn(state, stamp.round, digests)
+                    if ahead.made.get(first + start) is not part:
+                        # The owner too takes the decoded bytes: what others hold, bit by bit.
+                        piece = self._cut(part, start, stop)
+                        mean_C = self._mean(piece, self._working, stop - start)
+                        self._make(state, ahead, first + start, mean_C)
+            return self._turn(state, stamp.round, ahead.digests)
+
+    def _make(self, state: FragmentState, ahead: Ahead, start: int, mean_C: F32) -> None:
+        """A piece of the next version, from the fragment's element `start` on."""
+        here = slice(start, start + mean_C.size)
+        next_outer_C, next_momentum_C = state.next_outer_P[here], state.next_momentum_P[here]
+        self.method.outer_step(
+            state.outer_P[here], state.momentum_P[here], mean_C, next_outer_C, next_momentum_C
+        )
+        if _is_cell(here, state.outer_P.size):  # It is in the cache now.
+            ahead.digests[start] = outer.cell_digest(next_outer_C, next_momentum_C)
 
     def _cut(self, part: Bytes, start: int, stop: int) -> Bytes:
         size_of = self.method.result_codec.encoded_bytes
@@ -252,8 +316,7 @@ class Replica:
         return outer.state_digest(*np.split(np.frombuffer(payload, np.float32), 2))
 
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
-        state = self._states[fragment]
-        self._replace(state, round_, *np.split(np.frombuffer(payload, np.float32), 2))
+        self._replace(fragment, round_, *np.split(np.frombuffer(payload, np.float32), 2))
 
     def adopt_kept(self, fragment: int, round_: int) -> str:
         try:
@@ -280,13 +343,6 @@ class Replica:
         if fragment >= len(self._states):
             return 0
         return 2 * self._states[fragment].outer_P.nbytes
-
-
-def _make_room(state: FragmentState) -> None:
-    """The ranks' base stays as it is while they train from it."""
-    if state.next_P is state.base_P:
-        state.next_P = np.empty_like(state.outer_P)
-        state.ahead = None
 
 
 def _is_cell(here: slice, elements: int) -> bool:

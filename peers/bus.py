@@ -77,7 +77,7 @@ class Snapshotted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """daemon -> rank: the result slot of `generation` is published.
+    """daemon -> rank: the result of `generation` is published, in that place of the slots.
 
     `kind` "full" replaces the parameters, "delta" is added to them. `inner_step` counts the
     global committed inner steps. Ask for a boundary from `boundary_steps` on; never if it equals
@@ -86,6 +86,7 @@ class Result:
 
     fragment: int
     generation: int
+    place: int
     kind: Literal["full", "delta"]
     version: int
     inner_step: int

@@ -87,14 +87,14 @@ class RankClient:
         """Where to write the next contribution: uint8 [fragment_bytes], the whole fragment, of
         which this rank writes its own shard; then call `contribute`."""
         generation = self._next[fragment]
-        self._mapped.clear_done("contribution", fragment, generation, self.rank)
+        self._mapped.clear_done(fragment, generation, self.rank)
         return self._mapped.contribution(fragment, generation)
 
     def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples = ()) -> None:
         """This rank's shard is written. `steps`, `tokens` and what the steps saw are the whole
         node's since its last contribution: every rank says the same."""
         generation = self._next[fragment]
-        self._mapped.set_done("contribution", fragment, generation, self.rank)
+        self._mapped.set_done(fragment, generation, self.rank)
         self._connected.send(
             Contributed(
                 rank=self.rank,
@@ -119,15 +119,14 @@ class RankClient:
     def result(self, result: Result) -> memoryview:
         """The published bytes: uint8 [fragment_bytes], read-only. Copy, then call `release`.
 
-        Raises SlotsError if a later result has taken the slot.
+        Raises SlotsError if a later result has taken its place.
         """
         self._check_untorn(result)
-        return self._mapped.result(result.fragment, result.generation).toreadonly()
+        return self._mapped.result(result.fragment, result.place)
 
     def release(self, result: Result) -> None:
         """Done reading. Raises SlotsError if the daemon wrote meanwhile: what was read is torn."""
         self._check_untorn(result)
-        self._mapped.set_done("result", result.fragment, result.generation, self.rank)
 
     def count_step(self, step: int) -> None:
         """After every inner step: the daemon takes a counter that stands still for a hang."""
@@ -193,11 +192,11 @@ class RankClient:
         return message
 
     def _check_untorn(self, result: Result) -> None:
-        seen = self._mapped.result_generation(result.fragment, result.generation)
+        seen = self._mapped.result_generation(result.fragment, result.place)
         if seen != result.generation:
             raise SlotsError(
                 f"result {result.generation} of fragment {result.fragment} is torn: "
-                f"its slot holds generation {seen}"
+                f"its place holds generation {seen}"
             )
 
     def _exit_without_daemon(self) -> None:

@@ -152,7 +152,7 @@ class RankGroup:
     def post_result(
         self,
         fragment: int,
-        fill: Callable[[memoryview], None],
+        place: int,
         *,
         kind: Literal["full", "delta"],
         version: int,
@@ -163,16 +163,14 @@ class RankGroup:
         snapshot: str = "",
         samples: Samples = (),
     ) -> None:
-        """Write the next result of `fragment` with `fill` (uint8 [fragment_bytes]) and send it.
+        """Send the next result of `fragment`, which is in that place of `slots`.
 
-        Before RanksReady nobody is told: post again then. A rank that still reads the result
-        before the last one finds it torn, and is lost.
+        Before RanksReady nobody is told: post again then. A rank that still reads what was in this
+        place before finds it torn, and is lost.
         """
         assert self.slots is not None, "provide first"
         generation = self._results[fragment] + 1
-        self.slots.begin_result(fragment, generation)
-        fill(self.slots.result(fragment, generation))
-        self.slots.publish_result(fragment, generation)
+        self.slots.publish_result(fragment, place, generation)
         self._results[fragment] = generation
         running = self._running
         if running is None or self._bus is None or not running.attempt.is_ready:
@@ -180,6 +178,7 @@ class RankGroup:
         result = Result(
             fragment=fragment,
             generation=generation,
+            place=place,
             kind=kind,
             version=version,
             inner_step=inner_step,
@@ -386,7 +385,7 @@ class RankGroup:
     def _take_contribution(self, message: Contributed) -> None:
         fragment, generation = message.fragment, message.generation
         assert self.slots is not None, "ranks contribute only when they are attached"
-        if not self.slots.all_done("contribution", fragment, generation):
+        if not self.slots.all_done(fragment, generation):
             raise RankFault(f"generation {generation} of fragment {fragment} is not whole")
         self._contributions[fragment] = generation
         counts = (message.steps, message.tokens, message.samples)

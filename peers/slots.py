@@ -14,16 +14,15 @@ import mmap
 import os
 import zlib
 from dataclasses import dataclass
-from typing import Literal
 
 from protocols.errors import LowcommError
 
-MAGIC = int.from_bytes(b"LCSLOTS\x01", "little")  # The last byte is the version of this layout.
+MAGIC = int.from_bytes(b"LCSLOTS\x02", "little")  # The last byte is the version of this layout.
 LINE_BYTES = 64  # One cache line for each word that a rank writes often: no false sharing.
-SLOTS = 2  # Of each kind and fragment: one is being written while the other is being read.
+SLOTS = 2  # Contributions of a fragment: one is being written while the other is being read.
+PLACES = 2  # Of a fragment's outer parameters: one is being made while the other is being read.
+MOVE = PLACES  # Where the daemon writes what they moved by, seldom: no memory until it does.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # A mapped file that shrinks is a SIGBUS.
-
-Kind = Literal["contribution", "result"]
 
 
 class SlotsError(LowcommError):
@@ -50,41 +49,65 @@ class SlotsShape:
         return zlib.crc32(repr((self.ranks, self.fragment_bytes)).encode())
 
     @property
-    def group_bytes(self) -> int:
-        """A slot's words: one line for its generation, then the ranks' done flags."""
-        return LINE_BYTES + _round_up(8 * self.ranks, LINE_BYTES)
+    def flags_bytes(self) -> int:
+        """The ranks' done flags of one contribution."""
+        return _round_up(8 * self.ranks, LINE_BYTES)
+
+    @property
+    def words_bytes(self) -> int:
+        """Of a fragment: done flags of its contributions, generations of its results."""
+        return SLOTS * self.flags_bytes + (PLACES + 1) * LINE_BYTES
 
     @property
     def header_bytes(self) -> int:
-        """Magic line, one step counter line a rank, then all word groups; whole pages."""
-        groups = len(self.fragment_bytes) * 2 * SLOTS
-        lines = LINE_BYTES * (1 + self.ranks) + groups * self.group_bytes
+        """Magic line, one step counter line a rank, the fragments' words; whole pages."""
+        lines = LINE_BYTES * (1 + self.ranks) + len(self.fragment_bytes) * self.words_bytes
         return _round_up(lines, mmap.PAGESIZE)
 
     @property
+    def model_bytes(self) -> int:
+        """All fragments once, each in whole pages."""
+        return sum(_round_up(size, mmap.PAGESIZE) for size in self.fragment_bytes)
+
+    @property
+    def ranks_bytes(self) -> int:
+        """What ranks may write to: the header and the contributions."""
+        return self.header_bytes + SLOTS * self.model_bytes
+
+    @property
     def total_bytes(self) -> int:
-        """Size of the memfd: the header, and two contribution and two result slots a fragment."""
-        data = sum(_round_up(size, mmap.PAGESIZE) for size in self.fragment_bytes)
-        return self.header_bytes + 2 * SLOTS * data
+        """Size of the memfd: that, the results, and what they moved by."""
+        return self.ranks_bytes + (PLACES + 1) * self.model_bytes
 
 
 class Slots:
     """A mapped memfd. The daemon creates it, ranks attach to it; use `close()` on both sides."""
 
-    def __init__(self, fd: int, *, shape: SlotsShape) -> None:
+    def __init__(self, fd: int, *, shape: SlotsShape, writes_results: bool) -> None:
         """Map `fd`, which this object owns from now on. Call `create` or `attach` instead."""
         self.fd = fd
         self.shape = shape
-        self._map = mmap.mmap(fd, shape.total_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self._view = memoryview(self._map)
+        present, prot = mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ
+        if writes_results:
+            prot |= mmap.PROT_WRITE
+        results, moves = shape.ranks_bytes, shape.ranks_bytes + PLACES * shape.model_bytes
+        self._maps = (
+            mmap.mmap(fd, shape.ranks_bytes, flags=present),
+            # A program that writes past its own arrays does not hit what the daemon goes on with.
+            mmap.mmap(fd, moves - results, flags=present, prot=prot, offset=results),
+            mmap.mmap(fd, shape.model_bytes, flags=mmap.MAP_SHARED, prot=prot, offset=moves),
+        )
+        self._contributions, self._results, self._moves = map(memoryview, self._maps)
         # An aligned 8-byte item of a cast view is stored by one instruction: never half a word.
-        self._words = self._view[: shape.header_bytes].cast("Q")
-        starts: list[int] = []
-        position = shape.header_bytes
+        self._words = self._contributions[: shape.header_bytes].cast("Q")
+        self._starts: list[int] = []
+        """Of each fragment in all of them."""
+        position = 0
         for size in shape.fragment_bytes:
-            starts.append(position)
-            position += 2 * SLOTS * _round_up(size, mmap.PAGESIZE)
-        self._starts = tuple(starts)
+            self._starts.append(position)
+            position += _round_up(size, mmap.PAGESIZE)
+        self._given_memory: set[int] = set()
+        """Fragments that moved once."""
 
     @classmethod
     def create(cls, shape: SlotsShape) -> "Slots":
@@ -95,9 +118,10 @@ class Slots:
         fd = os.memfd_create("lowcomm-slots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, shape.total_bytes)
-            os.posix_fallocate(fd, 0, shape.total_bytes)  # Reports what is refused; a touch kills.
+            # It reports what is refused; a touch kills.
+            os.posix_fallocate(fd, 0, shape.total_bytes - shape.model_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-            slots = cls(fd, shape=shape)
+            slots = cls(fd, shape=shape, writes_results=True)
         except BaseException:
             os.close(fd)
             raise
@@ -113,7 +137,7 @@ class Slots:
         """
         try:
             _check_file(fd, shape)
-            slots = cls(fd, shape=shape)
+            slots = cls(fd, shape=shape, writes_results=False)
         except BaseException:
             os.close(fd)
             raise
@@ -125,36 +149,51 @@ class Slots:
 
     def contribution(self, fragment: int, generation: int) -> memoryview:
         """The whole fragment, uint8 [fragment_bytes], writable."""
-        return self._data("contribution", fragment, generation)
+        slot = generation % SLOTS
+        start = self.shape.header_bytes + slot * self.shape.model_bytes + self._starts[fragment]
+        return self._contributions[start : start + self.shape.fragment_bytes[fragment]]
 
-    def result(self, fragment: int, generation: int) -> memoryview:
-        """The whole fragment, uint8 [fragment_bytes], writable."""
-        return self._data("result", fragment, generation)
+    def result(self, fragment: int, place: int) -> memoryview:
+        """The whole fragment, uint8 [fragment_bytes], in this place (MOVE: what it moved by);
+        read-only for a rank."""
+        assert 0 <= place <= MOVE, f"no place {place}"
+        start, size = self._starts[fragment], self.shape.fragment_bytes[fragment]
+        if place == MOVE:
+            return self._moves[start : start + size]
+        start += place * self.shape.model_bytes
+        return self._results[start : start + size]
 
-    def set_done(self, kind: Kind, fragment: int, generation: int, rank: int) -> None:
-        """This rank has written its shard (contribution) or read it (result)."""
-        self._words[self._done(kind, fragment, generation, rank)] = generation
+    def set_done(self, fragment: int, generation: int, rank: int) -> None:
+        """This rank has written its shard of the contribution."""
+        self._words[self._done(fragment, generation, rank)] = generation
 
-    def clear_done(self, kind: Kind, fragment: int, generation: int, rank: int) -> None:
-        """This rank begins to write (contribution) or read (result) the slot again."""
-        self._words[self._done(kind, fragment, generation, rank)] = 0
+    def clear_done(self, fragment: int, generation: int, rank: int) -> None:
+        """This rank begins to write to the contribution's slot again."""
+        self._words[self._done(fragment, generation, rank)] = 0
 
-    def all_done(self, kind: Kind, fragment: int, generation: int) -> bool:
+    def all_done(self, fragment: int, generation: int) -> bool:
         """True when every rank is done with exactly this generation."""
-        first = self._done(kind, fragment, generation, 0)
+        first = self._done(fragment, generation, 0)
         return all(word == generation for word in self._words[first : first + self.shape.ranks])
 
-    def begin_result(self, fragment: int, generation: int) -> None:
-        """Before the first byte: whoever still reads the slot's last result finds it torn."""
-        self._words[self._group("result", fragment, generation)] = 0
+    def begin_result(self, fragment: int, place: int) -> None:
+        """Before the first byte: whoever still reads what is there finds it torn.
 
-    def publish_result(self, fragment: int, generation: int) -> None:
+        Raises OSError when the system refuses the memory for a first MOVE.
+        """
+        self._words[self._generation(fragment, place)] = 0
+        if place == MOVE and fragment not in self._given_memory:
+            start = self.shape.total_bytes - self.shape.model_bytes + self._starts[fragment]
+            os.posix_fallocate(self.fd, start, self.shape.fragment_bytes[fragment])
+            self._given_memory.add(fragment)
+
+    def publish_result(self, fragment: int, place: int, generation: int) -> None:
         """After the last byte."""
-        self._words[self._group("result", fragment, generation)] = generation
+        self._words[self._generation(fragment, place)] = generation
 
-    def result_generation(self, fragment: int, generation: int) -> int:
-        """What the slot of `generation` holds now: check it before and after reading."""
-        return self._words[self._group("result", fragment, generation)]
+    def result_generation(self, fragment: int, place: int) -> int:
+        """What the place holds now: check it before and after reading. 0: nothing that is whole."""
+        return self._words[self._generation(fragment, place)]
 
     def count_step(self, rank: int, step: int) -> None:
         """A rank's sign of life, for the daemon's watch; one store."""
@@ -174,8 +213,7 @@ class Slots:
         for fragment in range(len(self.shape.fragment_bytes)):
             for generation in range(SLOTS):
                 for rank in range(self.shape.ranks):
-                    self.clear_done("contribution", fragment, generation, rank)
-                    self.clear_done("result", fragment, generation, rank)
+                    self.clear_done(fragment, generation, rank)
 
     def close(self) -> None:
         """Close the descriptor and unmap; idempotent.
@@ -186,28 +224,28 @@ class Slots:
             return
         os.close(self.fd)
         self.fd = -1
-        self._words.release()
-        self._view.release()
-        with contextlib.suppress(BufferError):
-            self._map.close()
+        for view in (self._words, self._contributions, self._results, self._moves):
+            view.release()
+        for mapped in self._maps:
+            with contextlib.suppress(BufferError):
+                mapped.close()
 
-    def _group(self, kind: Kind, fragment: int, generation: int) -> int:
-        """Index of the slot's generation word."""
+    def _flags(self, fragment: int) -> int:
+        """Offset of the fragment's words."""
         assert 0 <= fragment < len(self.shape.fragment_bytes), f"no fragment {fragment}"
-        index = (2 * fragment + (kind == "result")) * SLOTS + (generation & 1)
-        return (LINE_BYTES * (1 + self.shape.ranks) + index * self.shape.group_bytes) // 8
+        return LINE_BYTES * (1 + self.shape.ranks) + fragment * self.shape.words_bytes
 
-    def _done(self, kind: Kind, fragment: int, generation: int, rank: int) -> int:
+    def _done(self, fragment: int, generation: int, rank: int) -> int:
         """Index of a rank's done word."""
         assert 0 <= rank < self.shape.ranks, f"no rank {rank}"
-        return self._group(kind, fragment, generation) + LINE_BYTES // 8 + rank
+        flags = self._flags(fragment) + generation % SLOTS * self.shape.flags_bytes
+        return flags // 8 + rank
 
-    def _data(self, kind: Kind, fragment: int, generation: int) -> memoryview:
-        assert 0 <= fragment < len(self.shape.fragment_bytes), f"no fragment {fragment}"
-        size = self.shape.fragment_bytes[fragment]
-        place = SLOTS * (kind == "result") + (generation & 1)
-        start = self._starts[fragment] + place * _round_up(size, mmap.PAGESIZE)
-        return self._view[start : start + size]
+    def _generation(self, fragment: int, place: int) -> int:
+        """Index of the word that says what a result's place holds."""
+        assert 0 <= place <= MOVE, f"no place {place}"
+        lines = self._flags(fragment) + SLOTS * self.shape.flags_bytes
+        return (lines + place * LINE_BYTES) // 8
 
 
 def _check_file(fd: int, shape: SlotsShape) -> None:

@@ -86,8 +86,8 @@ class Node:
 
     def give(self, event: v.Event, value: Value = 0) -> None:
         """Let the core take an event, and do what it says. `value`: what a payload carries."""
-        if not self.running:
-            return
+        if not self.running or (isinstance(event, Payload) and not self.core.standing.accepted):
+            return  # A shell gives no memory before it knows the run.
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.give(event, value))
             return

@@ -45,15 +45,13 @@ class Method(Protocol):
         """The fp32 arrays of a fragment's size that the daemon keeps, in the digest's order."""
         ...
 
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, next_P: F32) -> None:
-        """Write to `next_P` what one round makes of `outer_P`: the same bits everywhere.
+    def outer_step(
+        self, outer_P: F32, momentum_P: F32, mean_P: F32, next_outer_P: F32, next_momentum_P: F32
+    ) -> None:
+        """Write to the last two what one round makes of the first two: the same bits everywhere.
 
-        `mean_P` is the decoded mean of pseudo-gradients (outer minus local). Nothing but `next_P`
-        changes, so that it can be made before the round is known to be committed. Elementwise: a
-        piece gives the bits of the whole.
+        `mean_P` is the decoded mean of pseudo-gradients (outer minus local). Nothing else changes,
+        so that it can be made before the round is known to be committed. Elementwise: a piece gives
+        the bits of the whole.
         """
-        ...
-
-    def momentum_step(self, momentum_P: F32, mean_P: F32) -> None:
-        """The rest of the step, in place on `momentum_P`."""
         ...

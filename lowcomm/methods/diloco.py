@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
 from lowcomm.config import MethodConfig
-from lowcomm.outer import F32, momentum_step, nesterov_ahead
+from lowcomm.outer import F32, nesterov_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,8 @@ class DiLoCo:
     def state_arrays(self) -> tuple[str, ...]:
         return ("outer", "momentum")
 
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, next_P: F32) -> None:
+    def outer_step(
+        self, outer_P: F32, momentum_P: F32, mean_P: F32, next_outer_P: F32, next_momentum_P: F32
+    ) -> None:
         lr, beta = self.config.outer_lr, self.config.outer_momentum
-        nesterov_ahead(outer_P, mean_P, momentum_P, next_P, lr=lr, beta=beta)
-
-    def momentum_step(self, momentum_P: F32, mean_P: F32) -> None:
-        momentum_step(momentum_P, mean_P, beta=self.config.outer_momentum)
+        nesterov_step(outer_P, mean_P, momentum_P, next_outer_P, next_momentum_P, lr=lr, beta=beta)

@@ -137,6 +137,8 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
             theta_P,
             mean_P,
             momentum_P,
+            theta_P,
+            momentum_P,
             lr=method.outer_lr,
             beta=method.outer_momentum,
         )

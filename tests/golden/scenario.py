@@ -89,7 +89,7 @@ def our_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ..
     for theta in local:
         pseudo_gradient(outer, theta, theta)
     weighted_mean(local, tokens, mean)
-    nesterov_step(outer, mean, momentum, lr=LR, beta=BETA)
+    nesterov_step(outer, mean, momentum, outer, momentum, lr=LR, beta=BETA)
 
 
 def torch_round(outer: F32, momentum: F32, local: list[F32], tokens: tuple[int, ...]) -> None:

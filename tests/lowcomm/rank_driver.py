@@ -27,6 +27,7 @@ from peers.rank_events import (
     RanksReady,
 )
 from peers.ranks import RankGroup
+from peers.slots import MOVE
 from peers.supervisor import Spawner
 from protocols.samples import SampleRange, Samples
 
@@ -112,12 +113,13 @@ class Driver:
         snapshot: str = "",
         samples: Samples = LEASE,
     ) -> None:
-        def fill(view: memoryview) -> None:
-            view[:] = values_P.tobytes()
-
+        assert self.group.slots is not None
+        place = MOVE if kind == "delta" else 0
+        self.group.slots.begin_result(0, place)
+        self.group.slots.result(0, place)[:] = values_P.tobytes()
         self.group.post_result(
             0,
-            fill,
+            place,
             kind=kind,
             version=0,
             inner_step=inner_step,

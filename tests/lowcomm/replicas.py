@@ -3,6 +3,7 @@
 Must NOT hold tests.
 """
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
 from lowcomm.config import MethodConfig
 from lowcomm.methods import method
-from lowcomm.outer import F32, momentum_step, nesterov_ahead
+from lowcomm.outer import F32, nesterov_step
 from lowcomm.replica import Replica
+from peers.slots import Slots, SlotsShape
 from protocols.ids import Contributor, PeerId, Stamp, TensorSpec
 
 LAYOUT = (
@@ -66,11 +68,10 @@ class TwoCodecs:
     def fragment_of(self, parameter: str) -> int:
         return int(parameter in ("norm", "bias"))
 
-    def outer_step(self, outer_P: F32, momentum_P: F32, mean_P: F32, next_P: F32) -> None:
-        nesterov_ahead(outer_P, mean_P, momentum_P, next_P, lr=LR, beta=BETA)
-
-    def momentum_step(self, momentum_P: F32, mean_P: F32) -> None:
-        momentum_step(momentum_P, mean_P, beta=BETA)
+    def outer_step(
+        self, outer_P: F32, momentum_P: F32, mean_P: F32, next_outer_P: F32, next_momentum_P: F32
+    ) -> None:
+        nesterov_step(outer_P, mean_P, momentum_P, next_outer_P, next_momentum_P, lr=LR, beta=BETA)
 
 
 def stamp(fragment: int, round_: int, attempt: int = 0) -> Stamp:
@@ -126,10 +127,26 @@ def slow_step(outer: F32, momentum: F32, mean: F32) -> tuple[F32, F32]:
 
 def started(replica: Replica) -> Replica:
     """Both fragments hold their first parameters, and the ranks train on them."""
+    share(replica)
     for fragment, size in enumerate(SIZES):
         replica.initialise(fragment, view(gaussian(fragment, size)))
-        replica.fill_result(fragment, view(np.empty(size, np.float32)), full=True)
+        replica.place_result(fragment, full=True)
     return replica
+
+
+def share(replica: Replica) -> Slots:
+    """With ranks, which are not there, for as long as the replica is."""
+    slots = Slots.create(SlotsShape(1, tuple(4 * size for size in replica.sizes)))
+    weakref.finalize(replica, slots.close)
+    replica.share(slots)
+    return slots
+
+
+def placed(replica: Replica, fragment: int, *, full: bool) -> F32:
+    """What the ranks see."""
+    place = replica.place_result(fragment, full=full)
+    assert replica.slots is not None
+    return np.frombuffer(replica.slots.result(fragment, place), np.float32)
 
 
 def encoded(replica: Replica, fragment: int) -> bytes:

@@ -31,11 +31,10 @@ def test_diloco_has_one_fragment_and_the_configured_codecs() -> None:
 def test_diloco_steps_with_the_configured_rate_and_momentum() -> None:
     diloco = method(MethodConfig(outer_lr=0.4, outer_momentum=0.75))
     outer, momentum, mean = (np.arange(5, dtype=np.float32) + k for k in range(3))
-    ours, ours_momentum = np.zeros(5, np.float32), momentum.copy()
-    diloco.outer_step(outer, ours_momentum, mean, ours)
-    assert (outer.tolist(), ours_momentum.tolist()) == ([0, 1, 2, 3, 4], [1, 2, 3, 4, 5])
-    diloco.momentum_step(ours_momentum, mean)
-    nesterov_step(outer, mean, momentum, lr=0.4, beta=0.75)
+    ours, ours_momentum = np.zeros((2, 5), np.float32)
+    diloco.outer_step(outer, momentum, mean, ours, ours_momentum)
+    assert (outer.tolist(), momentum.tolist()) == ([0, 1, 2, 3, 4], [1, 2, 3, 4, 5])
+    nesterov_step(outer, mean, momentum, outer, momentum, lr=0.4, beta=0.75)
     assert state_digest(ours, ours_momentum) == state_digest(outer, momentum)
     assert mean.tolist() == [2, 3, 4, 5, 6]
 
@@ -46,7 +45,7 @@ def test_peers_that_agree_become_their_mean() -> None:
     outer, momentum = np.full(3, 8, np.float32), np.zeros(3, np.float32)
     local_mean = np.array([6, 8, 11], np.float32)
     ours = np.zeros(3, np.float32)
-    diloco.outer_step(outer, momentum, outer - local_mean, ours)
+    diloco.outer_step(outer, momentum, outer - local_mean, ours, momentum)
     assert ours.tolist() == local_mean.tolist()
 
 

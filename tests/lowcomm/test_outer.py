@@ -19,8 +19,6 @@ from lowcomm import outer as outer_module
 from lowcomm.arithmetic import BLOCK_ELEMENTS, F32, Loops, NumpyLoops, loops
 from lowcomm.outer import (
     WeightsError,
-    momentum_step,
-    nesterov_ahead,
     nesterov_step,
     pseudo_gradient,
     rebase,
@@ -133,13 +131,12 @@ def test_the_step_is_the_slow_one_bit_by_bit(arrays: list[F32], lr: float, beta:
         slow_momentum[i] = slow_momentum[i] * beta_1 + grad[i]
         slow_params[i] = slow_params[i] - (slow_momentum[i] * beta_1 + grad[i]) * lr_1
     before = grad.tobytes()
-    ahead = np.full_like(params, np.nan)
-    nesterov_ahead(params, grad, momentum, ahead, lr=lr, beta=beta)
+    ahead, moved = np.full((2, params.size), np.nan, np.float32)
+    nesterov_step(params, grad, momentum, ahead, moved, lr=lr, beta=beta)
     assert ahead.tobytes() == slow_params.tobytes()
-    moved = momentum.copy()
-    momentum_step(moved, grad, beta=beta)
     assert moved.tobytes() == slow_momentum.tobytes()
-    nesterov_step(params, grad, momentum, lr=lr, beta=beta)  # That one changed nothing.
+    # That changed nothing else.
+    nesterov_step(params, grad, momentum, params, momentum, lr=lr, beta=beta)
     assert params.tobytes() == slow_params.tobytes()
     assert momentum.tobytes() == slow_momentum.tobytes()
     assert grad.tobytes() == before
@@ -155,7 +152,7 @@ def test_the_step_is_torch_sgd() -> None:
         grad = gaussian(step + 1, 1000) * np.float32(0.01)
         theirs.grad = torch.from_numpy(grad.copy())
         sgd.step()
-        nesterov_step(params, grad, momentum, lr=0.7, beta=0.9)
+        nesterov_step(params, grad, momentum, params, momentum, lr=0.7, beta=0.9)
     np.testing.assert_allclose(params, theirs.detach().numpy(), rtol=0, atol=1e-6)
     buffer = sgd.state[theirs]["momentum_buffer"].numpy()
     np.testing.assert_allclose(momentum, buffer, rtol=0, atol=1e-6)
@@ -174,7 +171,8 @@ def test_pieces_give_the_bits_of_the_whole() -> None:
         params, momentum = gaussian(7, size), gaussian(8, size)
         for start, stop in pairwise(cuts):
             piece = slice(start, stop)
-            nesterov_step(params[piece], whole[piece], momentum[piece], lr=0.7, beta=0.9)
+            step = params[piece], whole[piece], momentum[piece], params[piece], momentum[piece]
+            nesterov_step(*step, lr=0.7, beta=0.9)
         states.append(state_digest(params, momentum))
     assert states[0] == states[1]
 
@@ -186,9 +184,7 @@ def test_no_array_is_allocated_beyond_one_block(chosen: Loops) -> None:
     tracemalloc.start()
     try:
         weighted_mean(contributions, [1, 2, 3], out)
-        nesterov_step(params, grad, momentum, lr=0.7, beta=0.9)
-        nesterov_ahead(params, grad, momentum, out, lr=0.7, beta=0.9)
-        momentum_step(momentum, grad, beta=0.9)
+        nesterov_step(params, grad, momentum, out, momentum, lr=0.7, beta=0.9)
         pseudo_gradient(params, momentum, out)
         rebase(params, momentum, out)
         state_digest(params, momentum)
@@ -207,7 +203,8 @@ def test_signs() -> None:
     assert out.tolist() == [3, -2]  # New minus old: it is added to the local parameters.
     params = outer.copy()
     pseudo_gradient(outer, local, out)
-    nesterov_step(params, out, f32(0, 0), lr=1, beta=0)
+    momentum = f32(0, 0)
+    nesterov_step(params, out, momentum, params, momentum, lr=1, beta=0)
     assert params.tolist() == local.tolist()  # With lr 1 and no momentum: plain averaging.
 
 
@@ -228,11 +225,10 @@ def test_the_digest_tells_outer_from_momentum_and_signs_of_zero() -> None:
     assert state_digest(f32(1, 0.0, 1e-45), momentum) != state_digest(outer, momentum)
 
 
-def test_what_is_made_ahead_must_be_apart() -> None:
-    arrays = [f32(1, 2), f32(3, 4), f32(5, 6)]
-    for out in arrays:
-        with pytest.raises(AssertionError):
-            nesterov_ahead(arrays[0], arrays[1], arrays[2], out, lr=1, beta=0)
+def test_the_next_parameters_and_momentum_must_be_apart() -> None:
+    params, grad, momentum = f32(1, 2), f32(3, 4), f32(5, 6)
+    with pytest.raises(AssertionError):
+        nesterov_step(params, grad, momentum, params, params, lr=1, beta=0)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,10 @@ from tests.lowcomm.replicas import (
     encoded,
     gaussian,
     kept,
+    placed,
     plain,
     reduced,
+    share,
     slow_mean,
     slow_step,
     stamp,
@@ -95,7 +97,7 @@ def test_contributions_count_from_what_the_ranks_were_given_not_from_the_newest(
 def test_without_a_contribution_there_is_nothing_to_encode() -> None:
     replica = started(plain())
     replica.take_local(0, view(gaussian(1, 23)))
-    replica.fill_result(0, view(np.empty(23, np.float32)), full=False)
+    replica.place_result(0, full=False)
     for fragment in (0, 1):
         with pytest.raises(AssertionError, match="nothing was contributed"):
             replica.begin(fragment)
@@ -105,9 +107,7 @@ def test_a_full_result_is_the_outer_parameters_and_the_next_base() -> None:
     replica = started(plain())
     replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()])
     outer, _ = replica.arrays(0)
-    result = np.empty(23, np.float32)
-    replica.fill_result(0, view(result), full=True)
-    assert result.tobytes() == outer.tobytes()
+    assert placed(replica, 0, full=True).tobytes() == outer.tobytes()
     replica.take_local(0, view(outer))
     assert encoded(replica, 0) == bytes(4 * 23)  # Nobody has trained since.
 
@@ -118,13 +118,12 @@ def test_a_delta_moves_the_ranks_and_keeps_what_they_learned() -> None:
     old = gaussian(0, 23)
     replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()])
     new, _ = replica.arrays(0)
-    delta = np.empty(23, np.float32)
-    replica.fill_result(0, view(delta), full=False)
+    delta = placed(replica, 0, full=False).copy()
     assert delta.tobytes() == np.array([a - b for a, b in zip(new, old, strict=True)]).tobytes()
     local = gaussian(8, 23) + delta
     replica.take_local(0, view(local))
     assert encoded(replica, 0) == (new - local).tobytes()
-    replica.fill_result(0, view(delta), full=False)
+    delta = placed(replica, 0, full=False)
     assert delta.tobytes() == bytes(4 * 23)  # Nothing was committed since.
 
 
@@ -325,7 +324,7 @@ def test_memory_is_refused_with_both_figures() -> None:
     with pytest.raises(ConfigError) as caught:
         check_memory(billion, memory_max_bytes=0, free_bytes=3 << 30)
     assert str(caught.value) == (
-        "the daemon needs about 60.00 GiB for this model and may use 1.50 GiB: "
+        "the daemon needs about 64.00 GiB for this model and may use 1.50 GiB: "
         "set node.memory_max_bytes higher if the machine has it"
     )
 
@@ -365,8 +364,9 @@ def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str
     named: dict[str, Any] = {"contribution_codec": name}
     made, size = method(MethodConfig(**named)), PIECE_ELEMENTS + 5000
     replica, grain = Replica(made, (TensorSpec(0, "w", (size,), 0),)), common_grain(made)
+    share(replica)
     replica.initialise(0, view(gaussian(1, size)))
-    replica.fill_result(0, view(np.empty(size, np.float32)), full=True)
+    replica.place_result(0, full=True)
     replica.take_local(0, view(gaussian(2, size)))
     replica.begin(0)
     one = made.contribution_codec

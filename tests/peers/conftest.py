@@ -17,7 +17,7 @@ import pytest
 from peers.rank_config import RanksConfig
 from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksLost, RanksReady
 from peers.ranks import RankGroup
-from peers.slots import Slots
+from peers.slots import PLACES, Slots
 from peers.supervisor import Spawner, ZygoteSpawner
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ class Owner:
         self.version += 1
         self.group.post_result(
             0,
-            fill_with(self.version),
+            fill_with(self.group.slots, self.version),
             kind="full",
             version=self.version,
             inner_step=STEPS * self.version,
@@ -126,11 +126,14 @@ async def run_owner(
             owner.task.exception()
 
 
-def fill_with(byte: int) -> Callable[[memoryview], None]:
-    def fill(view: memoryview) -> None:
-        view[:] = bytes([byte]) * len(view)
-
-    return fill
+def fill_with(slots: Slots | None, byte: int) -> int:
+    """The same byte everywhere, in the place that it returns."""
+    assert slots is not None
+    place = byte % PLACES
+    slots.begin_result(0, place)
+    view = slots.result(0, place)
+    view[:] = bytes([byte]) * len(view)
+    return place
 
 
 Running = Callable[..., AbstractAsyncContextManager[Owner]]

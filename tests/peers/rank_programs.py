@@ -11,7 +11,6 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import NoReturn
 
 from peers.bus import Contributed
@@ -21,6 +20,7 @@ from peers.rank_config import RanksConfig
 from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksReady
 from peers.ranks import RankGroup
 from peers.records import encode
+from peers.slots import PLACES, Slots
 from peers.supervisor import ZygoteSpawner
 
 ELEMENTS = 1 << 10
@@ -184,7 +184,7 @@ async def _daemon() -> None:
             group.provide(fragment_bytes=sizes, initial=False, slot=0, rank_state="")
         elif isinstance(event, RanksReady):
             group.post_result(
-                0, fill_with(1), kind="full", version=1, inner_step=0, boundary_steps=1
+                0, fill_with(group.slots, 1), kind="full", version=1, inner_step=0, boundary_steps=1
             )
         elif isinstance(event, RankMetrics):
             with open(f"/proc/{event.step}/stat") as file:
@@ -205,10 +205,11 @@ async def _daemon() -> None:
     await group.run()
 
 
-def fill_with(byte: int) -> Callable[[memoryview], None]:
-    """Writes the same byte everywhere."""
-
-    def fill(view: memoryview) -> None:
-        view[:] = bytes([byte]) * len(view)
-
-    return fill
+def fill_with(slots: Slots | None, byte: int) -> int:
+    """The same byte everywhere, in the place that it returns."""
+    assert slots is not None
+    place = byte % PLACES
+    slots.begin_result(0, place)
+    view = slots.result(0, place)
+    view[:] = bytes([byte]) * len(view)
+    return place

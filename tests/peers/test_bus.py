@@ -42,6 +42,7 @@ def result(generation: int = 1, snapshot: str = "") -> Result:
     return Result(
         fragment=0,
         generation=generation,
+        place=0,
         kind="delta",
         version=1,
         inner_step=10,

@@ -27,7 +27,7 @@ from peers.lifeline import (
     TensorPlace,
 )
 from peers.rank_client import RankClient
-from peers.slots import Slots, SlotsError, SlotsShape
+from peers.slots import PLACES, Slots, SlotsError, SlotsShape
 
 ROOT = Path(__file__).parents[2]
 TENSORS = (TensorPlace(0, "a", (2,), 0), TensorPlace(1, "b", (3,), 0))
@@ -98,6 +98,7 @@ def result_of(fragment: int, generation: int) -> Result:
     return Result(
         fragment=fragment,
         generation=generation,
+        place=generation % PLACES,
         kind="full",
         version=1,
         inner_step=0,
@@ -111,10 +112,10 @@ def result_of(fragment: int, generation: int) -> Result:
 @pytest.mark.asyncio
 async def test_a_contribution_is_whole_when_the_daemon_hears_of_it() -> None:
     async with serving() as daemon, attached(daemon) as (client, _, sender):
-        daemon.slots.set_done("contribution", 0, 7, 0)
+        daemon.slots.set_done(0, 7, 0)
         for fragment, generation in ((0, 7), (1, 2), (0, 8)):
             view = client.contribution(fragment)
-            assert not daemon.slots.all_done("contribution", fragment, generation)
+            assert not daemon.slots.all_done(fragment, generation)
             view[4:8] = bytes([generation]) * 4
             client.contribute(fragment, steps=3, tokens=6)
             message = Contributed(
@@ -123,9 +124,9 @@ async def test_a_contribution_is_whole_when_the_daemon_hears_of_it() -> None:
             assert await daemon.bus.receive() == (sender, message)
             written = daemon.slots.contribution(fragment, generation)[4:8]
             assert written == bytes([generation]) * 4
-        assert daemon.slots.all_done("contribution", 0, 7)
+        assert daemon.slots.all_done(0, 7)
         client.contribution(0)  # Generation 9 takes the slot of 7.
-        assert not daemon.slots.all_done("contribution", 0, 7)
+        assert not daemon.slots.all_done(0, 7)
 
 
 @pytest.mark.asyncio
@@ -133,33 +134,29 @@ async def test_results_come_by_fragment() -> None:
     async with serving() as daemon, attached(daemon) as (client, _, sender):
         for fragment in (1, 0):
             daemon.slots.result(fragment, 1)[:4] = bytes([fragment]) * 4
-            daemon.slots.publish_result(fragment, 1)
+            daemon.slots.publish_result(fragment, 1, 1)
             daemon.bus.send(sender, result_of(fragment, 1))
-        daemon.slots.set_done("result", 0, 1, 0)
         result = await asyncio.to_thread(client.wait_result, 0)
         assert result == result_of(0, 1)
         view = client.result(result)
         assert view.readonly
         assert bytes(view[:4]) == bytes(4)
-        assert not daemon.slots.all_done("result", 0, 1)
         client.release(result)
-        assert daemon.slots.all_done("result", 0, 1)
         assert client.wait_result(1) == result_of(1, 1), "it came first and was kept"
 
 
 @pytest.mark.asyncio
 async def test_a_result_that_is_overwritten_is_torn() -> None:
     async with serving() as daemon, attached(daemon) as (client, _, _):
-        daemon.slots.publish_result(0, 1)
+        daemon.slots.publish_result(0, 1, 1)
         client.result(result_of(0, 1))
-        daemon.slots.begin_result(0, 3)
+        daemon.slots.begin_result(0, 1)
         with pytest.raises(SlotsError, match="torn"):
             client.release(result_of(0, 1))
-        daemon.slots.publish_result(0, 3)
+        daemon.slots.publish_result(0, 1, 3)
         for use in (client.release, client.result):
             with pytest.raises(SlotsError, match="holds generation 3"):
                 use(result_of(0, 1))
-        assert not daemon.slots.all_done("result", 0, 1)
 
 
 @pytest.mark.asyncio

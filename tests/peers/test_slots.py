@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from peers.slots import Kind, Slots, SlotsError, SlotsShape
+from peers.slots import MOVE, PLACES, Slots, SlotsError, SlotsShape
 
 SHAPE = SlotsShape(ranks=2, fragment_bytes=(12, 8192))
 
@@ -20,54 +20,70 @@ def test_both_sides_see_the_same_bytes() -> None:
         for fragment, size in enumerate(SHAPE.fragment_bytes):
             for generation in (1, 2):
                 rank.contribution(fragment, generation)[:] = bytes([generation]) * size
-                daemon.result(fragment, generation)[:] = bytes([generation + 10]) * size
+            for place in (0, 1, MOVE):
+                daemon.begin_result(fragment, place)
+                daemon.result(fragment, place)[:] = bytes([place + 10]) * size
             for generation in (1, 2):
                 contribution = daemon.contribution(fragment, generation)
                 assert contribution == bytes([generation]) * size
-                assert rank.result(fragment, generation) == bytes([generation + 10]) * size
+            for place in (0, 1, MOVE):
+                assert rank.result(fragment, place) == bytes([place + 10]) * size
             assert daemon.contribution(fragment, 3) == bytes([1]) * size, "two slots alternate"
     finally:
         rank.close()
         daemon.close()
 
 
-@pytest.mark.parametrize("kind", ["contribution", "result"])
-def test_all_ranks_must_be_done_with_the_same_generation(kind: Kind) -> None:
+def test_a_rank_cannot_write_what_the_daemon_goes_on_with() -> None:
+    daemon = Slots.create(SHAPE)
+    rank = attach(daemon)
+    for place in (0, 1, MOVE):
+        daemon.begin_result(1, place)
+        with pytest.raises(TypeError, match="read-only"):
+            rank.result(1, place)[0] = 1
+    rank.close()
+    daemon.close()
+
+
+def test_what_parameters_moved_by_takes_memory_when_it_is_first_written() -> None:
     slots = Slots.create(SHAPE)
-    slots.set_done(kind, 1, 5, 0)
-    assert not slots.all_done(kind, 1, 5)
-    slots.set_done(kind, 1, 3, 1)
-    assert not slots.all_done(kind, 1, 5), "rank 1 is still in the slot's generation before"
-    slots.set_done(kind, 1, 5, 1)
-    assert slots.all_done(kind, 1, 5)
-    for fragment, generation in ((0, 5), (1, 7), (1, 4)):
-        assert not slots.all_done(kind, fragment, generation)
-    slots.clear_done(kind, 1, 5, 0)
-    assert not slots.all_done(kind, 1, 5), "rank 0 writes again"
+    before = os.fstat(slots.fd).st_blocks * 512
+    assert before == SHAPE.total_bytes - SHAPE.model_bytes
+    for _ in range(2):
+        slots.begin_result(1, MOVE)
+        slots.result(1, MOVE)[:] = b"m" * 8192
+        assert os.fstat(slots.fd).st_blocks * 512 == before + 8192
     slots.close()
 
 
-def test_flags_of_contributions_and_results_are_apart() -> None:
+def test_all_ranks_must_be_done_with_the_same_generation() -> None:
     slots = Slots.create(SHAPE)
-    for rank in range(SHAPE.ranks):
-        slots.set_done("contribution", 0, 1, rank)
-    assert slots.all_done("contribution", 0, 1)
-    assert not slots.all_done("result", 0, 1)
-    assert slots.result_generation(0, 1) == 0
+    slots.set_done(1, 5, 0)
+    assert not slots.all_done(1, 5)
+    slots.set_done(1, 3, 1)
+    assert not slots.all_done(1, 5), "rank 1 is still in the slot's generation before"
+    slots.set_done(1, 5, 1)
+    assert slots.all_done(1, 5)
+    for fragment, generation in ((0, 5), (1, 7), (1, 4)):
+        assert not slots.all_done(fragment, generation)
+    slots.clear_done(1, 5, 0)
+    assert not slots.all_done(1, 5), "rank 0 writes again"
     slots.close()
 
 
 def test_a_result_is_torn_while_it_is_written() -> None:
     slots = Slots.create(SHAPE)
     assert slots.result_generation(0, 1) == 0
-    slots.publish_result(0, 1)
-    assert slots.result_generation(0, 1) == 1
-    slots.begin_result(0, 2)
-    assert slots.result_generation(0, 1) == 1, "the other slot is not touched"
-    slots.begin_result(0, 3)
-    assert slots.result_generation(0, 1) == 0, "a reader of generation 1 finds it torn"
-    slots.publish_result(0, 3)
-    assert slots.result_generation(0, 1) == 3
+    slots.publish_result(0, 1, 7)
+    assert slots.result_generation(0, 1) == 7
+    for other in (0, MOVE):
+        slots.begin_result(0, other)
+        slots.publish_result(0, other, 8)
+        assert slots.result_generation(0, 1) == 7, "the other places are not touched"
+    slots.begin_result(0, 1)
+    assert slots.result_generation(0, 1) == 0, "a reader of generation 7 finds it torn"
+    slots.publish_result(0, 1, 9)
+    assert slots.result_generation(0, 1) == 9
     slots.close()
 
 
@@ -78,17 +94,17 @@ def test_void_forgets_the_dead_ranks_and_keeps_the_data() -> None:
     assert (slots.step(0), slots.step(1)) == (4, 5)
     slots.contribution(0, 1)[:] = b"x" * 12
     for rank in range(SHAPE.ranks):
-        slots.set_done("contribution", 0, 1, rank)
-        slots.set_done("result", 1, 2, rank)
-    slots.publish_result(1, 2)
+        slots.set_done(0, 1, rank)
+        slots.set_done(1, 2, rank)
+    slots.publish_result(1, 0, 2)
 
     slots.void()
 
     assert (slots.step(0), slots.step(1)) == (0, 0)
-    assert not slots.all_done("contribution", 0, 1)
-    assert not slots.all_done("result", 1, 2)
+    assert not slots.all_done(0, 1)
+    assert not slots.all_done(1, 2)
     assert slots.contribution(0, 1) == b"x" * 12
-    assert slots.result_generation(1, 2) == 2
+    assert slots.result_generation(1, 0) == 2
     slots.close()
 
 
@@ -99,16 +115,14 @@ def test_words_of_many_ranks_do_not_overlap() -> None:
         slots.count_step(rank, 100 + rank)
         for fragment in range(3):
             for generation in (1 << 40, (1 << 40) + 1):
-                slots.set_done("contribution", fragment, generation, rank)
-                slots.set_done("result", fragment, generation, rank)
-                slots.publish_result(fragment, generation)
+                slots.set_done(fragment, generation, rank)
+                slots.publish_result(fragment, generation % PLACES, generation)
                 slots.contribution(fragment, generation)[:] = b"abcd"
     assert [slots.step(rank) for rank in range(11)] == list(range(100, 111))
     for fragment in range(3):
         for generation in (1 << 40, (1 << 40) + 1):
-            assert slots.all_done("contribution", fragment, generation)
-            assert slots.all_done("result", fragment, generation)
-            assert slots.result_generation(fragment, generation) == generation
+            assert slots.all_done(fragment, generation)
+            assert slots.result_generation(fragment, generation % PLACES) == generation
     slots.close()
 
 
