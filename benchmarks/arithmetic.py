@@ -76,6 +76,7 @@ def operations(on: Loops, arrays: list[F32], out: F32) -> Mapping[str, Work]:
     params, grad, momentum, moved = arrays[:4]
     named: dict[str, Work] = {
         "pseudo_gradient": lambda: on.difference(params, grad, out),
+        "descent": lambda: on.descent(params, grad, LR, out),
         "nesterov_step": lambda: on.nesterov_step(params, grad, momentum, LR, BETA, out, moved),
     }
     for peers in PEERS:

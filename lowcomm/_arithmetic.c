@@ -89,6 +89,15 @@ static void nesterov_step(const Step *step, float *next_params, float *next_mome
     }
 }
 
+FOR_EACH_CPU
+static void descent(const Step *step, float *next_params, size_t size)
+{
+    Step of = *step;
+#pragma GCC ivdep
+    for (size_t i = 0; i < size; i++)
+        next_params[i] = of.params[i] - of.grad[i] * of.lr;
+}
+
 /* A line of elements, wherever it begins; the compiler makes of it what the CPU has. */
 typedef float Line __attribute__((vector_size(LINE * sizeof(float)), aligned(4), may_alias));
 
@@ -188,6 +197,23 @@ static PyObject *py_nesterov_step(PyObject *self, PyObject *args)
     return release(of, 5, right);
 }
 
+static PyObject *py_descent(PyObject *self, PyObject *args)
+{
+    Py_buffer of[3];
+    Step step = {0};
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*fw*", &of[0], &of[1], &step.lr, &of[2]))
+        return NULL;
+    int right = fit(of, 3, of[0].len);
+    if (right) {
+        step.params = of[0].buf, step.grad = of[1].buf;
+        Py_BEGIN_ALLOW_THREADS
+        descent(&step, of[2].buf, of[0].len / sizeof(float));
+        Py_END_ALLOW_THREADS
+    }
+    return release(of, 3, right);
+}
+
 /* The buffers of all contributions; how many of them were taken. */
 static Py_ssize_t take_all(PyObject *contributions, Py_buffer *arrays, Py_ssize_t count)
 {
@@ -248,6 +274,7 @@ static PyObject *py_weighted_mean(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"difference", py_difference, METH_VARARGS, "(left_P, right_P, out_P)"},
     {"weighted_mean", py_weighted_mean, METH_VARARGS, "(contributions, weights, inverse, out_P)"},
+    {"descent", py_descent, METH_VARARGS, "(params_P, grad_P, lr, next_params_P)"},
     {"nesterov_step", py_nesterov_step, METH_VARARGS,
      "(params_P, grad_P, momentum_P, lr, beta, next_params_P, next_momentum_P)"},
     {NULL, NULL, 0, NULL},

@@ -34,6 +34,10 @@ class Loops(Protocol):
         """out = (c_1 w_1 + c_2 w_2 + ..) inverse, summed in this order."""
         ...
 
+    def descent(self, params_P: F32, grad_P: F32, lr: np.float32, next_params_P: F32, /) -> None:
+        """next params = params - grad lr; it may be the params."""
+        ...
+
     def nesterov_step(
         self,
         params_P: F32,
@@ -76,6 +80,12 @@ class NumpyLoops:
                     np.multiply(contribution[block], weight, out=scratch)
                     np.add(acc, scratch, out=acc)
                 np.multiply(acc, inverse, out=acc)
+
+    def descent(self, params_P: F32, grad_P: F32, lr: np.float32, next_params_P: F32, /) -> None:
+        with np.errstate(all="ignore"):
+            for block, scratch in _blocks(params_P.size):
+                np.multiply(grad_P[block], lr, out=scratch)
+                np.subtract(params_P[block], scratch, out=next_params_P[block])
 
     def nesterov_step(
         self,

@@ -95,6 +95,7 @@ class FragmentArrays(NamedTuple):
 
     outer: F32
     momentum: F32
+    """Empty, of all fragments, where the method keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ def write_checkpoint(
     assert len(cut.fragments) == len(layout) == len(outer) == len(momentum)
     final = directory / f"round-{cut.round:06d}"
     temporary = directory / (_WRITING + final.name)
+    kept = layout if any(array.size for array in momentum) else _nothing(layout)
     try:
         _make_empty(temporary)
         record = _Record(
@@ -134,7 +136,7 @@ def write_checkpoint(
             cut=cut,
             layout=tuple(tuple(entries) for entries in layout),
             model=_write_arrays(temporary / MODEL, layout, outer),
-            momentum=_write_arrays(temporary / MOMENTUM, layout, momentum),
+            momentum=_write_arrays(temporary / MOMENTUM, kept, momentum),
         )
         _check_states(cut, map(FragmentArrays, outer, momentum))
         body = asdict(record)
@@ -174,7 +176,7 @@ def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]
     try:
         record = _inspect(path, digests=True)
         outer = _read_arrays(path / MODEL, record.layout)
-        momentum = _read_arrays(path / MOMENTUM, record.layout)
+        momentum = _read_arrays(path / MOMENTUM, record.layout, may_lack=True)
         arrays = tuple(map(FragmentArrays, outer, momentum))
         _check_states(record.cut, arrays)
     except CheckpointError as error:
@@ -310,13 +312,15 @@ def _write_arrays(path: Path, layout: Layout, arrays: Sequence[F32]) -> _Seal:
     return _Seal(size_bytes=path.stat().st_size, xxh3_128=_file_digest(path))
 
 
-def _read_arrays(path: Path, layout: Layout) -> list[F32]:
+def _read_arrays(path: Path, layout: Layout, *, may_lack: bool = False) -> list[F32]:
+    """`may_lack`: there may be none in it."""
     from safetensors import SafetensorError, safe_open
 
     arrays: list[F32] = []
     try:
         with cast(Any, safe_open)(path, framework="numpy") as file:  # Ships no annotations.
-            for entries in layout:
+            lacks = may_lack and not file.keys()
+            for entries in _nothing(layout) if lacks else layout:
                 array = np.empty(sum(prod(shape) for _, shape, _ in entries), np.float32)
                 for name, _, place in _places(entries, array.size):
                     array[place] = file.get_tensor(name).reshape(-1)
@@ -324,6 +328,11 @@ def _read_arrays(path: Path, layout: Layout) -> list[F32]:
     except (OSError, SafetensorError, ValueError) as error:  # ValueError: another size.
         raise CheckpointError(f"{path.name}: {error}") from error
     return arrays
+
+
+def _nothing(layout: Layout) -> Layout:
+    """Of as many fragments."""
+    return tuple(() for _ in layout)
 
 
 def _places(

@@ -88,9 +88,20 @@ def nesterov_step(
     )
 
 
+def descent(params_P: F32, pseudo_grad_P: F32, next_params_P: F32, *, lr: float) -> None:
+    """SGD without momentum: next params = params - lr grad; they may be `params_P` itself."""
+    _check(params_P, pseudo_grad_P, next_params_P)
+    _loops.descent(params_P, pseudo_grad_P, np.float32(lr), next_params_P)
+
+
 def state_digest(outer_P: F32, momentum_P: F32) -> str:
-    """32 hex digits of a whole fragment: xxh3-128 of the digests of its cells, in order."""
-    _check(outer_P, momentum_P)
+    """32 hex digits of a whole fragment: xxh3-128 of the digests of its cells, in order.
+
+    `momentum_P` is empty where a method keeps none.
+    """
+    _check(outer_P)
+    _check(momentum_P)
+    assert momentum_P.size in (0, outer_P.size), "another fragment's momentum"
     found = (cell_digest(outer_P[cell], momentum_P[cell]) for cell in cells(outer_P.size))
     return digest_of_cells(list(found))
 

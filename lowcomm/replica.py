@@ -10,9 +10,8 @@ parameters is made by both, under a lock for which the loop's thread never waits
 """
 
 import math
-import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,9 @@ from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoi
 from lowcomm.codecs import direct
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
+from lowcomm.outer_state import Ahead, OuterState, Places
 from peers.pieces import PIECE_ELEMENTS, spans
-from peers.slots import MOVE, PLACES, Slots
+from peers.slots import Slots
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, Stamp, TensorSpec
@@ -53,47 +53,11 @@ class LayoutError(LowcommError):
 
 
 @dataclass(slots=True)
-class Ahead:
-    """What of the next version is made, from a result that may be committed."""
+class Contribution:
+    """fp32 [P] each; neither changes while `encode` is about it."""
 
-    stamp: Stamp
-    made: dict[int, Bytes] = field(default_factory=dict[int, Bytes])
-    """By first element of each piece: the part that it was made from."""
-    digests: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """By first element of each cell that is made."""
-
-
-@dataclass(slots=True)
-class FragmentState:
-    """All arrays are fp32, 1-D, of the fragment's size P."""
-
-    outer_P: F32
-    momentum_P: F32
-    next_outer_P: F32
-    next_momentum_P: F32
-    """Where the next version is made; it takes the place of the former two."""
     base_P: F32
-    """The outer parameters that the ranks' present work started from: `outer_P`, or those of an
-    older version. Never written to."""
-    places: tuple[F32, ...] = ()
-    """Of the outer parameters in memory that the ranks see too, once they are attached."""
-    local_P: F32 | None = None
-    """The ranks' parameters, in the shared memory slot of their last contribution."""
-    given: tuple[F32, F32] | None = None
-    """The base and the local parameters that `encode` is about."""
-    version: int = 0
-    """The last round that `outer_P` contains."""
-    digest: str = ""
-    """Of the state at that version."""
-    ahead: Ahead | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """Of the next version and what becomes of it: the loop's thread works ahead only where nobody
-    is."""
-
-    def place_of(self, array_P: F32) -> int | None:
-        """Which place this is; None: the ranks do not see it."""
-        found = (number for number, place_P in enumerate(self.places) if place_P is array_P)
-        return next(found, None)
+    local_P: F32
 
 
 class Replica:
@@ -107,12 +71,12 @@ class Replica:
         """Where this node's checkpoints are."""
         self.sizes = fragment_elements(layout)
         """Elements of each fragment."""
-        self._states: list[FragmentState] = []
-        for size in self.sizes:
-            outer_P, *others = (np.zeros(size, np.float32) for _ in range(4))
-            self._states.append(FragmentState(outer_P, *others, base_P=outer_P))
-        self.slots: Slots | None = None
-        """Where the ranks see results, once they are attached."""
+        keeps_momentum = "momentum" in method.state_arrays
+        self._states = [OuterState(size, keeps_momentum=keeps_momentum) for size in self.sizes]
+        self._local: dict[int, F32] = {}
+        """By fragment: the ranks' parameters, in the slot of their last contribution."""
+        self._given: dict[int, Contribution] = {}
+        """By fragment: what `encode` is about."""
         self._looping = Scratch()
         self._working = Scratch()
 
@@ -123,16 +87,9 @@ class Replica:
 
         Called before they got any.
         """
-        self.slots = slots
         for fragment, state in enumerate(self._states):
             with state.lock:
-                state.places = tuple(
-                    np.frombuffer(slots.result(fragment, place), np.float32)
-                    for place in range(PLACES)
-                )
-                state.places[0][:] = state.outer_P
-                state.outer_P, state.next_outer_P = state.places
-                state.base_P, state.ahead = state.outer_P, None
+                state.share(Places(slots, fragment))
 
     def initialise(self, fragment: int, local: memoryview) -> str:
         """The ranks' first parameters are version 0. Returns the state digest."""
@@ -145,35 +102,15 @@ class Replica:
 
     def take_local(self, fragment: int, local: memoryview) -> None:
         """The ranks wrote their parameters there; they stay until the next `place_result`."""
-        self._states[fragment].local_P = np.frombuffer(local, np.float32)
+        self._local[fragment] = np.frombuffer(local, np.float32)
 
     def place_result(self, fragment: int, *, full: bool) -> int:
         """What the ranks go on with: the outer parameters, or what those moved by. Returns its
         place in the slots, where it stays until there is another one."""
-        state, slots = self._states[fragment], self.slots
-        assert slots is not None, "there is nobody to see it"
-        place = MOVE
+        state = self._states[fragment]
+        self._local.pop(fragment, None)
         with state.lock:
-            if full:
-                place = self._show(fragment, state, slots)
-            else:
-                slots.begin_result(fragment, MOVE)
-                moved_P = np.frombuffer(slots.result(fragment, MOVE), np.float32)
-                outer.rebase(state.outer_P, state.base_P, moved_P)
-            state.base_P, state.local_P = state.outer_P, None
-        return place
-
-    @staticmethod
-    def _show(fragment: int, state: FragmentState, slots: Slots) -> int:
-        """Where ranks see the outer parameters: there they are, but where they were made beside the
-        base that the ranks had kept."""
-        place = state.place_of(state.outer_P)
-        if place is None:
-            place = 1 if state.next_outer_P is state.places[0] else 0
-            slots.begin_result(fragment, place)
-            state.places[place][:] = state.outer_P
-            state.outer_P = state.places[place]
-        return place
+            return state.show() if full else state.show_move()
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
         """Copies of (outer, momentum)."""
@@ -189,54 +126,23 @@ class Replica:
         """The fragment is another one now; the ranks' base is what it was."""
         state = self._states[fragment]
         with state.lock:
-            self._make_room(fragment)
+            state.make_room()
             state.next_outer_P[:] = outer_P
             state.next_momentum_P[:] = momentum_P
-            return self._turn(state, version, {})
-
-    def _make_room(self, fragment: int) -> None:
-        """Before the next version is begun (again): the ranks' base stays as it is while they train
-        from it, and nobody takes what is not whole for a result."""
-        state, slots = self._states[fragment], self.slots
-        state.ahead = None
-        kept = (state.outer_P, state.base_P)
-        idle = (place_P for place_P in state.places if not any(place_P is x for x in kept))
-        if state.place_of(state.next_outer_P) is None or state.next_outer_P is state.base_P:
-            found = next(idle, None)
-            if found is not None:
-                state.next_outer_P = found
-            elif state.next_outer_P is state.base_P:
-                state.next_outer_P = np.empty_like(state.outer_P)
-        place = state.place_of(state.next_outer_P)
-        if slots is not None and place is not None:
-            slots.begin_result(fragment, place)
-
-    @staticmethod
-    def _turn(state: FragmentState, version: int, digests: Mapping[int, bytes]) -> str:
-        """The next version is the present one. `digests`: of its cells, as far as known."""
-        state.outer_P, state.next_outer_P = state.next_outer_P, state.outer_P
-        state.momentum_P, state.next_momentum_P = state.next_momentum_P, state.momentum_P
-        outer_P, momentum_P = state.outer_P, state.momentum_P
-        found = [
-            digests.get(cell.start) or outer.cell_digest(outer_P[cell], momentum_P[cell])
-            for cell in outer.cells(outer_P.size)
-        ]
-        state.version, state.digest, state.ahead = version, outer.digest_of_cells(found), None
-        return state.digest
+            return state.turn(version, {})
 
     # Work -----------------------------------------------------------------------------------
 
     def begin(self, fragment: int) -> None:
-        state = self._states[fragment]
-        assert state.local_P is not None, "nothing was contributed"
-        state.given = (state.base_P, state.local_P)
+        local_P = self._local.get(fragment)
+        assert local_P is not None, "nothing was contributed"
+        self._given[fragment] = Contribution(self._states[fragment].base_P, local_P)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
-        given, codec = self._states[fragment].given, self.method.contribution_codec
+        given, codec = self._given.get(fragment), self.method.contribution_codec
         assert given is not None, "nothing was contributed"
-        base_P, local_P = given
         delta = direct.to_encode(codec, out, self._looping.piece(0, stop - start))
-        outer.pseudo_gradient(base_P[start:stop], local_P[start:stop], delta)
+        outer.pseudo_gradient(given.base_P[start:stop], given.local_P[start:stop], delta)
         direct.encode(codec, delta, out)
 
     def reduce(
@@ -263,32 +169,27 @@ class Replica:
         try:
             if state.version != stamp.round - 1:
                 return
-            if state.ahead is None or state.ahead.stamp != stamp:
-                self._make_room(stamp.fragment)
-                state.ahead = Ahead(stamp)
+            made = state.ahead_of(stamp)
             mean_C = self._mean(piece, self._looping, elements)
-            self._make(state, state.ahead, start, mean_C)
-            state.ahead.made[start] = part
+            self._make(state, made, start, mean_C)
+            made.parts[start] = part
         finally:
             state.lock.release()
 
     def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
         state = self._states[stamp.fragment]
         with state.lock:
-            ahead = state.ahead
-            if ahead is None or ahead.stamp != stamp:
-                self._make_room(stamp.fragment)
-                ahead = Ahead(stamp)
+            made = state.ahead_of(stamp)
             for first, last, part in zip(borders[:-1], borders[1:], parts, strict=True):
                 for start, stop in spans(last - first):
-                    if ahead.made.get(first + start) is not part:
+                    if made.parts.get(first + start) is not part:
                         # The owner too takes the decoded bytes: what others hold, bit by bit.
                         piece = self._cut(part, start, stop)
                         mean_C = self._mean(piece, self._working, stop - start)
-                        self._make(state, ahead, first + start, mean_C)
-            return self._turn(state, stamp.round, ahead.digests)
+                        self._make(state, made, first + start, mean_C)
+            return state.turn(stamp.round, made.digests)
 
-    def _make(self, state: FragmentState, ahead: Ahead, start: int, mean_C: F32) -> None:
+    def _make(self, state: OuterState, made: Ahead, start: int, mean_C: F32) -> None:
         """A piece of the next version, from the fragment's element `start` on."""
         here = slice(start, start + mean_C.size)
         next_outer_C, next_momentum_C = state.next_outer_P[here], state.next_momentum_P[here]
@@ -296,7 +197,7 @@ class Replica:
             state.outer_P[here], state.momentum_P[here], mean_C, next_outer_C, next_momentum_C
         )
         if _is_cell(here, state.outer_P.size):  # It is in the cache now.
-            ahead.digests[start] = outer.cell_digest(next_outer_C, next_momentum_C)
+            made.digests[start] = outer.cell_digest(next_outer_C, next_momentum_C)
 
     def _cut(self, part: Bytes, start: int, stop: int) -> Bytes:
         size_of = self.method.result_codec.encoded_bytes
@@ -313,10 +214,15 @@ class Replica:
         expected = self.state_bytes(fragment)
         if not expected or memoryview(payload).nbytes != expected:
             return ""
-        return outer.state_digest(*np.split(np.frombuffer(payload, np.float32), 2))
+        return outer.state_digest(*self._split(fragment, payload))
 
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
-        self._replace(fragment, round_, *np.split(np.frombuffer(payload, np.float32), 2))
+        self._replace(fragment, round_, *self._split(fragment, payload))
+
+    def _split(self, fragment: int, payload: Bytes) -> tuple[F32, F32]:
+        """(outer, momentum) of what `copy_state` made."""
+        both, size = np.frombuffer(payload, np.float32), self.sizes[fragment]
+        return both[:size], both[size:]
 
     def adopt_kept(self, fragment: int, round_: int) -> str:
         try:
@@ -328,8 +234,8 @@ class Replica:
             return ""
         if fragment >= len(arrays) or cut.fragments[fragment].version != round_:
             return ""
-        pair = arrays[fragment]
-        if pair.outer.size != self._states[fragment].outer_P.size:
+        pair, state = arrays[fragment], self._states[fragment]
+        if (pair.outer.size, pair.momentum.size) != (state.outer_P.size, state.momentum_P.size):
             return ""
         return self.restore(fragment, round_, pair.outer, pair.momentum)
 
@@ -342,7 +248,8 @@ class Replica:
     def state_bytes(self, fragment: int) -> int:
         if fragment >= len(self._states):
             return 0
-        return 2 * self._states[fragment].outer_P.nbytes
+        state = self._states[fragment]
+        return state.outer_P.nbytes + state.momentum_P.nbytes
 
 
 def _is_cell(here: slice, elements: int) -> bool:

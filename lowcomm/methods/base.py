@@ -49,6 +49,7 @@ class Method(Protocol):
         self, outer_P: F32, momentum_P: F32, mean_P: F32, next_outer_P: F32, next_momentum_P: F32
     ) -> None:
         """Write to the last two what one round makes of the first two: the same bits everywhere.
+        Both momenta are empty if `state_arrays` names none.
 
         `mean_P` is the decoded mean of pseudo-gradients (outer minus local). Nothing else changes,
         so that it can be made before the round is known to be committed. Elementwise: a piece gives

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
 from lowcomm.config import MethodConfig
-from lowcomm.outer import F32, nesterov_step
+from lowcomm.outer import F32, descent, nesterov_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,14 @@ class DiLoCo:
 
     @property
     def state_arrays(self) -> tuple[str, ...]:
-        return ("outer", "momentum")
+        # Without momentum there is none to keep, send to joiners and write to checkpoints.
+        return ("outer", "momentum") if self.config.outer_momentum else ("outer",)
 
     def outer_step(
         self, outer_P: F32, momentum_P: F32, mean_P: F32, next_outer_P: F32, next_momentum_P: F32
     ) -> None:
         lr, beta = self.config.outer_lr, self.config.outer_momentum
+        if not beta:
+            descent(outer_P, mean_P, next_outer_P, lr=lr)
+            return
         nesterov_step(outer_P, mean_P, momentum_P, next_outer_P, next_momentum_P, lr=lr, beta=beta)

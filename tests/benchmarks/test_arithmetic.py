@@ -18,8 +18,8 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_operation_is_measured() -> None:
     results = measure(1, repeats=1)
     names = [result.operation for result in results]
-    assert names[:2] == ["pseudo_gradient", "nesterov_step"]
-    assert names[2:] == [f"weighted_mean of {peers}" for peers in (2, 4, 8, 16)]
+    assert names[:3] == ["pseudo_gradient", "descent", "nesterov_step"]
+    assert names[3:] == [f"weighted_mean of {peers}" for peers in (2, 4, 8, 16)]
     for result in results:
         assert result.numpy_gb_s > 0
         assert result.copy_gb_s > 0

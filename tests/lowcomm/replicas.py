@@ -31,6 +31,7 @@ LAYOUT = (
 )
 SIZES = (23, 8)
 LR, BETA = 0.7, 0.5
+SHARED: weakref.WeakKeyDictionary[Replica, Slots] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +139,19 @@ def share(replica: Replica) -> Slots:
     """With ranks, which are not there, for as long as the replica is."""
     slots = Slots.create(SlotsShape(1, tuple(4 * size for size in replica.sizes)))
     weakref.finalize(replica, slots.close)
+    SHARED[replica] = slots
     replica.share(slots)
     return slots
 
 
 def placed(replica: Replica, fragment: int, *, full: bool) -> F32:
     """What the ranks see."""
-    place = replica.place_result(fragment, full=full)
-    assert replica.slots is not None
-    return np.frombuffer(replica.slots.result(fragment, place), np.float32)
+    return shown(replica, fragment, replica.place_result(fragment, full=full))
+
+
+def shown(replica: Replica, fragment: int, place: int) -> F32:
+    """What ranks that were told of this place see."""
+    return np.frombuffer(SHARED[replica].result(fragment, place), np.float32)
 
 
 def encoded(replica: Replica, fragment: int) -> bytes:
@@ -177,6 +182,12 @@ def kept(directory: Path, round_: int) -> tuple[list[F32], list[F32]]:
     """A checkpoint of both fragments after this round: (outer, momentum)."""
     outer = [gaussian(round_ + i, size) for i, size in enumerate(SIZES)]
     momentum = [gaussian(round_ + 10 + i, size) for i, size in enumerate(SIZES)]
+    keep(directory, round_, outer, momentum)
+    return outer, momentum
+
+
+def keep(directory: Path, round_: int, outer: list[F32], momentum: list[F32]) -> Path:
+    """As a checkpoint after this round."""
     cut = Cut(
         log_index=9,
         lineage="0" * 16,
@@ -193,5 +204,4 @@ def kept(directory: Path, round_: int) -> tuple[list[F32], list[F32]]:
         own=PeerCut(peer="p0.0", incarnation=1, data_slot=0, rank_state=""),
     )
     layout = [[(t.name, t.shape, t.offset) for t in LAYOUT if t.fragment == f] for f in (0, 1)]
-    write_checkpoint(directory, cut, layout, outer, momentum)
-    return outer, momentum
+    return write_checkpoint(directory, cut, layout, outer, momentum)

@@ -56,6 +56,8 @@ OPERATIONS: dict[str, Call] = {
     "difference": lambda on, of: on.difference(of[0], of[1], of[5]),
     "difference onto the left": lambda on, of: on.difference(of[0], of[1], of[0]),
     "difference onto the right": lambda on, of: on.difference(of[0], of[1], of[1]),
+    "descent": lambda on, of: on.descent(of[0], of[1], LR, of[5]),
+    "descent in place": lambda on, of: on.descent(of[0], of[1], LR, of[0]),
     "step": lambda on, of: on.nesterov_step(of[0], of[1], of[2], LR, BETA, of[4], of[5]),
     "step in place": lambda on, of: on.nesterov_step(of[0], of[1], of[2], LR, BETA, of[0], of[2]),
     **{f"mean of {count}": mean_of(count) for count in (1, 2, 3, 8, 9, 16, 17, MEAN_MAX)},
@@ -150,6 +152,7 @@ def test_arrays_that_do_not_fit_together_are_refused() -> None:
     for wrong in (three, unaligned, bytes_3):
         calls: list[Callable[[], None]] = [
             lambda wrong=wrong: compiled.difference(four, wrong, four),
+            lambda wrong=wrong: compiled.descent(four, wrong, LR, four),
             lambda wrong=wrong: compiled.nesterov_step(four, four, wrong, LR, BETA, four, four),
             lambda wrong=wrong: compiled.nesterov_step(four, four, four, LR, BETA, four, wrong),
             lambda wrong=wrong: compiled.weighted_mean([wrong], one_weight, LR, four),
@@ -175,7 +178,7 @@ def test_every_cpu_makes_the_same_bits(flags: str, needs: str, tmp_path: Path) -
     check(one_cpu, OPERATIONS["difference"], LARGE, (1, 2, 3, 4, 5, 6), seed=3)
 
 
-@pytest.mark.parametrize("name", ["step", "step in place", "mean of 3"])
+@pytest.mark.parametrize("name", ["descent", "step", "step in place", "mean of 3"])
 def test_fused_operations_would_be_noticed(name: str, tmp_path: Path) -> None:
     fused = built(tmp_path, "-mfma -ffp-contract=fast", "FMA3")
     with pytest.raises(AssertionError):

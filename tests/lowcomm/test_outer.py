@@ -19,6 +19,7 @@ from lowcomm import outer as outer_module
 from lowcomm.arithmetic import BLOCK_ELEMENTS, F32, Loops, NumpyLoops, loops
 from lowcomm.outer import (
     WeightsError,
+    descent,
     nesterov_step,
     pseudo_gradient,
     rebase,
@@ -140,6 +141,17 @@ def test_the_step_is_the_slow_one_bit_by_bit(arrays: list[F32], lr: float, beta:
     assert params.tobytes() == slow_params.tobytes()
     assert momentum.tobytes() == slow_momentum.tobytes()
     assert grad.tobytes() == before
+
+
+@given(vectors(2), st.floats(0.015625, 2))
+def test_without_momentum_it_is_a_plain_descent(arrays: list[F32], lr: float) -> None:
+    params, grad = arrays
+    slow = np.array([p - g * np.float32(lr) for p, g in zip(params, grad, strict=True)], np.float32)
+    ahead = np.full_like(params, np.nan)
+    descent(params, grad, ahead, lr=lr)
+    assert ahead.tobytes() == slow.tobytes()
+    descent(params, grad, params, lr=lr)
+    assert params.tobytes() == slow.tobytes()
 
 
 def test_the_step_is_torch_sgd() -> None:

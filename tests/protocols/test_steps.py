@@ -163,6 +163,54 @@ def test_a_donor_keeps_the_copy_that_somebody_will_ask_for() -> None:
     assert scene.all(c.ReleaseSteps) == [c.ReleaseSteps(8)]
 
 
+def test_who_differs_from_what_is_committed_makes_its_state_again() -> None:
+    scene = stepper()
+    scene.steps_to(3, A)
+    scene.makes(4)
+    scene.gets(4, A)
+    scene.completes(4, digest=WRONG)
+    scene.reads(e.Halt(1, (B,), "without b"), e.StepCommit(1, 4, state(4)))
+    assert scene.notes("diverged") == ["our state at step 4 is not the one that is committed"]
+    assert scene.all(c.LoadBase) == [c.LoadBase(0)]
+    scene.on(v.BaseLoaded(0, START))
+    assert applied(scene) == [1]
+
+
+def strayed() -> Stepper:
+    """Twice B made another state of step 4 than the committed one, from its copy of step 0."""
+    scene = stepper()
+    scene.steps_to(3, A)
+    scene.makes(4)
+    scene.gets(4, A)
+    scene.completes(4, digest=WRONG)
+    scene.reads(e.Halt(1, (B,), "without b"), e.StepCommit(1, 4, state(4)))
+    assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 0, "")]
+    scene.on(v.BaseLoaded(0, START))
+    for step in range(1, 4):
+        scene.completes(step)
+    assert not scene.told(m.Join)
+    return scene
+
+
+def test_who_differs_twice_asks_for_a_state_and_gives_none() -> None:
+    """Seeds 52087 and 52014: what was committed could not be reached from anybody's copy, and
+    all made their states again, for ever."""
+    scene = strayed()
+    scene.completes(4, digest=WRONG)
+    assert scene.told(m.Join)
+    assert not scene.all(c.LoadBase)
+    index = scene.gets_cut()
+    scene.on(v.StateReceived(A, index, 0, 0, START))
+    assert scene.all(c.LoadBase) == [c.LoadBase(0)]  # The same copy: it has one try.
+    assert m.Have(scene.core.members.lineage, 0, 0, START) not in scene.told(m.Have)
+
+
+def test_who_gets_there_after_all_may_give_its_copy_again() -> None:
+    scene = strayed()
+    scene.completes(4)
+    assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 0, START)]
+
+
 def test_ranks_that_come_back_get_their_state_step_by_step() -> None:
     scene = stepper()
     scene.steps_to(3, A)

@@ -1,0 +1,139 @@
+"""One fragment's outer parameters and momentum: the present version, and the next in the making.
+
+The next version is made beside the present one, and takes its place in an instant; what ranks are
+to read is made where they read it. Must NOT know what a step is (the method), nor who wants it.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lowcomm import outer
+from lowcomm.outer import F32
+from peers.slots import MOVE, PLACES, Slots
+from peers.work import Bytes
+from protocols.ids import Stamp
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What of the next version is made, from a result that may be committed."""
+
+    stamp: Stamp
+    parts: dict[int, Bytes] = field(default_factory=dict[int, Bytes])
+    """By first element of each piece: the part that it was made from."""
+    digests: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """By first element of each cell that is made."""
+
+
+class Places:
+    """Where a node's ranks read this fragment."""
+
+    def __init__(self, slots: Slots, fragment: int) -> None:
+        self._slots = slots
+        self._fragment = fragment
+        self.outer = tuple(self._array(place) for place in range(PLACES))
+        """Of its outer parameters, fp32 [P] each."""
+
+    def number(self, array_P: F32) -> int | None:
+        """Which place this is; None: the ranks do not see it."""
+        return next((i for i, place_P in enumerate(self.outer) if place_P is array_P), None)
+
+    def begin(self, place: int) -> None:
+        """From now on, whoever reads there finds what it reads torn."""
+        self._slots.begin_result(self._fragment, place)
+
+    def move(self) -> F32:
+        """Where to write what the parameters moved by, fp32 [P]."""
+        self.begin(MOVE)
+        return self._array(MOVE)
+
+    def _array(self, place: int) -> F32:
+        return np.frombuffer(self._slots.result(self._fragment, place), np.float32)
+
+
+class OuterState:
+    """All arrays are fp32, 1-D, of the fragment's size P; the momenta are empty where the method
+    keeps none."""
+
+    def __init__(self, size: int, *, keeps_momentum: bool) -> None:
+        """All zeros."""
+        kept = size if keeps_momentum else 0
+        self.outer_P, self.next_outer_P = (np.zeros(size, np.float32) for _ in range(2))
+        self.momentum_P, self.next_momentum_P = (np.zeros(kept, np.float32) for _ in range(2))
+        self.base_P = self.outer_P
+        """The outer parameters that the ranks' present work started from: `outer_P`, or those of
+        an older version. Never written to."""
+        self.version = 0
+        """The last round that `outer_P` contains."""
+        self.digest = ""
+        """Of the state at that version."""
+        self.lock = threading.Lock()
+        """For everything but reading: the loop's thread works ahead only where nobody is."""
+        self._places: Places | None = None
+        self._ahead: Ahead | None = None
+
+    def share(self, places: Places) -> None:
+        """The ranks read here from now on; they got nothing yet."""
+        self._places, self._ahead = places, None
+        now_P, self.next_outer_P = places.outer
+        now_P[:] = self.outer_P
+        self.outer_P = self.base_P = now_P
+
+    def ahead_of(self, stamp: Stamp) -> Ahead:
+        """What is made of the version that this attempt at a round would lead to."""
+        if self._ahead is None or self._ahead.stamp != stamp:
+            self.make_room()
+            self._ahead = Ahead(stamp)
+        return self._ahead
+
+    def make_room(self) -> None:
+        """Before the next version is begun (again): the ranks' base stays as it is while they train
+        from it, and nobody takes what is not whole for a result."""
+        self._ahead = None
+        places, is_base = self._places, self.next_outer_P is self.base_P
+        place = places.number(self.next_outer_P) if places is not None else None
+        if places is not None and (is_base or place is None):
+            used = {places.number(self.outer_P), places.number(self.base_P)}
+            place = next((place for place in range(PLACES) if place not in used), None)
+        if places is not None and place is not None:
+            self.next_outer_P = places.outer[place]
+            places.begin(place)
+        elif is_base:
+            self.next_outer_P = np.empty_like(self.outer_P)
+
+    def turn(self, version: int, digests: Mapping[int, bytes]) -> str:
+        """The next version is the present one. `digests`: of its cells, as far as known. Returns
+        the state's."""
+        self.outer_P, self.next_outer_P = self.next_outer_P, self.outer_P
+        self.momentum_P, self.next_momentum_P = self.next_momentum_P, self.momentum_P
+        found = [
+            digests.get(cell.start) or outer.cell_digest(self.outer_P[cell], self.momentum_P[cell])
+            for cell in outer.cells(self.outer_P.size)
+        ]
+        self.version, self.digest, self._ahead = version, outer.digest_of_cells(found), None
+        return self.digest
+
+    def show(self) -> int:
+        """The ranks go on with the outer parameters; returns their place. Most often they are
+        there, but where they were made beside a base that the ranks had kept."""
+        places = self._places
+        assert places is not None, "there is nobody to see it"
+        place = places.number(self.outer_P)
+        if place is None:
+            place = 1 if self.next_outer_P is places.outer[0] else 0
+            places.begin(place)
+            places.outer[place][:] = self.outer_P
+            self.outer_P = places.outer[place]
+        self.base_P = self.outer_P
+        return place
+
+    def show_move(self) -> int:
+        """The ranks add what the outer parameters moved by since their base to their own; returns
+        its place."""
+        assert self._places is not None, "there is nobody to see it"
+        outer.rebase(self.outer_P, self.base_P, self._places.move())
+        self.base_P = self.outer_P
+        return MOVE
