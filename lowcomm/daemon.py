@@ -27,9 +27,9 @@ from lowcomm.replica import Replica, check_memory, free_memory_bytes
 from lowcomm.reporting import report_metrics, status_json, tell_entry, tell_samples
 from lowcomm.security import Security
 from lowcomm.start import Start
+from peers.bulk import Bulk
 from peers.driver import Driver
 from peers.faults import FaultInjector
-from peers.link import Link
 from peers.listening import Listening
 from peers.mesh import Mesh
 from peers.wal import FILE as WAL_FILE
@@ -42,7 +42,7 @@ from protocols.core import PeerCore
 from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, TensorSpec
-from protocols.messages import Message
+from protocols.messages import Chunk
 from protocols.tokens import encode_token
 
 FINISH_TIMEOUT_S = 60.0
@@ -166,7 +166,7 @@ class Daemon:
         """Start the run, or go and find it."""
         me = self.core.me
         await self.security.enter(self.mesh, me, self._start.address, self.driver.feed)
-        await self.mesh.listen(self._socket)
+        self.mesh.listen(self._socket)
         self.journal.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
         for why in self._skipped:
             self.journal.note("checkpoint", why)
@@ -385,7 +385,7 @@ class Daemon:
         self._record = replace(self._record, run=run_id)
         self._directory.write(self._record)
 
-    def _fault_hook(self) -> Callable[[PeerId, Message, Link], None] | None:
+    def _fault_hook(self) -> Callable[[PeerId, Chunk, Bulk], None] | None:
         if self._start.fault is None:
             return None
         injector = FaultInjector(

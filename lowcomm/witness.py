@@ -116,7 +116,7 @@ class WitnessDaemon:
     async def _enter(self) -> None:
         me = self.core.me
         await self._security.enter(self._mesh, me, self._contact, self._driver.feed)
-        await self._mesh.listen(self._listening.socket)
+        self._mesh.listen(self._listening.socket)
         self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
 
     async def _drive(self) -> None:

@@ -12,7 +12,8 @@ from typing import cast
 from peers.address import parse_address
 from peers.certificates import is_signed_by, public_of, unverified
 from peers.dialing import DIAL_TIMEOUT_S, FIRST_DIAL_S
-from peers.link import HELLO_BYTES_MAX, PREFIX
+from peers.frames import PREFIX
+from peers.link import HELLO_BYTES_MAX
 from protocols import wire
 from protocols.checks import WireError
 from protocols.errors import ConfigError, RefusedError

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from peers.mesh import Tls
+from peers.session import Tls
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
 

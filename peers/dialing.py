@@ -4,15 +4,19 @@ Must NOT decide whom to dial, keep sessions, or accept anything.
 """
 
 import asyncio
+import socket
 import ssl
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
 from peers.address import parse_address, require_loopback
 from peers.link import Link
+from peers.reception import MAGIC
+from peers.seals import Keys
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL_VERSION, PeerId
-from protocols.messages import BulkHello, Hello, Message, Refused
+from protocols.messages import BulkKeys, Control, Hello, Refused
 
 DIAL_TIMEOUT_S = 5.0
 REDIAL_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -20,6 +24,8 @@ REDIAL_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 QUICK_S = 2.0
 FIRST_DIAL_S = 30.0
 """How long the address that a person typed may not answer."""
+ANSWERS = 2
+"""To our hello: theirs, and the keys of the bulk connection."""
 
 
 class DialError(OSError):
@@ -31,7 +37,7 @@ class Host(Protocol):
 
     def hello(self) -> Hello: ...
 
-    def new_link(self) -> Link: ...
+    def new_link(self, *, accepted: bool) -> Link: ...
 
     def is_connected(self, peer: str, address: str) -> bool:
         """Is there a session with this peer ("": anybody) or at this address?"""
@@ -41,8 +47,14 @@ class Host(Protocol):
         """A connection that this peer made is better than one that we make."""
         ...
 
-    def dialled(self, address: str, hello: Hello, control: Link, bulk: Link) -> None:
+    def dialled(
+        self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys
+    ) -> None:
         """Both connections are up."""
+        ...
+
+    def bulk_dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
+        """Another bulk connection beside this one is up; None: it does not work."""
         ...
 
     def dialling_refused(self, why: str) -> None:
@@ -71,7 +83,7 @@ class Dialling:
         self._host = host
         self._dials: dict[str, Dial] = {}
         """By address."""
-        self._answers: dict[Link, asyncio.Future[Message | None]] = {}
+        self._answers: dict[Link, asyncio.Queue[Control | None]] = {}
         """What the other side says first; None: it hung up."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -108,28 +120,36 @@ class Dialling:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def received(self, link: Link, message: Message) -> bool:
+    def open_bulk(self, control: Link, keys: Keys) -> None:
+        """Another connection beside this one; `bulk_dialled` follows, unless all is closed."""
+        if not self._closing:
+            self._spawn(self._try_bulk(control, keys), f"bulk to {control.peer}")
+
+    def received(self, link: Link, message: Control) -> bool:
         """True: it answers our hello."""
-        answer = self._answers.get(link)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
-        return answer is not None
+        answers = self._answers.get(link)
+        if answers is not None and answers.qsize() < ANSWERS:
+            answers.put_nowait(message)
+        return answers is not None
 
     def closed(self, link: Link) -> None:
         """A link ended; perhaps one of ours that waits for an answer."""
-        answer = self._answers.get(link)
-        if answer is not None and not answer.done():
-            answer.set_result(None)
+        answers = self._answers.get(link)
+        if answers is not None:
+            answers.put_nowait(None)
 
     # One address ----------------------------------------------------------------------------
 
     def _start(self, dial: Dial) -> None:
         if self._closing:
             return
-        loop = asyncio.get_running_loop()
-        dial.task = loop.create_task(self._run(dial), name=f"dial {dial.address}")
-        self._tasks.add(dial.task)
-        dial.task.add_done_callback(self._tasks.discard)
+        dial.task = self._spawn(self._run(dial), f"dial {dial.address}")
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run(self, dial: Dial) -> None:
         """Try until there is a session, or nobody wants us at the address that a person gave."""
@@ -161,13 +181,12 @@ class Dialling:
 
     async def _try(self, dial: Dial) -> str:
         """Returns why the other side refused us, or "". Raises OSError when it did not work."""
-        control, bulk = self._host.new_link(), self._host.new_link()
-        answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
-        self._answers[control] = answer
+        control, answers = self._host.new_link(accepted=False), asyncio.Queue[Control | None]()
+        self._answers[control] = answers
         try:
             await self._open(control, dial.address)
             control.send(self._host.hello())
-            hello = await answer
+            hello = await answers.get()
             if isinstance(hello, Refused):
                 return f"refused by {dial.address}: {hello.why}"
             if not isinstance(hello, Hello):
@@ -176,21 +195,32 @@ class Dialling:
                 return f"{dial.address} speaks protocol {hello.protocol}, not {PROTOCOL_VERSION}"
             if dial.peer and dial.peer != hello.peer:
                 raise DialError(f"{hello.peer} is there now, not {dial.peer}")
-            await self._open(bulk, dial.address)
-            if self.tls is not None and {control.certified, bulk.certified} != {hello.peer}:
+            if self.tls is not None and control.certified != hello.peer:
                 raise DialError(f"its certificate is not that of {hello.peer}")
+            given = await answers.get()
+            if not isinstance(given, BulkKeys):
+                raise DialError("closed after its hello")
+            keys = Keys.of(given.secret)
+            bulk = await _open_bulk(control, keys)
             if not control.is_open or self._host.yields_to(hello.peer):
+                bulk.close()
                 raise DialError("closed after its hello, or it dialled us")
-            me = self._host.hello()
-            bulk.send(BulkHello(PROTOCOL_VERSION, me.run, me.peer, me.incarnation))
             del self._answers[control]
             dial.peer = hello.peer
-            self._host.dialled(dial.address, hello, control, bulk)
+            self._host.dialled(dial.address, hello, control, bulk, keys)
             return ""
         finally:
             if self._answers.pop(control, None) is not None:
-                for link in (control, bulk):
-                    link.close("dialling failed")
+                control.close("dialling failed")
+
+    async def _try_bulk(self, control: Link, keys: Keys) -> None:
+        bulk: socket.socket | None = None
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                bulk = await _open_bulk(control, keys)
+        except OSError:
+            pass  # What there is carries everything, only slower; and we are asked again.
+        self._host.bulk_dialled(control, bulk, keys)
 
     async def _open(self, link: Link, address: str) -> None:
         """Connect. Raises OSError."""
@@ -202,3 +232,17 @@ class Dialling:
         except (ConfigError, UnicodeError) as error:
             # Addresses come from other peers too: a wrong one is one that does not answer.
             raise DialError(str(error)) from error
+
+
+async def _open_bulk(control: Link, keys: Keys) -> socket.socket:
+    """Connect to where this control connection goes, and show the ticket. Raises OSError."""
+    remote = control.remote
+    connection = socket.socket(socket.AF_INET6 if ":" in remote[0] else socket.AF_INET)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, remote)
+        connection.sendall(MAGIC + keys.ticket)  # An empty buffer takes it.
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 from peers.exchange import Exchange
-from peers.link import Frame
+from peers.frames import Frame
 from peers.mesh import Mesh
 from peers.scribe import Scribe
 from peers.transfer import Transfer

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from peers.frames import Frame
 from peers.inbound import Inbound, Received, ResultKey, SliceKey, slice_key
-from peers.link import Frame
 from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from peers.reduction import Reducer

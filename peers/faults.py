@@ -10,10 +10,10 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from peers.link import Link
+from peers.bulk import Bulk
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
-from protocols.messages import ContributionChunk, Message, ResultChunk
+from protocols.messages import Chunk, ContributionChunk, ResultChunk
 
 DRAIN_LOOK_S = 0.0005
 _FORM = re.compile(r"kill@round=([0-9]{1,9}),chunk=([0-9]{1,9})")
@@ -49,24 +49,24 @@ class FaultInjector:
         self._fault = fault
         self._before = before
         self._sent = 0
-        self._links: set[Link] = set()
+        self._bulks: set[Bulk] = set()
 
-    def chunk_sent(self, peer: PeerId, message: Message, link: Link) -> None:
-        """For Mesh(on_chunk_sent=...), which holds all links when one is held."""
-        if not isinstance(message, ContributionChunk | ResultChunk):
+    def chunk_sent(self, peer: PeerId, chunk: Chunk, bulk: Bulk) -> None:
+        """For Mesh(on_chunk_sent=...), which holds all of them when one is held."""
+        if not isinstance(chunk, ContributionChunk | ResultChunk):
             return
-        if message.stamp.round != self._fault.round:
+        if chunk.stamp.round != self._fault.round:
             return
         self._sent += 1
-        self._links.add(link)
+        self._bulks.add(bulk)
         if self._sent == self._fault.chunk:
-            link.hold()  # This chunk and no other.
+            bulk.hold()  # This chunk and no other.
             self._die_when_drained()
 
     def _die_when_drained(self) -> None:
         """A chunk counts as sent when its receiver's kernel has it: dying with bytes of theirs
         unread resets the connection, and what we had not delivered by then would be lost."""
-        if any(link.unsent_bytes for link in self._links):
+        if any(bulk.unsent_bytes for bulk in self._bulks):
             asyncio.get_running_loop().call_later(DRAIN_LOOK_S, self._die_when_drained)
             return
         self._before(str(self._fault))

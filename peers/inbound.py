@@ -4,6 +4,7 @@ Memory is given only for a payload that somebody may send us now, and each byte 
 NOT decide whether a payload counts (the core does), nor look into it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -111,6 +112,8 @@ class Inbound:
         self._pool = pool
         self._open: dict[PeerId, dict[Key, Payload | None]] = {}
         """Under way; None: refused, its rest is dropped."""
+        self._coming: defaultdict[PeerId, set[tuple[Key, int]]] = defaultdict(set)
+        """Pieces that a connection writes to their place."""
         self._undecided: dict[tuple[type[Received], PeerId, Key], Payload] = {}
         """What the core has not looked at yet."""
 
@@ -129,7 +132,10 @@ class Inbound:
         if index is None or payload.elements != chunk.elements:
             self._refuse(peer, key)
             return None
-        return None if payload.has(index) else payload.piece(index)
+        if payload.has(index) or (key, index) in self._coming[peer]:
+            return None  # Nobody may write by another connection to what was checked by then.
+        self._coming[peer].add((key, index))
+        return payload.piece(index)
 
     def _begin(
         self, peer: PeerId, key: Key, chunk: Chunk, opened: dict[Key, Payload | None]
@@ -168,6 +174,7 @@ class Inbound:
         """The piece is at its place."""
         key = key_of(chunk)
         payload, index = self._open.get(peer, {}).get(key), chunk.start // PIECE_ELEMENTS
+        self._coming[peer].discard((key, index))
         if payload is None or payload.has(index):
             return  # Refused meanwhile, or here by another way.
         digest = digest_of(payload.piece(index)) if isinstance(chunk, ResultChunk) else HERE
@@ -186,8 +193,9 @@ class Inbound:
                     self._owner.state_here(peer, chunk, payload.buffer)
 
     def forget(self, peer: PeerId) -> None:
-        """The connection is over: nothing half-received is ever used (I2)."""
+        """The connections are over: nothing half-received is ever used (I2)."""
         self._open.pop(peer, None)
+        self._coming.pop(peer, None)
 
     # What the core makes of it ----------------------------------------------------------------
 

@@ -1,105 +1,42 @@
-"""Connections with every other peer: one for control, one for bulk.
+"""Connections with every other peer: one for control, and one or more for bulk.
 
-A peer counts as connected when both are up, and as disconnected when either is gone. Must NOT
-decide whom to connect to, whom to let in or what a loss means: the core does.
+A peer counts as connected when both kinds are up, and as disconnected when any of them is gone.
+Must NOT decide whom to connect to, whom to let in or what a loss means: the core does.
 """
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
+from peers.bulk import Bulk, Seals
 from peers.dialing import Dialling
-from peers.link import Frame, Link
-from peers.listening import BACKLOG
+from peers.link import Link
+from peers.reception import Reception
+from peers.seals import Keys, Seal
+from peers.session import Half, MeshOwner, Session, Tls
+from peers.tickets import Tickets
+from peers.widening import CONNECTIONS_MAX, LOOK_S, NOTHING, flow_of, wants_more
 from protocols.ids import PeerId
 from protocols.limits import ADMIT_BYTES_MAX, PEERS_MAX
 from protocols.messages import (
     Admit,
     Admitted,
-    BulkHello,
+    BulkKeys,
     Chunk,
     Control,
     Hello,
-    Message,
     NotAdmitted,
     Refused,
+    WantBulk,
 )
 
-HELLO_TIMEOUT_S = 5.0
-"""A connection that has not become part of a session by then is closed."""
 ANSWER_TIMEOUT_S = 15.0
 """Whoever asked for a certificate waits so long for the run's answer, here."""
-STRANGERS_MAX = 64
-"""Connections that are no part of a session yet."""
 OPENING_TURNS = 3
 """asyncio needs so many turns from accepting a connection to telling us of it."""
 SESSIONS_MAX = 2 * PEERS_MAX
 """Peers of a run, and as many again that wait or are about to leave."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """How connections are secured; one context cannot play both roles."""
-
-    accepting: ssl.SSLContext
-    dialling: ssl.SSLContext
-
-
-class MeshOwner(Protocol):
-    """What a mesh tells whoever made it. No method may raise or block."""
-
-    def hello(self) -> Hello:
-        """Who we are, at this moment."""
-        ...
-
-    def refusal(self, hello: Hello) -> str:
-        """Why this peer is not let in; "": it is."""
-        ...
-
-    def connected(self, hello: Hello) -> None: ...
-
-    def disconnected(self, peer: PeerId, why: str) -> None: ...
-
-    def received(self, peer: PeerId, message: Control) -> None: ...
-
-    def next_chunk(self, peer: PeerId) -> Frame | None:
-        """What to send this peer in bulk; None: nothing, until `wake`."""
-        ...
-
-    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None: ...
-
-    def chunk_received(self, peer: PeerId, chunk: Chunk) -> None: ...
-
-    def admission_asked(self, number: int, admit: Admit) -> None:
-        """Somebody without a certificate asks for one; `Mesh.answer` takes the answer."""
-        ...
-
-    def refused(self, why: str) -> None:
-        """The peer whose address a person gave does not answer, or does not want us."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """A control connection that waits for its bulk connection. It delivers nothing yet."""
-
-    hello: Hello
-    control: Link
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """The two connections with one peer."""
-
-    hello: Hello
-    control: Link
-    bulk: Link
-    address: str
-    """Where we dialled it; empty if it dialled us."""
 
 
 class Mesh:
@@ -110,18 +47,18 @@ class Mesh:
         owner: MeshOwner,
         *,
         tls: Tls | None = None,
-        on_chunk_sent: Callable[[PeerId, Message, Link], None] | None = None,
+        on_chunk_sent: Callable[[PeerId, Chunk, Bulk], None] | None = None,
     ) -> None:
         """`tls` None is plaintext. `on_chunk_sent` is for fault injection."""
         self.sessions: dict[PeerId, Session] = {}
         self._owner = owner
         self._tls = tls
         self._on_chunk_sent = on_chunk_sent
-        self._server: asyncio.Server | None = None
+        self._reception = Reception(self)
+        self._tickets = Tickets()
         self._dialling = Dialling(self, tls=tls.dialling if tls else None)
         self._links: set[Link] = set()
-        self._strangers: dict[Link, asyncio.TimerHandle] = {}
-        """Accepted, and no part of a session; the oldest first."""
+        self._bulks: set[Bulk] = set()
         self._asking: dict[int, Link] = {}
         """Strangers that asked for a certificate, by the number under which they did."""
         self._asked = 0
@@ -130,7 +67,8 @@ class Mesh:
         """Bytes sent and received on connections that are over."""
         self._closing = False
         self._changed = asyncio.Event()
-        """A link ended."""
+        """A connection ended."""
+        self._looking: asyncio.TimerHandle | None = None
 
     # Interface ------------------------------------------------------------------------------
 
@@ -138,19 +76,9 @@ class Mesh:
         """Before `listen`, as a node that gets its certificate later than its mesh."""
         self._tls, self._dialling.tls = tls, tls.dialling
 
-    async def listen(self, bound: socket.socket) -> None:
-        """Accept on a socket that `bind` made."""
-        loop = asyncio.get_running_loop()
-        if self._tls is None:
-            self._server = await loop.create_server(self._accept, sock=bound, backlog=BACKLOG)
-        else:
-            self._server = await loop.create_server(
-                self._accept,
-                sock=bound,
-                backlog=BACKLOG,
-                ssl=self._tls.accepting,
-                ssl_handshake_timeout=HELLO_TIMEOUT_S,
-            )
+    def listen(self, bound: socket.socket) -> None:
+        """Accept on a socket that `bind` made; it is ours from now on."""
+        self._reception.open(bound, self._tls.accepting if self._tls else None)
 
     def connect(self, address: str, *, peer: str) -> None:
         """Dial until it works, and again when it breaks, until `disconnect`."""
@@ -176,8 +104,8 @@ class Mesh:
     def wake(self, peer: PeerId) -> None:
         """There is something to send in bulk."""
         session = self.sessions.get(peer)
-        if session is not None:
-            session.bulk.wake()
+        for bulk in list(session.bulks) if session is not None else ():
+            bulk.wake()
 
     def answer(self, number: int, message: Admitted | NotAdmitted) -> None:
         """To whoever asked for a certificate under this number, if it is still there."""
@@ -189,121 +117,91 @@ class Mesh:
     def bytes_moved(self) -> tuple[int, int]:
         """(sent, received) since the start, framing included."""
         sent, received = self._moved
-        sent += sum(link.sent_bytes for link in self._links)
-        return sent, received + sum(link.received_bytes for link in self._links)
+        for each in (*self._links, *self._bulks):
+            sent, received = sent + each.sent_bytes, received + each.received_bytes
+        return sent, received
 
     async def close(self) -> None:
         """End every connection and task; idempotent."""
         self._closing = True
-        if self._server is not None:
-            self._server.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._reception.close()
         await self._dialling.close()
-        for _ in range(OPENING_TURNS):
-            await asyncio.sleep(0)
-        for link in list(self._links):
-            link.close("closing")
-        while self._links:  # Each ends by itself after LINGER_S at the latest.
+        for each in (*self._links, *self._bulks):
+            each.close("closing")
+        while self._links or self._bulks:  # Each ends by itself after LINGER_S at the latest.
             self._changed.clear()
             await self._changed.wait()
-        if self._server is not None:
-            await self._server.wait_closed()
 
     # Links ----------------------------------------------------------------------------------
-
-    def _accept(self) -> Link:
-        return Link(self, accepted=True)
 
     def opened(self, link: Link) -> None:
         self._links.add(link)
         if self._closing:
             link.abort("closing")
-        elif link.accepted:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(HELLO_TIMEOUT_S, link.close, "no hello in time")
-            self._strangers[link] = timer
-            if self._is_uncertified(link):
-                link.restrict(ADMIT_BYTES_MAX)
-            if len(self._strangers) > STRANGERS_MAX:
-                # The oldest stranger makes room: nobody can fill the table by waiting.
-                oldest = next(iter(self._strangers))
-                self._known(oldest)
-                oldest.abort("too many strangers")
+        elif self._is_uncertified(link):
+            link.restrict(ADMIT_BYTES_MAX)
 
-    def received(self, link: Link, message: Message) -> None:
-        """A control message, or the hello that makes a stranger known."""
+    def received(self, link: Link, message: Control) -> None:
+        """A message, or the hello that makes a stranger known."""
         if self._dialling.received(link, message):
             return
+        session = self.sessions.get(PeerId(link.peer))
         if self._is_uncertified(link):
             self._take_admit(link, message)
-        elif isinstance(message, Hello | BulkHello | Chunk):
+        elif isinstance(message, Hello):
             self._introduce(link, message)
         elif not link.peer:
             link.close("no hello")
-        else:
-            session = self.sessions.get(PeerId(link.peer))
-            if session is not None and session.control is link:
+        elif session is not None and session.control is link:
+            if isinstance(message, BulkKeys | WantBulk):
+                self._widen(session, message)
+            else:
                 self._owner.received(session.hello.peer, message)
-
-    def place(self, link: Link, chunk: Chunk, size: int) -> memoryview | None:
-        return self._owner.place(PeerId(link.peer), chunk, size)
-
-    def chunk_received(self, link: Link, chunk: Chunk) -> None:
-        self._owner.chunk_received(PeerId(link.peer), chunk)
 
     def closed(self, link: Link, why: str) -> None:
         self._links.discard(link)
-        self._changed.set()
-        self._moved[0] += link.sent_bytes
-        self._moved[1] += link.received_bytes
-        self._known(link)
+        self._over(link)
+        self._reception.known(link)
+        self._tickets.void(link)
         self._asking = {n: other for n, other in self._asking.items() if other is not link}
         self._dialling.closed(link)
         peer = PeerId(link.peer)
         half, session = self._halves.get(peer), self.sessions.get(peer)
         if half is not None and half.control is link:
             del self._halves[peer]
-        if session is not None and link in (session.control, session.bulk):
+        if session is not None and session.control is link:
             self._end(session, why)
+
+    def _over(self, connection: Link | Bulk) -> None:
+        self._moved[0] += connection.sent_bytes
+        self._moved[1] += connection.received_bytes
+        self._changed.set()
 
     def _is_uncertified(self, link: Link) -> bool:
         return self._tls is not None and link.accepted and not link.certified
 
-    def _take_admit(self, link: Link, message: Message) -> None:
+    def _take_admit(self, link: Link, message: Control) -> None:
         """All that somebody without a certificate may say, and once."""
         if not isinstance(message, Admit) or link in self._asking.values():
             link.close("it has no certificate, and asks for none, or twice")
             return
-        self._known(link)
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(ANSWER_TIMEOUT_S, link.close, "no answer in time")
-        self._strangers[link] = timer
+        self._reception.extend(link, ANSWER_TIMEOUT_S, "no answer in time")
         self._asked += 1
         self._asking[self._asked] = link
         self._owner.admission_asked(self._asked, message)
 
-    def _known(self, link: Link) -> None:
-        """It is no stranger any more."""
-        timer = self._strangers.pop(link, None)
-        if timer is not None:
-            timer.cancel()
-
     # Hellos ---------------------------------------------------------------------------------
 
-    def _introduce(self, link: Link, message: Message) -> None:
+    def _introduce(self, link: Link, hello: Hello) -> None:
         """The first message of a connection that somebody else made."""
         if link.peer or not link.accepted:
             link.close("a second hello")
-        elif self._tls is not None and getattr(message, "peer", "") != link.certified:
+        elif self._tls is not None and hello.peer != link.certified:
             link.close(f"it has the certificate of {link.certified}, and is another peer")
-        elif isinstance(message, Hello):
-            self._take_hello(link, message)
-        elif isinstance(message, BulkHello):
-            half = self._halves.get(message.peer)
-            if half is None or half.hello.incarnation != message.incarnation:
-                link.close("a bulk connection without its control connection")
-                return
-            del self._halves[message.peer]
-            self._attach(Session(half.hello, half.control, link, address=""))
+        else:
+            self._take_hello(link, hello)
 
     def _take_hello(self, link: Link, hello: Hello) -> None:
         old = self.sessions.get(hello.peer)
@@ -319,10 +217,11 @@ class Mesh:
             link.close("we dialled it already")
             return
         self._drop_half(hello.peer, "it connected anew")
-        link.become(hello.peer, bulk=False)
+        link.become(hello.peer)
         link.pause()
         self._halves[hello.peer] = Half(hello, link)
         link.send(self._owner.hello())
+        link.send(BulkKeys(self._tickets.give(link)))
 
     def _goes_first(self, peer: PeerId) -> bool:
         """When two peers dial each other at once, the one with the smaller id goes on."""
@@ -331,51 +230,139 @@ class Mesh:
     def _drop_half(self, peer: PeerId, why: str) -> None:
         half = self._halves.pop(peer, None)
         if half is not None:
+            self._tickets.void(half.control)
             half.control.close(why)
 
-    def _attach(self, session: Session) -> None:
+    def _attach(self, session: Session, bulk: socket.socket, keys: Keys) -> None:
         """Both connections are up: from now on they are the ones."""
-        peer, control, bulk = session.hello.peer, session.control, session.bulk
+        peer, control = session.hello.peer, session.control
         self.drop(peer, "it connected anew")
         self._drop_half(peer, "it connected anew")
-        control.become(peer, bulk=False)
-        bulk.become(peer, bulk=True)
-        if self._on_chunk_sent is not None:
-            bulk.on_chunk_sent = lambda message: self._chunk_sent(peer, message, bulk)
-            if any(other.bulk.held for other in self.sessions.values()):
-                bulk.hold()
-        for link in (control, bulk):
-            self._known(link)
+        control.become(peer)
+        self._reception.known(control)
         self.sessions[peer] = session
         self._owner.connected(session.hello)
-        bulk.feed_from(partial(self._owner.next_chunk, peer))
+        self._add_bulk(session, bulk, keys)
         control.resume()
+        if self._looking is None:
+            self._look_again()
 
     def _end(self, session: Session, why: str) -> None:
         peer = session.hello.peer
         if self.sessions.get(peer) is not session:
             return
         del self.sessions[peer]
-        for link in (session.control, session.bulk):
-            link.close(why)
+        self._tickets.void(session.control)
+        for each in (session.control, *session.bulks):
+            each.close(why)
         if not self._closing:
             self._owner.disconnected(peer, why)
             self._dialling.again(peer)
 
-    def _chunk_sent(self, peer: PeerId, message: Message, link: Link) -> None:
+    # Bulk connections -----------------------------------------------------------------------
+
+    def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
+        taken = self._tickets.take(ticket)
+        if taken is None or self._closing:
+            connection.close()
+            return
+        control, keys = taken
+        peer = PeerId(control.peer)
+        half, session = self._halves.get(peer), self.sessions.get(peer)
+        if half is not None and half.control is control:
+            del self._halves[peer]
+            self._attach(Session(half.hello, control, address=""), connection, keys)
+        else:  # Tickets end with their session.
+            assert session is not None
+            assert session.control is control
+            self._add_bulk(session, connection, keys)
+
+    def bulk_dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
+        session = self.sessions.get(PeerId(control.peer))
+        if session is not None and session.control is control:
+            session.dialling = False
+            if bulk is not None:
+                session.ticket = keys.ticket
+                self._add_bulk(session, bulk, keys)
+        elif bulk is not None:
+            bulk.close()
+
+    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
+        return self._owner.place(peer, chunk, size)
+
+    def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
+        self._owner.chunk_received(peer, chunk)
+
+    def bulk_closed(self, bulk: Bulk, why: str) -> None:
+        self._bulks.discard(bulk)
+        self._over(bulk)
+        session = self.sessions.get(bulk.peer)
+        if session is not None and bulk in session.bulks:
+            self._end(session, why)
+
+    def _add_bulk(self, session: Session, connection: socket.socket, keys: Keys) -> None:
+        peer = session.hello.peer
+        seals = None
+        if self._tls is not None:
+            ours, theirs = keys.accepting, keys.dialling
+            if session.address:
+                ours, theirs = theirs, ours
+            seals = Seals(Seal(ours), Seal(theirs))
+        bulk = Bulk(self, peer, connection, seals=seals)
+        if self._on_chunk_sent is not None:
+            bulk.on_chunk_sent = lambda chunk: self._chunk_sent(peer, chunk, bulk)
+            if any(other.held for other in self._bulks):
+                bulk.hold()
+        self._bulks.add(bulk)
+        session.bulks[bulk] = NOTHING
+        bulk.start()
+        bulk.feed_from(partial(self._owner.next_chunk, peer))
+
+    def _chunk_sent(self, peer: PeerId, chunk: Chunk, bulk: Bulk) -> None:
         assert self._on_chunk_sent is not None
-        self._on_chunk_sent(peer, message, link)
-        if link.held:
-            for session in self.sessions.values():
-                session.bulk.hold()
+        self._on_chunk_sent(peer, chunk, bulk)
+        if bulk.held:
+            for other in self._bulks:
+                other.hold()
+
+    def _look_again(self) -> None:
+        """Does anybody need another connection?"""
+        self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+        for session in self.sessions.values():
+            try:
+                flows = {bulk: flow_of(bulk.connection) for bulk in session.bulks}
+            except OSError:
+                continue  # One of them is over; or this kernel does not tell.
+            news = [flow.since(session.bulks[bulk]) for bulk, flow in flows.items()]
+            session.bulks.update(flows)
+            if not wants_more(news):
+                continue
+            if session.address:
+                session.control.send(WantBulk())
+            else:
+                session.control.send(BulkKeys(self._tickets.give(session.control)))
+
+    def _widen(self, session: Session, message: BulkKeys | WantBulk) -> None:
+        """The other side has more to send than its connections carry, or answers that."""
+        if isinstance(message, BulkKeys) != bool(session.address):
+            session.control.close("who accepts gives keys for bulk connections, who dials asks")
+        elif len(session.bulks) >= CONNECTIONS_MAX or session.dialling:
+            return
+        elif isinstance(message, BulkKeys):
+            keys = Keys.of(message.secret)
+            if keys.ticket != session.ticket:
+                session.dialling = True
+                self._dialling.open_bulk(session.control, keys)
+        else:
+            session.control.send(BulkKeys(self._tickets.give(session.control)))
 
     # Dialling's side ------------------------------------------------------------------------
 
     def hello(self) -> Hello:
         return self._owner.hello()
 
-    def new_link(self) -> Link:
-        return Link(self, accepted=False)
+    def new_link(self, *, accepted: bool) -> Link:
+        return Link(self, accepted=accepted)
 
     def is_connected(self, peer: str, address: str) -> bool:
         if peer:
@@ -387,8 +374,10 @@ class Mesh:
             return True
         return peer in self._halves and not self._goes_first(peer)
 
-    def dialled(self, address: str, hello: Hello, control: Link, bulk: Link) -> None:
-        self._attach(Session(hello, control, bulk, address))
+    def dialled(
+        self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys
+    ) -> None:
+        self._attach(Session(hello, control, address, ticket=keys.ticket), bulk, keys)
 
     def dialling_refused(self, why: str) -> None:
         self._owner.refused(why)

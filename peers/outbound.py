@@ -8,7 +8,7 @@ asks for the next frame when it has room.
 from dataclasses import replace
 from typing import Protocol
 
-from peers.link import Frame
+from peers.frames import Frame
 from peers.pieces import Encoding, Payload, spans
 from peers.work import Bytes
 from protocols.ids import Stamp

@@ -11,7 +11,7 @@ from protocols import messages as m
 
 MESSAGES: Mapping[int, type] = {
     1: m.Hello,
-    2: m.BulkHello,
+    2: m.BulkKeys,
     3: m.Refused,
     4: m.Heartbeat,
     5: m.ReadLog,
@@ -40,6 +40,7 @@ MESSAGES: Mapping[int, type] = {
     28: m.Leads,
     29: m.OnBranch,
     30: m.Witnessing,
+    31: m.WantBulk,
     35: m.Hurry,
     36: m.Here,
     37: m.Relay,

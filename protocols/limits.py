@@ -19,6 +19,8 @@ SPENT_MAX = 4096
 TOKEN_CHARS_MAX = 1024
 ADMIT_BYTES_MAX = 4 << 10
 """All that a connection without a certificate may send."""
+SECRET_BYTES = 32
+"""What the keys of a bulk connection are made of."""
 CERTIFICATE_BYTES_MAX = 1 << 10
 """In DER; ours have about 350."""
 FRAGMENTS_MAX = 1024

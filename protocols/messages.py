@@ -46,13 +46,15 @@ class Hello:
 
 
 @record
-class BulkHello:
-    """First on every bulk connection, from the side that dialled."""
+class BulkKeys:
+    """From the side that accepted: open a bulk connection, with keys made of this secret."""
 
-    protocol: int
-    run: int
-    peer: PeerId
-    incarnation: int
+    secret: bytes
+
+
+@record
+class WantBulk:
+    """From the side that dialled: let me open another bulk connection."""
 
 
 @record
@@ -338,7 +340,8 @@ class Witnessing:
 
 Control = (
     Hello
-    | BulkHello
+    | BulkKeys
+    | WantBulk
     | Refused
     | Heartbeat
     | ReadLog

@@ -8,10 +8,11 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from peers.link import PREFIX, Link
+from peers.frames import PREFIX
+from peers.link import Link
 from protocols import wire
 from protocols.ids import PeerId
-from protocols.messages import Chunk, Message, ReadLog, StateChunk
+from protocols.messages import Message, ReadLog, StateChunk
 
 PEER = PeerId("beta.00000002")
 BEATS = [ReadLog(index) for index in range(3)]
@@ -27,18 +28,14 @@ def frame(message: Message, payload: bytes = b"") -> bytes:
 
 
 class Recorder:
-    """Owner of a link: remembers everything, gives memory to every chunk unless told not to."""
+    """Owner of a link: remembers everything."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.payloads: list[bytes] = []
         self.why: list[str] = []
-        self.refuses = 0
-        """Chunks that get no memory."""
         self.stops_at: Message | None = None
         self.pauses_at: Message | None = None
         self.news = asyncio.Event()
-        self._place = memoryview(b"")
 
     def opened(self, link: Link) -> None:
         pass
@@ -50,17 +47,6 @@ class Recorder:
             link.close("enough")
         if message == self.pauses_at:
             link.pause()
-
-    def place(self, link: Link, chunk: Chunk, size: int) -> memoryview | None:
-        if self.refuses:
-            self.refuses -= 1
-            return None
-        self._place = memoryview(bytearray(size))
-        return self._place
-
-    def chunk_received(self, link: Link, chunk: Chunk) -> None:
-        self.payloads.append(bytes(self._place))
-        self.news.set()
 
     def closed(self, link: Link, why: str) -> None:
         self.why.append(why)
@@ -76,12 +62,6 @@ class Recorder:
     async def until_messages(self, count: int) -> None:
         async with asyncio.timeout(10):
             while len(self.messages) < count:
-                self.news.clear()
-                await self.news.wait()
-
-    async def until_payload(self) -> None:
-        async with asyncio.timeout(10):
-            while not self.payloads:
                 self.news.clear()
                 await self.news.wait()
 
@@ -106,24 +86,29 @@ def feed(link: Link, data: bytes) -> None:
     link.buffer_updated(len(data))
 
 
-@asynccontextmanager
-async def connected(
-    *, bulk: bool | None = False, window_bytes: int = 0
-) -> AsyncGenerator[tuple[Link, Recorder, "Raw"]]:
-    """A link and, at the other end of a TCP connection, a bare socket. bulk None: no hello yet."""
-    loop = asyncio.get_running_loop()
+def sockets(window_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
+    """The two ends of a TCP connection; the second has no more than this window for us."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         raw = socket.socket()
         if window_bytes:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
         raw.connect(server.getsockname())
         accepted, _ = server.accept()
-    raw.setblocking(False)
+    for one in (accepted, raw):
+        one.setblocking(False)
+    return accepted, raw
+
+
+@asynccontextmanager
+async def connected(*, introduced: bool = True) -> AsyncGenerator[tuple[Link, Recorder, "Raw"]]:
+    """A link and, at the other end of a TCP connection, a bare socket."""
+    loop = asyncio.get_running_loop()
+    accepted, raw = sockets()
     owner = Recorder()
     link = Link(owner, accepted=True)
     await loop.create_connection(lambda: link, sock=accepted)
-    if bulk is not None:
-        link.become(PEER, bulk=bulk)
+    if introduced:
+        link.become(PEER)
     try:
         yield link, owner, Raw(raw)
     finally:

@@ -5,21 +5,25 @@ Must NOT hold tests.
 
 import asyncio
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from peers.bulk import Bulk
 from peers.certificates import Authority, OwnKey, contexts
-from peers.link import PREFIX, Frame, Link
+from peers.frames import PREFIX, Frame
+from peers.link import Link
 from peers.listening import bind
-from peers.mesh import Mesh, Tls
+from peers.mesh import Mesh
 from peers.pieces import PIECE_ELEMENTS, spans
+from peers.session import Tls
 from protocols import limits, wire
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import (
     Admit,
+    BulkKeys,
     Chunk,
     Control,
     Hello,
@@ -63,6 +67,7 @@ class Node:
         self.accepts = True
         self._news = asyncio.Event()
         self._buffers: dict[PeerId, bytearray] = {}
+        self._arrived: Counter[PeerId] = Counter()
         self._outgoing: dict[PeerId, deque[Frame]] = {}
 
     def hello(self) -> Hello:
@@ -75,6 +80,7 @@ class Node:
 
     def connected(self, hello: Hello) -> None:
         self._buffers.pop(hello.peer, None)
+        self._arrived.pop(hello.peer, None)
         self._see(Up(hello.peer))
 
     def disconnected(self, peer: PeerId, why: str) -> None:
@@ -91,12 +97,16 @@ class Node:
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
         if not self.accepts:
             return None
-        buffer = self._buffers.setdefault(peer, bytearray(ELEMENT_BYTES * chunk.elements))
+        if peer not in self._buffers:
+            self._buffers[peer] = bytearray(ELEMENT_BYTES * chunk.elements)
         start = ELEMENT_BYTES * chunk.start
-        return memoryview(buffer)[start : start + size]
+        return memoryview(self._buffers[peer])[start : start + size]
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
-        if chunk.start + PIECE_ELEMENTS >= chunk.elements:
+        """By several connections they come in any order."""
+        self._arrived[peer] += 1
+        if self._arrived[peer] * PIECE_ELEMENTS >= chunk.elements:
+            del self._arrived[peer]
             self._see(bytes(self._buffers.pop(peer)))
 
     def admission_asked(self, number: int, admit: Admit) -> None:
@@ -114,6 +124,13 @@ class Node:
             while not condition():
                 self._news.clear()
                 await self._news.wait()
+
+    async def until_bulks(self, peer: PeerId, count: int) -> None:
+        """So many bulk connections with this peer, and no other one on its way."""
+        async with asyncio.timeout(10):
+            session = self.mesh.sessions[peer]
+            while len(session.bulks) != count or session.dialling:  # noqa: ASYNC110  Nobody tells.
+                await asyncio.sleep(0.01)
 
     async def until_seen(self, *wanted: Seen) -> None:
         """These are all that it saw, in this order; forget them."""
@@ -135,7 +152,7 @@ class Node:
 
     @property
     def strangers(self) -> int:
-        return len(self.mesh._strangers)
+        return len(self.mesh._reception)
 
 
 def pieces(payload: bytes) -> Iterator[Frame]:
@@ -169,7 +186,7 @@ async def nodes(
     made = [Node(peer, tls=tls[peer] if tls else None, listen=listen) for peer in peers]
     try:
         for node in made:
-            await node.mesh.listen(node.socket)
+            node.mesh.listen(node.socket)
         yield made
     finally:
         for node in made:
@@ -177,8 +194,10 @@ async def nodes(
             node.socket.close()
     for node in made:
         assert not node.mesh._links
-        assert not node.mesh._strangers
+        assert not node.mesh._bulks
+        assert not node.mesh._reception
         assert not node.mesh._halves
+        assert not node.mesh._tickets
 
 
 @asynccontextmanager
@@ -200,21 +219,27 @@ class Stranger:
         host, _, port = address.rpartition(":")
         self.raw = socket.create_connection((host, int(port)))
         self.raw.setblocking(False)
+        self._received = bytearray()
 
     async def send(self, *pieces: bytes) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # Closed in the middle, rightly.
             await asyncio.get_running_loop().sock_sendall(self.raw, b"".join(pieces))
 
-    async def answer(self) -> Message:
-        """The first message that comes."""
-        received = bytearray()
+    async def next(self) -> Message:
+        """The next message."""
         async with asyncio.timeout(10):
-            while True:
-                received += await asyncio.get_running_loop().sock_recv(self.raw, 1 << 16)
-                if len(received) >= PREFIX.size:
-                    size, _ = PREFIX.unpack_from(received)
-                    if len(received) == PREFIX.size + size:
-                        return wire.decode(received[PREFIX.size :], size_max=size)
+            while not (found := decoded(self._received)):
+                piece = await asyncio.get_running_loop().sock_recv(self.raw, 1 << 16)
+                assert piece, "it hung up"
+                self._received += piece
+        del self._received[: len(frame(found[0]))]
+        return found[0]
+
+    async def answers(self) -> tuple[Message, BulkKeys]:
+        """What comes after our hello: theirs, and the keys for a bulk connection."""
+        hello, keys = await self.next(), await self.next()
+        assert isinstance(keys, BulkKeys)
+        return hello, keys
 
     async def messages(self, within_s: float = 10) -> list[Message]:
         """All until the other side closes."""
@@ -227,13 +252,18 @@ class Stranger:
                 pass
             finally:
                 self.raw.close()
-        found: list[Message] = []
-        while received:
-            size, _ = PREFIX.unpack_from(received)
-            head = received[PREFIX.size : PREFIX.size + size]
+        return decoded(received)
+
+
+def decoded(received: bytes | bytearray) -> list[Message]:
+    """The whole messages."""
+    found: list[Message] = []
+    while len(received) >= PREFIX.size:
+        size, _ = PREFIX.unpack_from(received)
+        head, received = received[PREFIX.size :][:size], received[PREFIX.size + size :]
+        if len(head) == size:
             found.append(wire.decode(head, size_max=limits.CONTROL_BYTES_MAX))
-            del received[: PREFIX.size + size]
-        return found
+    return found
 
 
 def frame(message: Message, payload: bytes = b"") -> bytes:
@@ -256,7 +286,20 @@ async def still_works(alpha: Node, beta: Node) -> None:
     await alpha.until_seen(PAYLOAD)
 
 
-def cut(link: Link) -> None:
+def bulks_of(node: Node, peer: PeerId) -> list[Bulk]:
+    return list(node.mesh.sessions[peer].bulks)
+
+
+def bulk_of(node: Node, peer: PeerId) -> Bulk:
+    """The only one."""
+    (bulk,) = bulks_of(node, peer)
+    return bulk
+
+
+def cut(connection: Link | Bulk) -> None:
     """End a connection as the network would: no word from either side's mesh."""
-    assert link._transport is not None
-    link._transport.abort()
+    if isinstance(connection, Bulk):
+        connection.connection.shutdown(socket.SHUT_RDWR)
+    else:
+        assert connection._transport is not None
+        connection._transport.abort()

@@ -147,4 +147,4 @@ async def test_nobody_dials_another_machine_in_the_clear(address: str) -> None:
     """Whoever says that somebody listens there."""
     async with nodes(ALPHA) as (alpha,):
         with pytest.raises(DialError, match="for this machine only"):
-            await alpha.mesh._dialling._open(alpha.mesh.new_link(), address)
+            await alpha.mesh._dialling._open(alpha.mesh.new_link(accepted=False), address)

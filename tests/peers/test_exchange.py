@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from peers.exchange import Exchange
-from peers.link import Frame
+from peers.frames import Frame
 from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
 from protocols import commands as c
 from protocols import events as v

@@ -31,7 +31,7 @@ async def main(fault, *addresses):
     node.mesh = Mesh(node, on_chunk_sent=injector.chunk_sent)
     for address in addresses:
         node.mesh.connect(address, peer="")
-    await node.until(lambda: len(node.seen) == len(addresses))
+    await node.until(lambda: len(node.mesh.sessions) == len(addresses))
     stamp, size = Stamp(7, 2, 1, 0, 0, 6, 0), 1 << 18
     who = Contributor(BETA, 1, 1, "a" * 32)
     for round_ in (6, 7, 8):
@@ -98,7 +98,7 @@ async def test_it_dies_after_that_chunk_and_everything_before_it_arrives(
     """While its peers send to it: what it has not read resets its connections when it dies."""
     counters = [Counter(peer) for peer in (ALPHA, EVE)[:receivers]]
     for counter in counters:
-        await counter.mesh.listen(counter.socket)
+        counter.mesh.listen(counter.socket)
     fault = f"kill@round=7,chunk={chunk}"
     victim = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -257,6 +257,23 @@ def test_the_first_slice_stays_whatever_comes_later() -> None:
     assert len(room.told) == 2
 
 
+@pytest.mark.parametrize("header", [slice_of(TWO), result_of(TWO)], ids=["slice", "result"])
+def test_a_piece_that_comes_by_two_connections_at_once_is_written_by_one(header: Chunk) -> None:
+    """The second one could change it after it was checked."""
+    room = Room()
+    (chunk, piece), second = pieces_of(header, some_bytes(TWO))
+    place = room.inbound.place(ALPHA, chunk, len(piece))
+    assert place is not None
+    assert room.inbound.place(ALPHA, chunk, len(piece)) is None
+    assert room.bring(ALPHA, *second), "another piece may come meanwhile"
+    place[:] = piece
+    room.inbound.arrived(ALPHA, chunk)
+    room.look()
+    assert room.inbound.place(ALPHA, chunk, len(piece)) is None
+    room.inbound.forget(ALPHA)
+    assert not room.inbound._coming
+
+
 def test_nobody_writes_into_a_slice_of_somebody_else() -> None:
     """GAMMA, a member too, says that it sends the rest of ALPHA's."""
     room = Room()

@@ -6,24 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from peers import mesh
-from peers.link import PREFIX, STAGE_BYTES
+from peers import mesh, reception
+from peers.frames import PREFIX
+from peers.link import STAGE_BYTES
 from peers.listening import bind
-from peers.mesh import STRANGERS_MAX
+from peers.reception import MAGIC, STRANGERS_MAX
+from peers.seals import TICKET_BYTES, Keys, SealedReader, SealedWriter
 from protocols.errors import ConfigError
-from protocols.ids import PROTOCOL_VERSION, PeerId
-from protocols.messages import BulkHello, Leave, ReadLog, Refused
+from protocols.ids import PeerId
+from protocols.messages import BulkKeys, Leave, ReadLog, Refused
 from tests.peers.mesh_node import (
     ALPHA,
     BETA,
     EVE,
     PAYLOAD,
-    RUN,
     STATE,
     Down,
     Node,
     Stranger,
     Up,
+    bulk_of,
     certified,
     cut,
     frame,
@@ -67,11 +69,14 @@ async def test_names_and_ipv6_addresses_work(host: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_both_connections_work_under_mutual_tls(tmp_path: Path) -> None:
+async def test_control_goes_by_mutual_tls_and_bulk_is_sealed(tmp_path: Path) -> None:
     async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
-        for link in (beta.mesh.sessions[ALPHA].control, beta.mesh.sessions[ALPHA].bulk):
-            assert link._transport is not None
-            assert link._transport.get_extra_info("cipher")[1] == "TLSv1.3"
+        for session in (alpha.mesh.sessions[BETA], beta.mesh.sessions[ALPHA]):
+            assert session.control._transport is not None
+            assert session.control._transport.get_extra_info("cipher")[1] == "TLSv1.3"
+            (bulk,) = session.bulks
+            assert isinstance(bulk._writer, SealedWriter)
+            assert isinstance(bulk._reader, SealedReader)
         await still_works(alpha, beta)
         alpha.mesh.drop(BETA, "cut")
         await beta.until(lambda: Up(ALPHA) in beta.seen)
@@ -81,7 +86,7 @@ async def test_both_connections_work_under_mutual_tls(tmp_path: Path) -> None:
 async def test_who_dials_in_the_clear_is_shut_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(mesh, "HELLO_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(reception, "HELLO_TIMEOUT_S", 0.5)
     async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
         for noise in (b"", hello(EVE), b"\x16\x03\x01" + b"\xff" * 999):
             stranger = Stranger(alpha.address)
@@ -124,8 +129,11 @@ GARBAGE = {
     "a long frame": PREFIX.pack(1 << 20, 0) + bytes(1 << 20),
     "a chunk without hello": frame(replace(STATE, elements=2), b"12345678") * 10,
     "another message first": frame(Leave("bye")),
-    "a bulk hello without control": frame(BulkHello(PROTOCOL_VERSION, RUN, EVE, 1)),
-    "a bulk hello for a session": frame(BulkHello(PROTOCOL_VERSION, RUN, BETA, 1)),
+    "keys": frame(BulkKeys(bytes(32))),
+    "a ticket that nobody gave": MAGIC + bytes(TICKET_BYTES),
+    "a ticket that nobody gave, and a chunk": MAGIC
+    + bytes(TICKET_BYTES)
+    + frame(replace(STATE, elements=2), b"12345678"),
 }
 
 
@@ -148,11 +156,12 @@ async def test_who_does_not_come_to_the_point_is_cut_off_in_time(
     whole = hello(EVE)
     said = {"nothing": b"", "a piece of a hello": whole[:-1], "only its control hello": whole}
     async with pair() as (alpha, beta):
-        monkeypatch.setattr(mesh, "HELLO_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(reception, "HELLO_TIMEOUT_S", 0.1)
         stranger = Stranger(alpha.address)
         await stranger.send(said[says])
         answers = await stranger.messages(within_s=2)
-        assert answers == ([alpha.hello()] if says == "only its control hello" else [])
+        assert answers[:1] == ([alpha.hello()] if says == "only its control hello" else [])
+        assert all(isinstance(answer, BulkKeys) for answer in answers[1:])
         assert not alpha.mesh._halves
         await still_works(alpha, beta)
 
@@ -162,7 +171,7 @@ async def test_a_half_made_session_is_held_back_and_delivers_nothing() -> None:
     async with pair() as (alpha, beta):
         stranger = Stranger(alpha.address)
         await stranger.send(hello(EVE))
-        assert await stranger.answer() == alpha.hello()
+        assert (await stranger.answers())[0] == alpha.hello()
         flood = asyncio.create_task(stranger.send(frame(Leave("x" * 1000)) * 40_000))
         await still_works(alpha, beta)
         await still_works(alpha, beta)
@@ -210,7 +219,8 @@ async def test_the_number_of_sessions_is_limited(monkeypatch: pytest.MonkeyPatch
 async def test_when_either_connection_breaks_both_are_made_anew(which: str, by: PeerId) -> None:
     async with pair() as (alpha, beta):
         node, other = (alpha, BETA) if by == ALPHA else (beta, ALPHA)
-        cut(getattr(node.mesh.sessions[other], which))
+        session = node.mesh.sessions[other]
+        cut(session.control if which == "control" else next(iter(session.bulks)))
         for one, peer in ((alpha, BETA), (beta, ALPHA)):
             await one.until(lambda one=one, peer=peer: Up(peer) in one.seen)
             down, up = one.seen
@@ -227,7 +237,7 @@ async def test_nothing_half_received_is_delivered_after_a_cut() -> None:
         alpha.stream(BETA, long)
         assert alpha.mesh.send(BETA, ReadLog(1))
         await beta.until_seen((ALPHA, ReadLog(1)))
-        cut(alpha.mesh.sessions[BETA].bulk)
+        cut(bulk_of(alpha, BETA))
         await beta.until(lambda: Up(ALPHA) in beta.seen)
         assert [type(one) for one in beta.seen] == [Down, Up]
         beta.seen.clear()
@@ -258,9 +268,10 @@ async def test_a_peer_that_connects_again_replaces_its_old_connections() -> None
             old, live = live, [Stranger(alpha.address), Stranger(alpha.address)]
             control, bulk = live
             await control.send(hello(BETA, incarnation=incarnation), frame(ReadLog(incarnation)))
-            assert await control.answer() == alpha.hello()
+            answer, keys = await control.answers()
+            assert answer == alpha.hello()
             assert alpha.seen == [], "a hello alone moves nothing"
-            await bulk.send(frame(BulkHello(PROTOCOL_VERSION, RUN, BETA, incarnation)))
+            await bulk.send(MAGIC + Keys.of(keys.secret).ticket)
             gone = [Down(BETA, "it connected anew")] if old else []
             await alpha.until_seen(*gone, Up(BETA), (BETA, ReadLog(incarnation)))
             for stranger in old:
@@ -288,15 +299,18 @@ async def test_a_slow_peer_is_told_by_a_full_outbox_and_can_be_dropped() -> None
 @pytest.mark.asyncio
 async def test_a_peer_that_reads_no_bulk_holds_back_what_is_made_for_it() -> None:
     async with pair() as (alpha, beta):
-        beta.mesh.sessions[ALPHA].bulk.pause()
-        alpha.stream(BETA, bytes(64 << 20))
-        await still_control(alpha, beta)
-        waits = alpha.waiting(BETA)
-        assert waits >= 40, "64 pieces, of which only what the kernels take is fetched"
+        bulk_of(beta, ALPHA).pause()
+        long = bytes(24 << 20)
+        alpha.stream(BETA, long)
+        waits = 25
+        while alpha.waiting(BETA) < waits:  # Until the kernels are full.
+            waits = alpha.waiting(BETA)
+            await still_control(alpha, beta)
+        assert waits >= 10, "24 pieces, of which only what the kernels take is fetched"
         alpha.mesh.wake(BETA)
         assert alpha.waiting(BETA) == waits, "it asked for no more"
-        beta.mesh.sessions[ALPHA].bulk.resume()
-        await beta.until_seen(bytes(64 << 20))
+        bulk_of(beta, ALPHA).start()
+        await beta.until_seen(long)
         assert alpha.waiting(BETA) == 0
 
 

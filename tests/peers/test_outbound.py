@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peers import outbound as outbound_module
-from peers.link import Frame
+from peers.frames import Frame
 from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool, digest_of, spans
 from protocols.ids import Stamp

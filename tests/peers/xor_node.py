@@ -211,7 +211,7 @@ class Node:
         return max(self.digests, default=0)
 
     async def start(self, leader: "Node | None", *, peers: int, outer_steps: int) -> None:
-        await self.mesh.listen(self.socket)
+        self.mesh.listen(self.socket)
         self.task = asyncio.create_task(self.driver.run())
         if self.saved is not None:
             self.driver.feed(v.DeadlineReached())  # It goes on from what it has promised.

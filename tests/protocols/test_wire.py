@@ -28,7 +28,7 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return SMALL
     if hint is bool:
         return st.booleans()
-    if hint is bytes and name == "key":
+    if hint is bytes and name in ("key", "secret"):
         return st.binary(min_size=32, max_size=32)
     if hint is bytes:
         return st.binary(min_size=1, max_size=20)

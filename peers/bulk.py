@@ -1,0 +1,195 @@
+"""One bulk connection: chunks in and out of a socket, with back-pressure.
+
+No transport stands between: payload is received into the place that its owner names and sent from
+where it lies, or from where it was sealed. Must NOT dial, retry or decide, nor keep more than one
+frame that the kernel does not take.
+"""
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from peers.frames import Frame, PlainReader, PlainWriter, Reader, Writer
+from peers.seals import Seal, SealedReader, SealedWriter
+from peers.tuning import tune
+from protocols.checks import WireError
+from protocols.ids import PeerId
+from protocols.messages import Chunk
+
+TURN_BYTES_MAX = 1 << 20
+"""Received, or sent, before others have their turn: some 0.5 ms, or 1 ms where it is sealed."""
+
+
+class Seals(NamedTuple):
+    """Of both directions of a connection."""
+
+    outgoing: Seal
+    incoming: Seal
+
+
+class BulkOwner(Protocol):
+    """What a bulk connection tells whoever made it. No method may raise or block."""
+
+    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
+        """Where `size` bytes of payload shall go; None: nowhere, read and drop them."""
+        ...
+
+    def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
+        """The payload is at its place."""
+        ...
+
+    def bulk_closed(self, bulk: "Bulk", why: str) -> None:
+        """The connection is over; told once, and never from within a call of ours."""
+        ...
+
+
+class Bulk:
+    """A connected socket that is ours from now on: `start`, `feed_from`, and `close`."""
+
+    def __init__(
+        self, owner: BulkOwner, peer: PeerId, connection: socket.socket, *, seals: Seals | None
+    ) -> None:
+        """`seals` None: in the clear."""
+        self.peer = peer
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.held = False
+        """Begins no other frame (fault injection)."""
+        self.on_chunk_sent: Callable[[Chunk], None] | None = None
+        self.is_open = True
+        self.connection = connection
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._reader: Reader
+        self._writer: Writer
+        if seals is None:
+            self._reader, self._writer = PlainReader(self), PlainWriter()
+        else:
+            self._reader = SealedReader(self, seals.incoming)
+            self._writer = SealedWriter(seals.outgoing)
+        self._source: Callable[[], Frame | None] | None = None
+        self._sending = False
+        """Within `wake`: what is fed from there may wake us again."""
+        self._waits = False
+        """For the kernel to take more, or for our next turn."""
+        tune(connection, bulk=True)
+
+    def start(self) -> None:
+        """Receive."""
+        self._loop.add_reader(self.connection, self._receive)
+
+    def pause(self) -> None:
+        """Receive nothing more until `start`: the peer's bytes wait at the peer."""
+        if self.is_open:
+            self._loop.remove_reader(self.connection)
+
+    def close(self, why: str) -> None:
+        """End it; what the kernel has still goes out, a frame that it has in part is of no use.
+        `bulk_closed` follows."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self.connection)
+        self._loop.remove_writer(self.connection)
+        self.connection.close()
+        self.on_chunk_sent, self._source = None, None
+        self._loop.call_soon(self._owner.bulk_closed, self, why)
+
+    # Sending --------------------------------------------------------------------------------
+
+    def feed_from(self, source: Callable[[], Frame | None]) -> None:
+        """Ask there for the next chunk whenever one can be sent. None: nothing for now, until
+        `wake`. Its bytes must not change while they are on their way."""
+        self._source = source
+        self.wake()
+
+    def hold(self) -> None:
+        """Begin no other frame (fault injection)."""
+        self.held = True
+
+    def wake(self) -> None:
+        """Send what there is, as far as the other end takes it."""
+        if not (self._waits or self._sending):
+            self._send()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the other end's kernel has not confirmed yet; 0 when the connection is over."""
+        if not self.is_open:
+            return 0
+        unwritten = sum(piece.nbytes for piece in self._writer.pending())
+        queued = fcntl.ioctl(self.connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        return unwritten + struct.unpack("i", queued)[0]
+
+    def _send(self) -> None:
+        self._sending = True
+        try:
+            waits = self._send_turn()
+        except OSError as error:
+            waits = False
+            self.close(str(error))
+        self._sending = False
+        if waits != self._waits and self.is_open:
+            self._waits = waits
+            if waits:
+                self._loop.add_writer(self.connection, self._send)
+            else:
+                self._loop.remove_writer(self.connection)
+
+    def _send_turn(self) -> bool:
+        """Raises OSError. True: there is more to send, when the kernel takes it."""
+        budget = TURN_BYTES_MAX
+        while self.is_open:
+            if budget <= 0:
+                return True
+            pending = self._writer.pending()
+            if not pending:
+                frame = None if self.held or self._source is None else self._source()
+                if frame is None:
+                    return False
+                self._begin(*frame)
+                continue
+            try:
+                count = self.connection.sendmsg(pending)
+            except BlockingIOError:
+                return True
+            self._writer.sent(count)
+            self.sent_bytes += count
+            budget -= count
+        return False
+
+    def _begin(self, chunk: Chunk, payload: bytes | bytearray | memoryview) -> None:
+        self._writer.begin(chunk, memoryview(payload))
+        if self.on_chunk_sent is not None:
+            self.on_chunk_sent(chunk)
+
+    # Receiving ------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        budget = TURN_BYTES_MAX
+        try:
+            while self.is_open and budget > 0:
+                count = self.connection.recvmsg_into(self._reader.room())[0]
+                if not count:
+                    self.close("end of stream")
+                    return
+                self.received_bytes += count
+                budget -= count
+                self._reader.filled(count)
+        except BlockingIOError:
+            return
+        except WireError as error:
+            self.close(f"its bytes are no chunks: {error}")
+        except OSError as error:
+            self.close(str(error))
+
+    def began(self, chunk: Chunk, size: int) -> memoryview | None:
+        return self._owner.place(self.peer, chunk, size) if self.is_open else None
+
+    def ended(self, chunk: Chunk) -> None:
+        if self.is_open:
+            self._owner.chunk_received(self.peer, chunk)

@@ -1,0 +1,78 @@
+"""What a mesh has with one peer, and what it tells whoever made it. Must NOT act."""
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from peers.bulk import Bulk
+from peers.frames import Frame
+from peers.link import Link
+from peers.widening import Flow
+from protocols.ids import PeerId
+from protocols.messages import Admit, Chunk, Control, Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How control connections are secured; one context cannot play both roles."""
+
+    accepting: ssl.SSLContext
+    dialling: ssl.SSLContext
+
+
+class MeshOwner(Protocol):
+    """What a mesh tells whoever made it. No method may raise or block."""
+
+    def hello(self) -> Hello:
+        """Who we are, at this moment."""
+        ...
+
+    def refusal(self, hello: Hello) -> str:
+        """Why this peer is not let in; "": it is."""
+        ...
+
+    def connected(self, hello: Hello) -> None: ...
+
+    def disconnected(self, peer: PeerId, why: str) -> None: ...
+
+    def received(self, peer: PeerId, message: Control) -> None: ...
+
+    def next_chunk(self, peer: PeerId) -> Frame | None:
+        """What to send this peer in bulk; None: nothing, until `wake`."""
+        ...
+
+    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None: ...
+
+    def chunk_received(self, peer: PeerId, chunk: Chunk) -> None: ...
+
+    def admission_asked(self, number: int, admit: Admit) -> None:
+        """Somebody without a certificate asks for one; `Mesh.answer` takes the answer."""
+        ...
+
+    def refused(self, why: str) -> None:
+        """The peer whose address a person gave does not answer, or does not want us."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A control connection that waits for its bulk connection. It delivers nothing yet."""
+
+    hello: Hello
+    control: Link
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """The connections with one peer."""
+
+    hello: Hello
+    control: Link
+    address: str
+    """Where we dialled it; empty if it dialled us."""
+    bulks: dict[Bulk, Flow] = field(default_factory=dict[Bulk, Flow])
+    """With what became of them until we looked last."""
+    ticket: bytes = b""
+    """The last one that we used, if we dialled: it may be offered again until it has arrived."""
+    dialling: bool = False
+    """We open another bulk connection."""

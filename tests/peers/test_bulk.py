@@ -1,0 +1,313 @@
+"""One bulk connection on a real socket: exact bytes, back-pressure, and how it ends."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from peers.bulk import Bulk, Seals
+from peers.frames import Frame, PlainWriter
+from peers.seals import Seal
+from protocols import limits
+from protocols.ids import PeerId
+from protocols.messages import Chunk
+from tests.peers.chunk_room import PEER, Taker, payloads_of, state_chunk, written
+from tests.peers.link_room import Raw, sockets
+
+MIB = 1 << 20
+
+
+class Owner(Taker):
+    """Of the connections of one test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news = asyncio.Event()
+        self.closes: Bulk | None = None
+        """When the next chunk is here."""
+
+    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
+        assert peer == PEER
+        self.news.set()
+        return self.began(chunk, size)
+
+    def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
+        self.ended(chunk)
+        self.news.set()
+        if self.closes is not None:
+            self.closes.close("enough")
+
+    def bulk_closed(self, bulk: Bulk, why: str) -> None:
+        assert not bulk.is_open
+        self.why.append(why)
+        self.news.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+
+@asynccontextmanager
+async def connected(*, window_bytes: int = 0) -> AsyncGenerator[tuple[Bulk, Owner, Raw]]:
+    """One in the clear, and a bare socket at its other end."""
+    accepted, raw = sockets(window_bytes)
+    owner = Owner()
+    bulk = Bulk(owner, PEER, accepted, seals=None)
+    bulk.start()
+    try:
+        yield bulk, owner, Raw(raw)
+    finally:
+        raw.close()
+        bulk.close("the test is over")
+        await owner.until(lambda: owner.why)
+        assert len(owner.why) == 1
+
+
+@asynccontextmanager
+async def pair(*, sealed: bool) -> AsyncGenerator[tuple[Bulk, Bulk, Owner]]:
+    """Two that are connected; the second one's owner."""
+    owners = Owner(), Owner()
+    keys = b"a" * 32, b"b" * 32
+    bulks: list[Bulk] = []
+    for owner, connection, ours, theirs in zip(owners, sockets(), keys, keys[::-1], strict=True):
+        seals = Seals(Seal(ours), Seal(theirs)) if sealed else None
+        bulks.append(Bulk(owner, PEER, connection, seals=seals))
+        bulks[-1].start()
+    one, other = bulks
+    try:
+        yield one, other, owners[1]
+    finally:
+        for bulk, owner in zip(bulks, owners, strict=True):
+            bulk.close("the test is over")
+            await owner.until(lambda owner=owner: owner.why)
+
+
+def frames(*payloads: bytes) -> list[Frame]:
+    return [(state_chunk(len(p)), p) for p in payloads]
+
+
+def stream(*payloads: bytes) -> bytes:
+    return b"".join(written(PlainWriter(), frames(*payloads)))
+
+
+def source(these: Iterable[Frame]) -> Callable[[], Frame | None]:
+    """What a connection is fed from: these, and then nothing for now."""
+    return partial(next, iter(these), None)
+
+
+def endless(payload: bytes, made: list[int], news: asyncio.Event | None = None) -> Iterator[Frame]:
+    while True:
+        made.append(1)
+        if news is not None:
+            news.set()
+        yield state_chunk(len(payload)), payload
+
+
+# Both ways --------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_what_one_sends_is_what_the_other_gets(*, sealed: bool) -> None:
+    payloads = payloads_of([1, MIB, 70_000, MIB, 3, MIB, MIB, MIB])
+    async with pair(sealed=sealed) as (one, other, owner):
+        one.feed_from(source(frames(*payloads)))
+        await owner.until(lambda: len(owner.payloads) == len(payloads))
+        assert owner.payloads == payloads
+        assert one.sent_bytes == other.received_bytes > sum(map(len, payloads))
+
+
+@pytest.mark.asyncio
+async def test_who_has_other_keys_is_shut_out_with_a_reason() -> None:
+    async with pair(sealed=True) as (one, other, owner):
+        assert other.is_open
+        one._writer = PlainWriter()
+        one.feed_from(source(frames(bytes(MIB))))
+        await owner.until(lambda: owner.why)
+        assert "does not open" in owner.why[0]
+        assert owner.payloads == []
+
+
+# Receiving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_bytes_that_are_no_chunks_end_the_connection() -> None:
+    async with connected() as (bulk, owner, raw):
+        await raw.write(stream(b"1234"), b"\xff" * 1000)
+        await owner.until(lambda: owner.why)
+        assert "no chunks" in owner.why[0]
+        assert owner.payloads == [b"1234"]
+        assert not bulk.is_open
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_close_is_not_delivered() -> None:
+    async with connected() as (bulk, owner, raw):
+        owner.closes = bulk
+        await raw.write(stream(b"1", b"2", b"3"))
+        await owner.until(lambda: owner.why)
+        assert owner.payloads == [b"1"]
+
+
+@pytest.mark.asyncio
+async def test_what_comes_after_a_close_is_written_nowhere() -> None:
+    """Its place may belong to another connection by then, or to another payload."""
+    async with connected() as (bulk, owner, raw):
+        whole = stream(b"x" * MIB)
+        await raw.write(whole[: MIB // 2])
+        await owner.until(lambda: len(owner.given))
+        bulk.close("enough")
+        before = bytes(owner.given)
+        await owner.until(lambda: owner.why)
+        assert before.count(b"x") < MIB
+        assert bytes(owner.given) == before
+        assert owner.payloads == []
+
+
+@pytest.mark.asyncio
+async def test_a_paused_connection_takes_nothing_until_it_is_started_again() -> None:
+    async with connected() as (bulk, owner, raw):
+        bulk.pause()
+        await raw.write(stream(b"1234"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert owner.payloads == []
+        bulk.start()
+        await owner.until(lambda: owner.payloads)
+
+
+# Sending ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_source_that_has_nothing_for_now_is_asked_again_when_it_is_woken() -> None:
+    waiting: deque[Frame] = deque()
+    async with connected() as (bulk, _, raw):
+        bulk.feed_from(lambda: waiting.popleft() if waiting else None)
+        for payload in (b"1234", b"56789012"):
+            waiting.extend(frames(payload))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(waiting) == 1, "nobody asks without being woken"
+            bulk.wake()
+            assert await raw.read(len(stream(payload))) == stream(payload)
+
+
+@pytest.mark.asyncio
+async def test_a_source_may_wake_the_connection_that_asks_it() -> None:
+    """A sum grows while a contribution is encoded: frames must not get into each other."""
+    async with connected() as (bulk, _, raw):
+        left = frames(b"1" * 9, b"2" * 9, b"3" * 9)
+
+        def next_frame() -> Frame | None:
+            frame = left.pop(0) if left else None
+            bulk.wake()
+            return frame
+
+        bulk.feed_from(next_frame)
+        wanted = stream(b"1" * 9, b"2" * 9, b"3" * 9)
+        assert await raw.read(len(wanted)) == wanted
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_does_not_read_holds_back_what_is_made() -> None:
+    made: list[int] = []
+    async with connected() as (bulk, owner, raw):
+        bulk.feed_from(source(endless(bytes(MIB), made, owner.news)))
+        for _ in range(100):
+            await asyncio.sleep(0)
+            bulk.wake()
+        before = len(made)
+        assert before <= 40, "the kernel's buffers, and one frame of ours"
+        assert bulk.sent_bytes > (before - 1) * MIB
+        await raw.read(before * MIB)
+        await owner.until(lambda: len(made) > before)  # There is room again.
+
+
+@pytest.mark.asyncio
+async def test_others_have_their_turn_while_much_is_sent() -> None:
+    async with pair(sealed=False) as (one, _, owner):
+        one.feed_from(source(frames(*[bytes(MIB)] * 40)))
+        assert one.sent_bytes <= 2 * MIB
+        turns = 0
+        while len(owner.payloads) < 40:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 10
+
+
+@pytest.mark.asyncio
+async def test_one_that_is_closed_asks_for_nothing_more() -> None:
+    made: list[int] = []
+    async with connected() as (bulk, owner, raw):
+        bulk.close("enough")
+        bulk.feed_from(source(endless(bytes(1000), made)))
+        bulk.wake()
+        assert await raw.read_all() == b""
+        await owner.until(lambda: owner.why)
+        assert owner.why == ["enough"]
+        assert made == []
+
+
+@pytest.mark.asyncio
+async def test_unsent_bytes_count_what_our_kernel_alone_has() -> None:
+    async with connected(window_bytes=4096) as (bulk, _, raw):
+        bulk.feed_from(source(frames(bytes(1 << 17))))
+        assert bulk.unsent_bytes > 0
+        await raw.read(len(stream(bytes(1 << 17))))
+        async with asyncio.timeout(10):
+            while bulk.unsent_bytes:  # noqa: ASYNC110  Nobody tells of an acknowledgement.
+                await asyncio.sleep(0.001)
+        bulk.close("done")
+        assert bulk.unsent_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_one_that_is_held_ends_its_frame_and_begins_no_other() -> None:
+    payload = bytes(limits.CHUNK_BYTES_MAX)
+    async with connected(window_bytes=4096) as (bulk, _, raw):
+        begun: list[Chunk] = []
+        bulk.on_chunk_sent = begun.append
+        bulk.feed_from(source(frames(payload, payload)))
+        bulk.hold()
+        assert bulk.unsent_bytes > 0
+        wanted = stream(payload)
+        assert await raw.read(len(wanted)) == wanted
+        bulk.wake()
+        bulk.close("done")
+        assert await raw.read_all() == b""
+        assert len(begun) == 1
+
+
+# Ending -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_the_stream_is_told_once_and_not_from_within_a_call() -> None:
+    async with connected() as (bulk, owner, raw):
+        raw.raw.close()
+        await owner.until(lambda: owner.why)
+        assert owner.why == ["end of stream"]
+        bulk.close("again")
+        bulk.wake()
+        bulk.pause()
+    async with connected() as (bulk, owner, _):
+        bulk.close("enough")
+        assert owner.why == []
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_is_gone_is_seen_when_something_is_sent() -> None:
+    async with connected() as (bulk, owner, raw):
+        bulk.pause()
+        await raw.write(b"unread")
+        raw.raw.close()
+        await asyncio.sleep(0.01)
+        bulk.feed_from(source(endless(bytes(MIB), [])))
+        await owner.until(lambda: owner.why)
