@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from peers.tuning import tune
+from peers.tuning import round_trip_s, tune
 from protocols import limits, shapes, wire
 from protocols.messages import Chunk, Control, Message
 
@@ -72,6 +72,8 @@ class Link(asyncio.BufferedProtocol):
         self.received_bytes = 0
         self.held = False
         """Sends nothing more (fault injection)."""
+        self.congested = False
+        """The other end takes less than there is to send."""
         self.on_chunk_sent: Callable[[Message], None] | None = None
         self._owner = owner
         self._bulk = False
@@ -82,7 +84,6 @@ class Link(asyncio.BufferedProtocol):
         self._why = ""
         self._outbox: deque[Control] = deque()
         self._source: Callable[[], Frame | None] | None = None
-        self._congested = False
         self._paused = False
         self._stage = memoryview(bytearray(STAGE_BYTES))
         self._staged = 0
@@ -120,7 +121,7 @@ class Link(asyncio.BufferedProtocol):
     def wake(self) -> None:
         """Send what there is, as far as the other end takes it."""
         transport = self._transport
-        while transport is not None and not (self._closing or self._congested or self.held):
+        while transport is not None and not (self._closing or self.congested or self.held):
             frame = self._next()
             if frame is None:
                 return
@@ -150,6 +151,13 @@ class Link(asyncio.BufferedProtocol):
         descriptor = self._transport.get_extra_info("socket").fileno()
         (unconfirmed,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
         return unwritten + unconfirmed
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """As the kernel judges it from what was confirmed lately; None: it cannot say."""
+        if self._transport is None or self._transport.is_closing():
+            return None
+        return round_trip_s(self._transport.get_extra_info("socket"))
 
     # Ending ---------------------------------------------------------------------------------
 
@@ -201,10 +209,10 @@ class Link(asyncio.BufferedProtocol):
         self._owner.closed(self, self._why or (str(exc) if exc else "end of stream"))
 
     def pause_writing(self) -> None:
-        self._congested = True
+        self.congested = True
 
     def resume_writing(self) -> None:
-        self._congested = False
+        self.congested = False
         self.wake()
 
     def eof_received(self) -> bool:

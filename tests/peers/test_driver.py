@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,6 +33,7 @@ from tests.peers.xor_node import (
     Node,
     XorWork,
     agree,
+    count_the_same,
     running,
     xor,
 )
@@ -59,6 +61,7 @@ async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...]) -> None
         assert nodes[0].work.state == wanted
         moved = [node.mesh.bytes_moved() for node in nodes]
         assert all(sent > 5 * size // 2 and received > 5 * size // 2 for sent, received in moved)
+        count_the_same(nodes, rounds=5)
 
 
 @pytest.mark.asyncio
@@ -91,6 +94,9 @@ async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
         assert (GAMMA, len(gamma.work.state)) in giver.served_to
         assert size == ELEMENTS * ELEMENT_BYTES
         assert 0 < seconds < 20
+        from_giver = gamma.driver.counters.traffic(time.monotonic())
+        received = {traffic.peer: traffic.received["transfer"] for traffic in from_giver}
+        assert received[donor] == size
         first = gamma.round
         await gamma.until(lambda: gamma.round >= first + 3)
         await beta.until(lambda: beta.round >= gamma.round)
