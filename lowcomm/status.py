@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from lowcomm.charts import bytes_text, milliseconds_text
 from lowcomm.identity import RECORD, read_record
 from protocols.errors import ConfigError
 
@@ -86,8 +87,11 @@ def print_table(answers: Sequence[Mapping[str, object]]) -> None:
         console.print("no daemon of this run answers: it has ended, or runs on another machine")
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("peer", "state", "outer step", "inner steps", "loss", "address", "waits for"):
+    for column in ("peer", "state", "outer step", "inner steps", "loss", "address"):
         table.add_column(column, overflow="fold")
+    for column in ("out/s", "in/s", "loop lag"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("waits for", overflow="fold")
     for answer in answers:
         loss = answer.get("loss")
         table.add_row(
@@ -97,6 +101,9 @@ def print_table(answers: Sequence[Mapping[str, object]]) -> None:
             _text(answer, "inner_steps"),
             f"{loss:.3f}" if isinstance(loss, float) else "",
             _text(answer, "address"),
+            _rate(answer, "sent_bytes_per_s"),
+            _rate(answer, "received_bytes_per_s"),
+            _lag(answer),
             _wait(answer),
         )
     console.print(table)
@@ -114,6 +121,17 @@ def _wait(answer: Mapping[str, object]) -> str:
     times = [f"for {since_s:.0f} s"] if _at_least(since_s) else []
     times += [f"{until_s:.0f} s left"] if _at_least(until_s) else []
     return _text(answer, "reason") + (f" ({', '.join(times)})" if times else "")
+
+
+def _rate(answer: Mapping[str, object], key: str) -> str:
+    value = answer.get(key)
+    return bytes_text(value) if isinstance(value, int | float) else ""
+
+
+def _lag(answer: Mapping[str, object]) -> str:
+    """Of a hundred things that the loop has to do, the second latest is so late."""
+    value = answer.get("lag_p99_s")
+    return milliseconds_text(value) if isinstance(value, int | float) else ""
 
 
 def _at_least(seconds: object) -> bool:

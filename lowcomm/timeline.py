@@ -51,6 +51,9 @@ STORY_CHARS_MAX = 400
 ROSTER_NAMES_MAX = 8
 """A story names so many peers; more are counted."""
 
+_ITEMS: Mapping[Any, type] = {tuple[kind, ...]: kind for kind in (str, int, float)}
+"""The tuples that a record may have, and what is in them."""
+
 
 class EventError(ValueError):
     """A line of an event file is not an event. The text says what is wrong with it."""
@@ -267,8 +270,8 @@ def _value(name: str, expected: Any, raw: Any) -> Any:
         return float(raw)
     if expected is str and isinstance(raw, str):
         return printable(raw, keep="\n\t" if name == "sample" else "")
-    if expected == tuple[str, ...] and isinstance(raw, list):
-        return tuple(_value(name, str, item) for item in cast(list[Any], raw))
+    if expected in _ITEMS and isinstance(raw, list):
+        return tuple(_value(name, _ITEMS[expected], item) for item in cast(list[Any], raw))
     if type(raw) is not expected:
         raise TypeError
     return raw

@@ -17,7 +17,7 @@ from lowcomm.config import FileConfig
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
 from lowcomm.outcomes import EXIT_CODES, LEAVE_TIMEOUT_S
-from lowcomm.reporting import tell_entry
+from lowcomm.reporting import report_traffic, tell_entry, tell_traffic
 from lowcomm.security import Security
 from peers.driver import Driver
 from peers.listening import Listening
@@ -99,11 +99,15 @@ class WitnessDaemon:
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
         try:
             async with asyncio.TaskGroup() as group:
+                counters = self._driver.counters
                 driver = group.create_task(self._drive(), name="driver")
+                report = group.create_task(report_traffic(self.journal, counters), name="report")
                 await self._stopped.wait()
                 if self.core.stopped:
                     await driver
+                tell_traffic(self.journal, counters)
                 driver.cancel()
+                report.cancel()
         finally:
             await self._mesh.close()
             self._tell_end()

@@ -8,7 +8,7 @@ import pytest
 from lowcomm import events
 from lowcomm.events import KINDS, Event
 
-READABLE = (int, float, str, bool, tuple[str, ...])
+READABLE = (int, float, str, bool, tuple[str, ...], tuple[int, ...], tuple[float, ...])
 """What lowcomm.timeline takes from a line."""
 
 
@@ -35,6 +35,7 @@ def test_kinds_are_the_words_of_the_file_format() -> None:
             "snapshot_served",
             "start",
             "stopped",
+            "traffic",
             "view",
         ),
         *("waiting", "witness"),

@@ -23,6 +23,9 @@ ANSWER: dict[str, object] = {
     "outer_step": 6,
     "outer_steps": 24,
     "address": "127.0.0.1:4711",
+    "sent_bytes_per_s": 1.5 * 2**20,
+    "received_bytes_per_s": 0.0,
+    "lag_p99_s": 0.0021,
 }
 
 
@@ -86,13 +89,14 @@ def test_a_run_is_over_when_its_last_life_says_so(
 def test_the_table_says_whom_and_how_long_a_peer_waits_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    calm = {**ANSWER, "name": "beta", "reason": "", "loss": None}
+    monkeypatch.setenv("COLUMNS", "150")
+    calm = {**ANSWER, "name": "beta", "reason": "", "loss": None, "lag_p99_s": None}
     print_table([ANSWER, calm])
     head, alpha, beta = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["peer", "state"]
     assert "6/24" in alpha
     assert "1.500" in alpha
+    assert "1.5 MiB   0 B    2.1 ms" in alpha
     assert "round 7: beta (for 3 s, 57 s left)" in alpha
     assert "None" not in beta
     assert "left" not in beta
