@@ -135,7 +135,7 @@ class Daemon:
                     driver,
                     group.create_task(self._guarded(self.node.run()), name="ranks"),
                     group.create_task(self._guarded(self._begin()), name="begin"),
-                    group.create_task(report(self), name="report"),
+                    group.create_task(self._guarded(report(self)), name="report"),
                 ]
                 await self._stopped.wait()
                 if self.core.stopped:

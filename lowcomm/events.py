@@ -34,6 +34,13 @@ class Listening(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsListening(Event):
+    """Prometheus finds /metrics at this address."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Event):
     reason: str
 
@@ -317,7 +324,7 @@ KINDS: Mapping[str, type[Event]] = {
             Evaluated,
         ),
         *(Finished, Stopped, Diverged, Layout, Note, Elected, Restored, Forked, Dropped, GaveUp),
-        *(Witness, Samples, Traffic),
+        *(Witness, Samples, Traffic, MetricsListening),
     )
 }
 """By the `kind` that stands in the file."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lowcomm.metrics import figures_of, gauges_of, served
 from peers.counters import PURPOSES, watch
 from protocols import entries as e
 from protocols.waiting import describe
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from lowcomm.daemon import Daemon
     from lowcomm.journal import Journal
     from peers.counters import Counters
+    from peers.metrics import Figures
     from protocols.commands import Applied
     from protocols.ids import PeerId
 
@@ -27,8 +29,16 @@ TRAFFIC_IDLE_S = 60.0
 
 
 async def report(daemon: Daemon) -> None:
-    """For ever: figures, waits, and what the connections carry."""
-    async with asyncio.TaskGroup() as group:
+    """For ever: figures, waits, and what the connections carry. Raises ConfigError."""
+
+    def figures() -> Figures:
+        driver, gauges = daemon.driver, gauges_of(daemon)
+        return figures_of(driver.counters, driver.discarded, daemon.run_config, gauges)
+
+    async with (
+        served(daemon.config.node.metrics, daemon.journal, figures),
+        asyncio.TaskGroup() as group,
+    ):
         group.create_task(report_traffic(daemon.journal, daemon.driver.counters), name="traffic")
         group.create_task(report_metrics(daemon), name="metrics")
 

@@ -32,6 +32,7 @@ from lowcomm.events import (
     Listening,
     Lost,
     Member,
+    MetricsListening,
     Note,
     RanksLost,
     RanksReady,
@@ -200,6 +201,8 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
     match event:
         case Listening():
             return f"{name} listens on {event.address}"
+        case MetricsListening():
+            return f"{name} gives its metrics at http://{event.address}/metrics"
         case Waiting():
             return f"{name} waits: {event.reason}"
         case Member():

@@ -27,7 +27,16 @@ def test_kinds_are_the_words_of_the_file_format() -> None:
     assert sorted(KINDS) == [
         *("attempt", "checkpoint", "commit", "diverged", "dropped", "elected", "evaluated"),
         *("fault", "finished", "forked", "gave_up", "layout", "left", "listening", "lost"),
-        *("member", "metrics", "note", "ranks_lost", "ranks_ready", "ready", "reduced"),
+        *(
+            "member",
+            "metrics",
+            "metrics_listening",
+            "note",
+            "ranks_lost",
+            "ranks_ready",
+            "ready",
+            "reduced",
+        ),
         *(
             "restored",
             "samples",

@@ -16,6 +16,7 @@ NAMES = {"alpha.1": "alpha", "beta.2": "beta", "gamma.3": "gamma", "delta.4": "d
 FIELDS: dict[str, dict[str, Any]] = {
     "start": {"pid": 7, "exec_t": 99.5, "ranks": 2, "params": 1000},
     "listening": {"address": "127.0.0.1:4711", "listen_cpu_s": 0.3},
+    "metrics_listening": {"address": "127.0.0.1:9090"},
     "waiting": {"reason": "for beta.2"},
     "member": {"member": "beta.2", "member_name": "beta"},
     "lost": {"member": "gamma.3", "member_name": "gamma", "why": "end of stream"},
@@ -92,6 +93,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 STORIES = {
     "start": None,
     "listening": "alpha listens on 127.0.0.1:4711",
+    "metrics_listening": "alpha gives its metrics at http://127.0.0.1:9090/metrics",
     "waiting": "alpha waits: for beta",
     "member": "beta is a member",
     "lost": "gamma lost (end of stream)",
