@@ -77,7 +77,7 @@ def finished(directories: Sequence[Path]) -> str:
     return ""
 
 
-def print_table(answers: Sequence[Mapping[str, object]]) -> None:
+def print_tables(answers: Sequence[Mapping[str, object]]) -> None:
     """For people."""
     from rich.console import Console
     from rich.table import Table
@@ -86,27 +86,32 @@ def print_table(answers: Sequence[Mapping[str, object]]) -> None:
     if not answers:
         console.print("no daemon of this run answers: it has ended, or runs on another machine")
         return
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("peer", "state", "outer step", "inner steps", "loss", "address"):
-        table.add_column(column, overflow="fold")
+    does = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("peer", "state", "outer step", "inner steps", "loss", "waits for"):
+        does.add_column(column, overflow="fold")
+    moves = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("peer", "address"):
+        moves.add_column(column, overflow="fold")
     for column in ("out/s", "in/s", "loop lag"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("waits for", overflow="fold")
+        moves.add_column(column, justify="right", no_wrap=True)
     for answer in answers:
         loss = answer.get("loss")
-        table.add_row(
+        does.add_row(
             _text(answer, "name"),
             _text(answer, "state"),
             f"{_text(answer, 'outer_step')}/{_text(answer, 'outer_steps')}",
             _text(answer, "inner_steps"),
             f"{loss:.3f}" if isinstance(loss, float) else "",
+            _wait(answer),
+        )
+        moves.add_row(
+            _text(answer, "name"),
             _text(answer, "address"),
             _rate(answer, "sent_bytes_per_s"),
             _rate(answer, "received_bytes_per_s"),
             _lag(answer),
-            _wait(answer),
         )
-    console.print(table)
+    console.print(does, "", moves)
     newest = max(answers, key=lambda answer: cast(int, answer.get("outer_step") or 0))
     if newest.get("samples"):
         again = f", {newest['samples_again']} leased again" * bool(newest.get("samples_again"))
