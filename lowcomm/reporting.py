@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,15 @@ from protocols.waiting import describe
 if TYPE_CHECKING:
     from lowcomm.daemon import Daemon
     from lowcomm.journal import Journal
-    from peers.counters import Counters
+    from peers.counters import Counters, PeerTraffic
     from peers.metrics import Figures
     from protocols.commands import Applied
     from protocols.ids import PeerId
 
 METRICS_INTERVAL_S = 1.0
 TRAFFIC_INTERVAL_S = 5.0
+TRAFFIC_PEER_S = 0.5
+"""Of many peers it is told less often: at most every so many seconds for each."""
 TRAFFIC_IDLE_S = 60.0
 """While no payload moves, and no state, traffic is told so rarely."""
 
@@ -74,7 +76,8 @@ async def report_traffic(journal: Journal, counters: Counters) -> None:
         pace = Pace()
         while True:
             await asyncio.sleep(TRAFFIC_INTERVAL_S)
-            if pace.is_due(_moved_bytes(counters), time.monotonic()):
+            peers = counters.traffic(time.monotonic())
+            if pace.is_due(_moved_bytes(peers), time.monotonic(), peers=len(peers)):
                 tell_traffic(journal, counters)
 
 
@@ -85,20 +88,22 @@ class Pace:
     told_bytes: int = 0
     told_at: float | None = None
 
-    def is_due(self, moved_bytes: int, now: float) -> bool:
+    def is_due(self, moved_bytes: int, now: float, *, peers: int) -> bool:
         """Asked each TRAFFIC_INTERVAL_S; if it says so, it is told."""
         self.told_at = now if self.told_at is None else self.told_at
-        if moved_bytes == self.told_bytes and now - self.told_at < TRAFFIC_IDLE_S:
+        idle = moved_bytes == self.told_bytes
+        # A line grows with the peers; what is written in an hour need not.
+        if now - self.told_at < min(TRAFFIC_IDLE_S, TRAFFIC_PEER_S * peers + TRAFFIC_IDLE_S * idle):
             return False
         self.told_bytes, self.told_at = moved_bytes, now
         return True
 
 
-def _moved_bytes(counters: Counters) -> int:
+def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
     """Payload and states, in both directions."""
     return sum(
         each.sent[purpose] + each.received[purpose]
-        for each in counters.traffic(time.monotonic())
+        for each in peers
         for purpose in PURPOSES
         if purpose != "control"
     )

@@ -1,6 +1,7 @@
 """What real daemons count, and how it is asked for."""
 
 import json
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowcomm.events import MetricsListening, Traffic
+from lowcomm.events import MetricsListening, Traffic, Witness
 from tests.cluster.running import (
     Shell,
     commits_until,
@@ -16,6 +17,7 @@ from tests.cluster.running import (
     new_shell,
     of,
     record,
+    token_of,
     until,
     write_config,
 )
@@ -74,6 +76,24 @@ def test_prometheus_and_the_events_say_what_both_sides_counted(
         assert last[here].transfer_sent_bytes == last[there].transfer_received_bytes
     before = now["lowcomm_sent_bytes_total", beta, "payload"]
     assert last["alpha"].payload_sent_bytes[0] > before
+
+
+@pytest.mark.deadline(100)
+def test_a_witness_is_watched_too(shell: Shell, tmp_path: Path) -> None:
+    config = str(write_config(tmp_path, peers=1, rounds=100_000))
+    shell.peer("alpha", config, "--new")
+    token, watch = token_of(tmp_path / "alpha"), tmp_path / "watch"
+    own = (f'node.directory="{watch}"', 'node.name="watch"', 'node.metrics="127.0.0.1:0"')
+    arguments = [word for value in own for word in ("--set", value)]
+    witness = shell.start("witness", "--join", token, *arguments)
+    until(lambda: of(Witness, watch), within_s=40, what="a witness")
+    now = scraped(watch)
+    alpha = str(record(tmp_path / "alpha")["peer"])
+    assert now["lowcomm_received_bytes_total", alpha, "control"] > 0
+    assert now["lowcomm_received_bytes_total", alpha, "payload"] == 0
+    witness.signal(signal.SIGTERM)
+    assert witness.wait(within_s=20) == 0, witness.err
+    assert of(Traffic, watch)[-1].peers == (alpha,)
 
 
 @pytest.mark.deadline(60)

@@ -45,8 +45,18 @@ def test_traffic_is_told_while_something_moves_and_rarely_else() -> None:
     for number in range(100):
         now = 1000.0 + number * TRAFFIC_INTERVAL_S
         moved += 1 if number in (2, 3) else 0
-        if pace.is_due(moved, now):
+        if pace.is_due(moved, now, peers=3):
             told.append((now - 1000.0) / TRAFFIC_INTERVAL_S)
     idle = TRAFFIC_IDLE_S / TRAFFIC_INTERVAL_S
     assert told[:4] == [2, 3, 3 + idle, 3 + 2 * idle]
-    assert Pace().is_due(1, 0.0)
+
+
+def test_of_many_peers_traffic_is_told_less_often() -> None:
+    for peers, steps in ((10, 1), (40, 4), (400, 12)):
+        pace = Pace()
+        told = [
+            number
+            for number in range(100)
+            if pace.is_due(number + 1, number * TRAFFIC_INTERVAL_S, peers=peers)
+        ]
+        assert told[1] - told[0] == steps

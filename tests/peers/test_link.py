@@ -236,6 +236,7 @@ async def test_a_peer_that_does_not_read_holds_back_what_is_made() -> None:
             link.wake()
         before = len(made)
         assert 2 <= before <= 24, "the kernel's buffers, and 2 MiB of ours"
+        assert link.congested
         await raw.read(before << 20)
         assert len(made) > before, "there is room again"
 

@@ -104,7 +104,8 @@ async def ask(at: tuple[str, int], *pieces: bytes) -> bytes:
 
 
 @pytest.mark.asyncio
-async def test_prometheus_gets_what_is_counted_now() -> None:
+async def test_prometheus_gets_what_is_counted_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "PAGE_S", 0.0)
     names = iter(("first", "second"))
     async with endpoint(lambda: figures(next(names))) as at:
         for name in ("first", "second"):
@@ -112,6 +113,22 @@ async def test_prometheus_gets_what_is_counted_now() -> None:
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             assert f"Content-Length: {len(body)}".encode() in head
             assert body == render(figures(name))
+
+
+@pytest.mark.asyncio
+async def test_who_asks_too_often_gets_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "PAGE_S", 600.0)
+    made: list[Figures] = []
+
+    def counted() -> Figures:
+        made.append(figures())
+        return made[-1]
+
+    async with endpoint(counted) as at:
+        answers = await asyncio.gather(*(ask(at, GET) for _ in range(ASKERS_MAX)), ask(at, GET))
+        assert b"200 OK" in await ask(at, GET)
+    assert sum(b"200 OK" in answer for answer in answers) >= ASKERS_MAX
+    assert len(made) == 1
 
 
 @pytest.mark.asyncio
