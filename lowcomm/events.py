@@ -186,7 +186,7 @@ class Metrics(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic(Event):
-    """What went over the connections, by peer and purpose: every few seconds while payload or
+    """What went over the connections, by peer and purpose: each ten seconds while payload or
     states move, rarely else, and at the end. Counters rise from this daemon's start; rates are of
     the last 10 s, lags (how much later than due its loop did something) of the last minute.
 

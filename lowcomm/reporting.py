@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowcomm.metrics import figures_of, gauges_of, served
-from peers.counters import PURPOSES, watch
+from peers.counters import PURPOSES, RATE_WINDOW_S, watch
 from protocols import entries as e
 from protocols.waiting import describe
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from protocols.ids import PeerId
 
 METRICS_INTERVAL_S = 1.0
-TRAFFIC_INTERVAL_S = 5.0
+TRAFFIC_INTERVAL_S = RATE_WINDOW_S
+"""So that the rates of one event go on where those of the last one ended."""
 TRAFFIC_PEER_S = 0.5
 """Of many peers it is told less often: at most every so many seconds for each."""
 TRAFFIC_IDLE_S = 60.0

@@ -52,7 +52,7 @@ def test_traffic_is_told_while_something_moves_and_rarely_else() -> None:
 
 
 def test_of_many_peers_traffic_is_told_less_often() -> None:
-    for peers, steps in ((10, 1), (40, 4), (400, 12)):
+    for peers, steps in ((10, 1), (60, 3), (400, 6)):
         pace = Pace()
         told = [
             number

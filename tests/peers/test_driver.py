@@ -123,6 +123,7 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId) -> No
             await node.until(lambda node=node: node.round >= reached + 3)
         members = alive[0].driver.core.members
         await alive[0].until(lambda: who not in members.members)
+        assert alive[0].driver.counters._peers[who].control is None
         agree(nodes)
 
 
@@ -317,6 +318,10 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
             refused = set(inbound._open.pop(sender, {})) - taken.get(sender, set())
             assert refused == {key_of(chunk)}, "as another connection would find it"
         assert alpha.driver.discarded == before + len(bad)
+        told = {x.peer: x.refused_bytes for x in alpha.driver.counters.traffic(0.0)}
+        first = min(size, PIECE_ELEMENTS) * ELEMENT_BYTES
+        assert told[EVE] == 2 * first
+        assert told[BETA] > 0
 
 
 @pytest.mark.asyncio
