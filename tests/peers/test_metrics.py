@@ -148,7 +148,10 @@ async def test_anything_else_is_refused(request_: bytes, status: bytes) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_request_without_an_end_costs_bounded_memory() -> None:
+async def test_a_request_without_an_end_costs_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "ASKER_TIMEOUT_S", 600.0)
     async with endpoint() as at:
         assert await ask(at, b"GET /metrics HTTP/1.1\r\n", b"x" * (2 * REQUEST_BYTES_MAX)) == b""
         assert b"200 OK" in await ask(at, GET)
@@ -171,7 +174,8 @@ async def test_who_says_nothing_is_cut_off_and_makes_room(monkeypatch: pytest.Mo
 
 
 @pytest.mark.asyncio
-async def test_at_its_end_nobody_is_waited_for() -> None:
+async def test_at_its_end_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "ASKER_TIMEOUT_S", 600.0)
     async with asyncio.timeout(10):
         async with endpoint() as at:
             silent = socket.create_connection(at)
