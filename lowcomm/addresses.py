@@ -30,6 +30,8 @@ def check_way(node: NodeConfig, token: Token | None) -> None:
             look(address, key=key)
     for address in token.addresses if token is not None else ():
         look(address, key="--join")
+    if node.metrics:
+        parse_address(node.metrics, key="node.metrics")
     listen = parse_address(node.listen, key="node.listen")[0] if node.listen else ""
     if is_wildcard(listen) and not node.advertise and token is None:
         raise ConfigError(

@@ -299,6 +299,11 @@ def seconds_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def milliseconds_text(seconds: float) -> str:
+    """ "2.1 ms"."""
+    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"
+
+
 def factor_text(factor: float) -> str:
     """ "19.4 x less": how much less was sent than the other amount."""
     if factor >= 1:

@@ -294,14 +294,14 @@ def status(
     """
     import json
 
-    from lowcomm.status import ask_all, print_table
+    from lowcomm.status import ask_all, print_tables
 
     answers = ask_all(directory)
     if as_json:
         for answer in answers:
             print(json.dumps(answer))  # noqa: T201
     else:
-        print_table(answers)
+        print_tables(answers)
 
 
 def _way_in(join: str, config: "FileConfig", *, typed: bool = True) -> tuple[str, "Token | None"]:

@@ -191,6 +191,10 @@ class NodeConfig:
     advertise: str = ""
     """What others dial, where that is not `listen`: behind a gateway, or with 0.0.0.0 there. Port 0
     is the one we listen on."""
+    metrics: str = ""
+    """HOST:PORT at which Prometheus finds /metrics, in the clear and for whoever asks: on 127.0.0.1
+    or a network that you trust. Port 0 takes a free one, which the node's events tell. Empty:
+    none."""
     insecure: bool = False
     """No encryption, no certificates: for runs that stay on this machine, all of whose nodes say
     so."""

@@ -24,7 +24,7 @@ from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
 from lowcomm.replica import Replica, check_memory, free_memory_bytes
-from lowcomm.reporting import report_metrics, status_json, tell_entry, tell_samples
+from lowcomm.reporting import report, status_json, tell_entry, tell_samples, tell_traffic
 from lowcomm.security import Security
 from lowcomm.start import Start
 from peers.bulk import Bulk
@@ -135,7 +135,7 @@ class Daemon:
                     driver,
                     group.create_task(self._guarded(self.node.run()), name="ranks"),
                     group.create_task(self._guarded(self._begin()), name="begin"),
-                    group.create_task(report_metrics(self), name="report"),
+                    group.create_task(self._guarded(report(self)), name="report"),
                 ]
                 await self._stopped.wait()
                 if self.core.stopped:
@@ -333,6 +333,7 @@ class Daemon:
             await self.node.wait_finished(FINISH_TIMEOUT_S)
         if self.replica is not None and self._stop.outcome != "refused":
             await self.checkpointer.finish(self.core, self.replica)
+        tell_traffic(self.journal, self.driver.counters)
         sent, received = self.mesh.bytes_moved()
         if self._stop.outcome == "finished" and self.replica is not None:
             version, digest = self.replica.version(0)

@@ -34,6 +34,13 @@ class Listening(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsListening(Event):
+    """Prometheus finds /metrics at this address."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Event):
     reason: str
 
@@ -178,6 +185,40 @@ class Metrics(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic(Event):
+    """What went over the connections, by peer and purpose: each ten seconds while payload or
+    states move, rarely else, and at the end. Counters rise from this daemon's start; rates are of
+    the last 10 s, lags (how much later than due its loop did something) of the last minute.
+
+    Each tuple has one item for each of `peers`; "" there stands for all that are gone for long.
+    """
+
+    peers: tuple[str, ...]
+    payload_sent_bytes: tuple[int, ...]
+    """Contributions and results, without the heads of their chunks."""
+    payload_received_bytes: tuple[int, ...]
+    transfer_sent_bytes: tuple[int, ...]
+    """States, for those who join."""
+    transfer_received_bytes: tuple[int, ...]
+    control_sent_bytes: tuple[int, ...]
+    """All that goes over control connections."""
+    control_received_bytes: tuple[int, ...]
+    refused_bytes: tuple[int, ...]
+    """Received for nothing: stale, unwanted, or here already."""
+    stalls: tuple[int, ...]
+    """How often a connection wanted to send and the other side did not take it ..."""
+    stalled_s: tuple[float, ...]
+    """... and for how long together."""
+    round_trip_s: tuple[float, ...]
+    """0: not known."""
+    sent_bytes_per_s: float
+    received_bytes_per_s: float
+    lag_p50_s: float
+    lag_p99_s: float
+    lag_max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(Event):
     """Injected on purpose; `what` in words."""
 
@@ -283,7 +324,7 @@ KINDS: Mapping[str, type[Event]] = {
             Evaluated,
         ),
         *(Finished, Stopped, Diverged, Layout, Note, Elected, Restored, Forked, Dropped, GaveUp),
-        *(Witness, Samples, Reduced),
+        *(Witness, Samples, Traffic, MetricsListening),
     )
 }
 """By the `kind` that stands in the file."""

@@ -45,6 +45,7 @@ from lowcomm.events import (
 from lowcomm.lives import ANCHOR, Life, find_lives, first_commits, run_begin
 from lowcomm.summary import key_figures
 from lowcomm.timeline import Timeline, printable, read_timeline
+from lowcomm.traffic import sent_over_time, traffic_row
 
 WIDTHS = {"wide": 1040, "narrow": 460}
 """Each chart is drawn twice: one shrunk to a phone could not be read. CSS shows one."""
@@ -53,6 +54,7 @@ COLOURS_MAX = 8
 POINTS_MAX = 300
 TICKS_MAX = 200
 DIGEST_CHARS = 12
+UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
 
 def write_report(run_dir: Path, summary: Mapping[str, Any]) -> Path:
@@ -80,6 +82,7 @@ def render_report(timeline: Timeline, summary: Mapping[str, Any]) -> str:
         tiles=key_figures(summary),
         charts=_charts(timeline.events, summary),
         peers=_peer_rows(summary),
+        traffic=_traffic_rows(summary),
         rounds=_round_rows(summary),
         settings=list(flatten(config)),
         machine=_machine_text(summary["machine"]),
@@ -151,6 +154,19 @@ def loss_series(events: Sequence[Event], summary: Mapping[str, Any]) -> list[Ser
     return [line for line in (*series, Series("all peers", "run", run)) if line.points]
 
 
+def traffic_series(events: Sequence[Event]) -> tuple[list[Series], str]:
+    """What all have sent by purpose over time, and the unit in which it is told."""
+    lives = find_lives(events)
+    found = sent_over_time(lives, run_begin(lives))
+    most = max((size for points in found.values() for _, size in points), default=0)
+    name, unit = next(((n, u) for n, u in UNITS if most >= u), UNITS[-1])
+    series = [
+        Series(purpose, purpose, thin([(t, size / unit) for t, size in points], limit=POINTS_MAX))
+        for purpose, points in found.items()
+    ]
+    return series, name
+
+
 def committed_tokens(commits: Sequence[Commit], begin: float) -> Callable[[float], float]:
     """t -> tokens committed by then, linear between commits and 0 at `begin`."""
     times, totals = [min(begin, commits[0].t)], [0.0]
@@ -212,11 +228,15 @@ def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, di
         )
         for peer in summary["peers"]
     ]
-    charts: dict[str, dict[str, Markup]] = {"loss": {}, "gantt": {}, "bytes": {}}
+    sent, unit = traffic_series(events)
+    charts: dict[str, dict[str, Markup]] = {"loss": {}, "gantt": {}, "bytes": {}, "traffic": {}}
     for name, width in WIDTHS.items():
         height = 340 if name == "wide" else 280
         charts["loss"][name] = line_chart(
             series, width=width, height=height, x_label="tokens committed", y_label="training loss"
+        )
+        charts["traffic"][name] = line_chart(
+            sent, width=width, height=height - 80, x_label="seconds", y_label=f"{unit} sent by all"
         )
         charts["gantt"][name] = gantt(
             rows, width=width, end_s=summary["wall_s"] or 0.0, ticks=ticks, marks=marks
@@ -273,6 +293,14 @@ def _peer_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _traffic_rows(summary: Mapping[str, Any]) -> list[dict[str, str]]:
+    css = peer_css(summary)
+    return [
+        {**traffic_row(each), "name": each["name"], "css": css.get(each["peer"], "many")}
+        for each in summary["traffic"]
+    ]
 
 
 def _round_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

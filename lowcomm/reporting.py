@@ -4,19 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lowcomm.metrics import figures_of, gauges_of, served
+from peers.counters import PURPOSES, RATE_WINDOW_S, watch
 from protocols import entries as e
 from protocols.waiting import describe
 
 if TYPE_CHECKING:
     from lowcomm.daemon import Daemon
     from lowcomm.journal import Journal
+    from peers.counters import Counters, PeerTraffic
+    from peers.metrics import Figures
     from protocols.commands import Applied
     from protocols.ids import PeerId
 
 METRICS_INTERVAL_S = 1.0
+TRAFFIC_INTERVAL_S = RATE_WINDOW_S
+"""So that the rates of one event go on where those of the last one ended."""
+TRAFFIC_PEER_S = 0.5
+"""Of many peers it is told less often: at most every so many seconds for each."""
+TRAFFIC_IDLE_S = 60.0
+"""While no payload moves, and no state, traffic is told so rarely."""
+
+
+async def report(daemon: Daemon) -> None:
+    """For ever: figures, waits, and what the connections carry. Raises ConfigError."""
+
+    def figures() -> Figures:
+        driver, gauges = daemon.driver, gauges_of(daemon)
+        return figures_of(driver.counters, driver.discarded, daemon.run_config, gauges)
+
+    async with (
+        served(daemon.config.node.metrics, daemon.journal, figures),
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(report_traffic(daemon.journal, daemon.driver.counters), name="traffic")
+        group.create_task(report_metrics(daemon), name="metrics")
 
 
 async def report_metrics(daemon: Daemon) -> None:
@@ -43,6 +70,70 @@ async def report_metrics(daemon: Daemon) -> None:
             )
 
 
+async def report_traffic(journal: Journal, counters: Counters) -> None:
+    """For ever: count, and tell what was counted."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch(counters), name="counters")
+        pace = Pace()
+        while True:
+            await asyncio.sleep(TRAFFIC_INTERVAL_S)
+            peers = counters.traffic(time.monotonic())
+            if pace.is_due(_moved_bytes(peers), time.monotonic(), peers=len(peers)):
+                tell_traffic(journal, counters)
+
+
+@dataclass(slots=True)
+class Pace:
+    """When traffic is told: while something moves, and now and then."""
+
+    told_bytes: int = 0
+    told_at: float | None = None
+
+    def is_due(self, moved_bytes: int, now: float, *, peers: int) -> bool:
+        """Asked each TRAFFIC_INTERVAL_S; if it says so, it is told."""
+        self.told_at = now if self.told_at is None else self.told_at
+        idle = moved_bytes == self.told_bytes
+        # A line grows with the peers; what is written in an hour need not.
+        if now - self.told_at < min(TRAFFIC_IDLE_S, TRAFFIC_PEER_S * peers + TRAFFIC_IDLE_S * idle):
+            return False
+        self.told_bytes, self.told_at = moved_bytes, now
+        return True
+
+
+def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
+    """Payload and states, in both directions."""
+    return sum(
+        each.sent[purpose] + each.received[purpose]
+        for each in peers
+        for purpose in PURPOSES
+        if purpose != "control"
+    )
+
+
+def tell_traffic(journal: Journal, counters: Counters) -> None:
+    """As it is now. Microseconds and single bytes a second are as much as anybody reads."""
+    peers, lag = counters.traffic(time.monotonic()), counters.lag()
+    moved = {
+        f"{purpose}_{direction}_bytes": [getattr(each, direction)[purpose] for each in peers]
+        for purpose in PURPOSES
+        for direction in ("sent", "received")
+    }
+    journal.write(
+        "traffic",
+        peers=[each.peer for each in peers],
+        **moved,
+        refused_bytes=[each.refused_bytes for each in peers],
+        stalls=[each.stalls for each in peers],
+        stalled_s=[round(each.stalled_s, 3) for each in peers],
+        round_trip_s=[round(each.round_trip_s or 0.0, 6) for each in peers],
+        sent_bytes_per_s=float(round(sum(each.sent_per_s for each in peers))),
+        received_bytes_per_s=float(round(sum(each.received_per_s for each in peers))),
+        lag_p50_s=round(lag.p50_s, 6),
+        lag_p99_s=round(lag.p99_s, 6),
+        lag_max_s=round(lag.max_s, 6),
+    )
+
+
 def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     """How far the run is in its data, if it is elsewhere than `told`; returns where."""
     ledger = daemon.core.members.ledger
@@ -58,6 +149,7 @@ def status_json(daemon: Daemon) -> str:
     wait = describe(core, now)
     sent, received = daemon.mesh.bytes_moved()
     run, members = core.members.run, core.members
+    traffic, lag = daemon.driver.counters.traffic(time.monotonic()), daemon.driver.counters.lag()
     return json.dumps(
         {
             "peer": core.me.peer,
@@ -74,6 +166,11 @@ def status_json(daemon: Daemon) -> str:
             "loss": node.loss,
             "bytes_sent": sent,
             "bytes_received": received,
+            "sent_bytes_per_s": sum(each.sent_per_s for each in traffic),
+            "received_bytes_per_s": sum(each.received_per_s for each in traffic),
+            "lag_p50_s": lag.p50_s,
+            "lag_p99_s": lag.p99_s,
+            "lag_max_s": lag.max_s,
             "outer_step": members.committed(0) if run else 0,
             "outer_steps": run.outer_steps if run else 0,
             "roster": list(members.views[-1].roster) if members.views else [],

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from lowcomm.charts import bytes_text, milliseconds_text
 from lowcomm.identity import RECORD, read_record
 from protocols.errors import ConfigError
 
@@ -76,7 +77,7 @@ def finished(directories: Sequence[Path]) -> str:
     return ""
 
 
-def print_table(answers: Sequence[Mapping[str, object]]) -> None:
+def print_tables(answers: Sequence[Mapping[str, object]]) -> None:
     """For people."""
     from rich.console import Console
     from rich.table import Table
@@ -85,21 +86,32 @@ def print_table(answers: Sequence[Mapping[str, object]]) -> None:
     if not answers:
         console.print("no daemon of this run answers: it has ended, or runs on another machine")
         return
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("peer", "state", "outer step", "inner steps", "loss", "address", "waits for"):
-        table.add_column(column, overflow="fold")
+    does = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("peer", "state", "outer step", "inner steps", "loss", "waits for"):
+        does.add_column(column, overflow="fold")
+    moves = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("peer", "address"):
+        moves.add_column(column, overflow="fold")
+    for column in ("out/s", "in/s", "loop lag"):
+        moves.add_column(column, justify="right", no_wrap=True)
     for answer in answers:
         loss = answer.get("loss")
-        table.add_row(
+        does.add_row(
             _text(answer, "name"),
             _text(answer, "state"),
             f"{_text(answer, 'outer_step')}/{_text(answer, 'outer_steps')}",
             _text(answer, "inner_steps"),
             f"{loss:.3f}" if isinstance(loss, float) else "",
-            _text(answer, "address"),
             _wait(answer),
         )
-    console.print(table)
+        moves.add_row(
+            _text(answer, "name"),
+            _text(answer, "address"),
+            _rate(answer, "sent_bytes_per_s"),
+            _rate(answer, "received_bytes_per_s"),
+            _lag(answer),
+        )
+    console.print(does, "", moves)
     newest = max(answers, key=lambda answer: cast(int, answer.get("outer_step") or 0))
     if newest.get("samples"):
         again = f", {newest['samples_again']} leased again" * bool(newest.get("samples_again"))
@@ -114,6 +126,17 @@ def _wait(answer: Mapping[str, object]) -> str:
     times = [f"for {since_s:.0f} s"] if _at_least(since_s) else []
     times += [f"{until_s:.0f} s left"] if _at_least(until_s) else []
     return _text(answer, "reason") + (f" ({', '.join(times)})" if times else "")
+
+
+def _rate(answer: Mapping[str, object], key: str) -> str:
+    value = answer.get(key)
+    return bytes_text(value) if isinstance(value, int | float) else ""
+
+
+def _lag(answer: Mapping[str, object]) -> str:
+    """Of a hundred things that the loop has to do, the second latest is so late."""
+    value = answer.get("lag_p99_s")
+    return milliseconds_text(value) if isinstance(value, int | float) else ""
 
 
 def _at_least(seconds: object) -> bool:

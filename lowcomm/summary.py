@@ -42,6 +42,7 @@ from lowcomm.lives import (
     first_commits,
 )
 from lowcomm.timeline import Timeline, peer_names, read_timeline
+from lowcomm.traffic import TrafficFigures, traffic_figures, traffic_text
 
 SCHEMA_VERSION = 1
 
@@ -112,6 +113,7 @@ class Summary(TypedDict):
     kills: list[KillFigures]
     joins: list[JoinFigures]
     faults: list[FaultFigures]
+    traffic: list[TrafficFigures]
     diverged: list[str]  # "name in round n".
     checkpoint: str | None  # Path of the newest.
     checkpoint_round: int | None
@@ -178,6 +180,7 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
         "kills": kills,
         "joins": joins,
         "faults": _faults(events, names, begin or 0.0),
+        "traffic": traffic_figures(lives, names),
         "diverged": _diverged(events, names),
         "checkpoint": newest.path if newest else None,
         "checkpoint_round": newest.round if newest else None,
@@ -214,6 +217,9 @@ def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         tiles.append(("bytes sent", factor_text(summary["allreduce_factor"]), note))
     else:
         tiles.append(("bytes sent", bytes_text(summary["bytes_sent"]), ""))
+    payload, note = traffic_text(summary["traffic"])
+    if payload:
+        tiles.append(("of what was sent", payload, note))
     if summary["kill_to_next_commit_s"] is not None:
         note = f"{seconds_text(summary['kill_to_next_commit_wall_s'])} after the kill itself"
         tiles.append(("kill to next commit", seconds_text(summary["kill_to_next_commit_s"]), note))

@@ -32,6 +32,7 @@ from lowcomm.events import (
     Listening,
     Lost,
     Member,
+    MetricsListening,
     Note,
     RanksLost,
     RanksReady,
@@ -50,6 +51,9 @@ PROBLEMS_MAX = 20
 STORY_CHARS_MAX = 400
 ROSTER_NAMES_MAX = 8
 """A story names so many peers; more are counted."""
+
+_ITEMS: Mapping[Any, type] = {tuple[kind, ...]: kind for kind in (str, int, float)}
+"""The tuples that a record may have, and what is in them."""
 
 
 class EventError(ValueError):
@@ -197,6 +201,8 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
     match event:
         case Listening():
             return f"{name} listens on {event.address}"
+        case MetricsListening():
+            return f"{name} gives its metrics at http://{event.address}/metrics"
         case Waiting():
             return f"{name} waits: {event.reason}"
         case Member():
@@ -267,8 +273,8 @@ def _value(name: str, expected: Any, raw: Any) -> Any:
         return float(raw)
     if expected is str and isinstance(raw, str):
         return printable(raw, keep="\n\t" if name == "sample" else "")
-    if expected == tuple[str, ...] and isinstance(raw, list):
-        return tuple(_value(name, str, item) for item in cast(list[Any], raw))
+    if expected in _ITEMS and isinstance(raw, list):
+        return tuple(_value(name, _ITEMS[expected], item) for item in cast(list[Any], raw))
     if type(raw) is not expected:
         raise TypeError
     return raw

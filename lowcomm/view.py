@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lowcomm.charts import bytes_text, count_text, seconds_text
+from lowcomm.charts import bytes_text, count_text, milliseconds_text, seconds_text
 from lowcomm.events import (
     Commit,
     Event,
@@ -34,6 +34,7 @@ from lowcomm.events import (
     Ready,
     Start,
     Stopped,
+    Traffic,
     Waiting,
 )
 from lowcomm.lives import ANCHOR
@@ -49,7 +50,7 @@ TOLD_MAX = 256
 SUMMARY_EVERY_S = 10.0
 ETA_ROUNDS = 20
 """The time that is left is judged by so many of the last rounds."""
-WIDE_COLUMNS, MEDIUM_COLUMNS = 92, 56
+FULL_COLUMNS, WIDE_COLUMNS, MEDIUM_COLUMNS = 120, 92, 56
 STATE_OF: Mapping[type[Event], str] = {
     Start: "joining",
     Waiting: "waiting",
@@ -84,6 +85,9 @@ class _Peer:
     loss: float = math.nan
     bytes_sent: int = 0
     bytes_received: int = 0
+    sent_per_s: float = 0.0
+    received_per_s: float = 0.0
+    lag_s: float = 0.0
 
 
 class LiveView:
@@ -172,6 +176,9 @@ class LiveView:
                     event.loss,
                 )
                 peer.bytes_sent, peer.bytes_received = event.bytes_sent, event.bytes_received
+            case Traffic():
+                peer.sent_per_s = event.sent_bytes_per_s
+                peer.received_per_s, peer.lag_s = event.received_bytes_per_s, event.lag_p99_s
             case Commit() if event.fragment == ANCHOR and event.round > self._last_round:
                 self._last_round, self._roster = event.round, event.roster
                 self._outer_step += 1
@@ -196,6 +203,9 @@ class LiveView:
         peer.loss = _number(status, "loss", peer.loss)
         peer.bytes_sent = int(_number(status, "bytes_sent", peer.bytes_sent))
         peer.bytes_received = int(_number(status, "bytes_received", peer.bytes_received))
+        peer.sent_per_s = _number(status, "sent_bytes_per_s", peer.sent_per_s)
+        peer.received_per_s = _number(status, "received_bytes_per_s", peer.received_per_s)
+        peer.lag_s = _number(status, "lag_p99_s", peer.lag_s)
         self._outer_step = max(self._outer_step, int(_number(status, "outer_step", 0)))
         self._outer_steps = max(self._outer_steps, int(_number(status, "outer_steps", 0)))
         roster = status.get("roster")
@@ -238,7 +248,8 @@ class LiveView:
         parts = [
             f"{self._step_text()} with {roster_text(self._roster, self._names)}",
             f"{count_text(sum(peer.tokens_per_s for peer in live))} tokens/s",
-            f"sent {bytes_text(sum(peer.bytes_sent for peer in self._peers.values()))}",
+            f"sent {bytes_text(sum(peer.bytes_sent for peer in self._peers.values()))}"
+            f" ({bytes_text(sum(peer.sent_per_s for peer in live))}/s)",
         ]
         if losses:
             parts.insert(2, f"loss {sum(losses) / len(losses):.3f}")
@@ -278,11 +289,14 @@ class LiveView:
         return head
 
     def _render_peers(self, width: int, rows: int) -> Table:
-        wide, medium = width >= WIDE_COLUMNS, width >= MEDIUM_COLUMNS
+        full, wide, medium = (
+            width >= columns for columns in (FULL_COLUMNS, WIDE_COLUMNS, MEDIUM_COLUMNS)
+        )
+        totals, rates = ("sent", "received") * wide, ("out/s", "in/s", "loop lag") * full
         table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("peer", no_wrap=True, overflow="ellipsis", max_width=20)
         table.add_column("state", no_wrap=True)
-        for title in ("steps", "tokens/s", "loss", *(("sent", "received") if wide else ())):
+        for title in ("steps", "tokens/s", "loss", *totals, *rates):
             table.add_column(title, justify="right", no_wrap=True)
         if medium:
             table.add_column("waits for", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -299,6 +313,10 @@ class LiveView:
             ]
             if wide:
                 cells += [Text(bytes_text(peer.bytes_sent)), Text(bytes_text(peer.bytes_received))]
+            if full:
+                rates = (bytes_text(peer.sent_per_s), bytes_text(peer.received_per_s))
+                figures = (*rates, milliseconds_text(peer.lag_s))
+                cells += [Text("" if peer.gone else figure) for figure in figures]
             if medium:
                 cells.append(Text("" if state == "training" else peer.reason, "dim"))
             table.add_row(*cells)

@@ -10,14 +10,16 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowcomm import startup
 from lowcomm.addresses import advertised
-from lowcomm.config import FileConfig
+from lowcomm.config import FileConfig, RunConfig
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
+from lowcomm.metrics import figures_of, served
 from lowcomm.outcomes import EXIT_CODES, LEAVE_TIMEOUT_S
-from lowcomm.reporting import tell_entry
+from lowcomm.reporting import report_traffic, tell_entry, tell_traffic
 from lowcomm.security import Security
 from peers.driver import Driver
 from peers.listening import Listening
@@ -32,6 +34,9 @@ from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
 from protocols.tokens import Token, encode_token
+
+if TYPE_CHECKING:
+    from peers.metrics import Figures
 
 
 class WitnessDaemon:
@@ -81,6 +86,8 @@ class WitnessDaemon:
         self._security = Security(path, config.node, token=token, note=note)
         self._stop: c.Stop | None = None
         self._stopped = asyncio.Event()
+        self._metrics = config.node.metrics
+        self._agreed: RunConfig | None = None
         self._contact = address
         self._caught_up = False
 
@@ -99,11 +106,15 @@ class WitnessDaemon:
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
         try:
             async with asyncio.TaskGroup() as group:
+                counters = self._driver.counters
                 driver = group.create_task(self._drive(), name="driver")
+                report = group.create_task(self._report(), name="report")
                 await self._stopped.wait()
                 if self.core.stopped:
                     await driver
+                tell_traffic(self.journal, counters)
                 driver.cancel()
+                report.cancel()
         finally:
             await self._mesh.close()
             self._tell_end()
@@ -118,6 +129,19 @@ class WitnessDaemon:
         await self._security.enter(self._mesh, me, self._contact, self._driver.feed)
         self._mesh.listen(self._listening.socket)
         self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
+
+    async def _report(self) -> None:
+        """For ever: what the connections carry."""
+
+        def figures() -> "Figures":
+            driver = self._driver
+            return figures_of(driver.counters, driver.discarded, self._agreed, {})
+
+        try:
+            async with served(self._metrics, self.journal, figures):
+                await report_traffic(self.journal, self._driver.counters)
+        except ConfigError as error:
+            self._end(c.Stop(str(error), "failed"))
 
     async def _drive(self) -> None:
         try:
@@ -146,6 +170,7 @@ class WitnessDaemon:
         except RefusedError as error:
             self._end(c.Stop(str(error), "refused"))
         else:
+            self._agreed = agreed
             self._driver.feed(v.RunAccepted(agreed.protocol))
 
     def handle(self, command: Told) -> None:

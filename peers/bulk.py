@@ -74,8 +74,8 @@ class Bulk:
         self._source: Callable[[], Frame | None] | None = None
         self._sending = False
         """Within `wake`: what is fed from there may wake us again."""
-        self._waits = False
-        """For the kernel to take more, or for our next turn."""
+        self.congested = False
+        """More is sent when the kernel takes it, or at our next turn."""
         tune(connection, bulk=True)
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class Bulk:
 
     def wake(self) -> None:
         """Send what there is, as far as the other end takes it."""
-        if not (self._waits or self._sending):
+        if not (self.congested or self._sending):
             self._send()
 
     @property
@@ -133,8 +133,8 @@ class Bulk:
             waits = False
             self.close(str(error))
         self._sending = False
-        if waits != self._waits and self.is_open:
-            self._waits = waits
+        if waits != self.congested and self.is_open:
+            self.congested = waits
             if waits:
                 self._loop.add_writer(self.connection, self._send)
             else:

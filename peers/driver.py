@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
+from peers.counters import Counters
 from peers.exchange import Exchange
 from peers.frames import Frame
 from peers.mesh import Mesh
@@ -45,6 +46,7 @@ class Driver:
             state_here=self._state_here,
         )
         self.mesh: Mesh | None = None
+        self.counters = Counters()
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
@@ -243,10 +245,14 @@ class Driver:
         return refusal(hello, me=self.core.me, run=self.core.raft.run, members=self.core.members)
 
     def connected(self, hello: m.Hello) -> None:
+        assert self.mesh is not None
+        session = self.mesh.sessions[hello.peer]
+        self.counters.follow(hello.peer, session.control, session)
         self.exchange.meet(hello.peer)
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:
+        self.counters.unfollow(peer)
         self.exchange.forget(peer)
         self.feed(v.PeerDisconnected(peer, why))
 
@@ -263,10 +269,16 @@ class Driver:
             self._listener.handle(c.Stop(why, "refused"))
 
     def next_chunk(self, peer: PeerId) -> Frame | None:
-        return self.exchange.next_chunk(peer)
+        frame = self.exchange.next_chunk(peer)
+        if frame is not None:
+            chunk, payload = frame
+            self.counters.sent(peer, chunk, memoryview(payload).nbytes)
+        return frame
 
     def place(self, peer: PeerId, chunk: m.Chunk, size: int) -> memoryview | None:
-        return self.exchange.inbound.place(peer, chunk, size)
+        place = self.exchange.inbound.place(peer, chunk, size)
+        self.counters.received(peer, chunk, size, kept=place is not None)
+        return place
 
     def chunk_received(self, peer: PeerId, chunk: m.Chunk) -> None:
         self.exchange.inbound.arrived(peer, chunk)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from peers.frames import PREFIX, grown
-from peers.tuning import tune
+from peers.tuning import round_trip_s, tune
 from protocols import limits, wire
 from protocols.checks import WireError
 from protocols.messages import Chunk, Control
@@ -54,6 +54,8 @@ class Link(asyncio.BufferedProtocol):
         """The peer id in the other side's certificate; "" without one."""
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.congested = False
+        """The other end takes less than there is to send."""
         self._owner = owner
         self._head_bytes_max = HELLO_BYTES_MAX
         self._transport: asyncio.Transport | None = None
@@ -61,7 +63,6 @@ class Link(asyncio.BufferedProtocol):
         self._linger: asyncio.TimerHandle | None = None
         self._why = ""
         self._outbox: deque[Control] = deque()
-        self._congested = False
         self._paused = False
         self._stage = memoryview(bytearray(STAGE_BYTES))
         self._staged = 0
@@ -93,10 +94,17 @@ class Link(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         """Send what there is, as far as the other end takes it."""
         transport = self._transport
-        while transport is not None and self._outbox and not (self._closing or self._congested):
+        while transport is not None and self._outbox and not (self._closing or self.congested):
             head = wire.encode(self._outbox.popleft())
             self.sent_bytes += PREFIX.size + len(head)
             transport.write(PREFIX.pack(len(head), 0) + head)
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """As the kernel judges it from what was confirmed lately; None: it cannot say."""
+        if self._transport is None or self._transport.is_closing():
+            return None
+        return round_trip_s(self._transport.get_extra_info("socket"))
 
     # Ending ---------------------------------------------------------------------------------
 
@@ -145,10 +153,10 @@ class Link(asyncio.BufferedProtocol):
         self._owner.closed(self, self._why or (str(exc) if exc else "end of stream"))
 
     def pause_writing(self) -> None:
-        self._congested = True
+        self.congested = True
 
     def resume_writing(self) -> None:
-        self._congested = False
+        self.congested = False
         self._flush()
 
     def eof_received(self) -> bool:

@@ -14,19 +14,19 @@ BACKLOG = 256
 """Connections that wait until we accept them."""
 
 
-def bind(address: str) -> tuple[socket.socket, str]:
+def bind(address: str, *, key: str = "node.listen") -> tuple[socket.socket, str]:
     """Listen on HOST:PORT; return the socket and the address with the port that was taken.
 
-    Raises ConfigError when it cannot be had.
+    Raises ConfigError, which names `key`, when it cannot be had.
     """
-    host, port = parse_address(address, key="node.listen")
+    host, port = parse_address(address, key=key)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else ""
         raise ConfigError(
-            f"node.listen: cannot listen on {address}: {why or error}; "
+            f"{key}: cannot listen on {address}: {why or error}; "
             "choose another port, or 0 for a free one"
         ) from error
     bound.setblocking(False)

@@ -76,3 +76,8 @@ class Session:
     """The last one that we used, if we dialled: it may be offered again until it has arrived."""
     dialling: bool = False
     """We open another bulk connection."""
+
+    @property
+    def congested(self) -> bool:
+        """There is more bulk to send than the other side takes."""
+        return any(bulk.congested for bulk in self.bulks)

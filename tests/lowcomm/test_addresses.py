@@ -29,6 +29,7 @@ def test_an_encrypted_node_may_listen_anywhere_and_join_anybody() -> None:
         (NodeConfig(listen="0.0.0.0:1"), None),
         (NodeConfig(listen="here"), None),
         (NodeConfig(advertise="::1"), None),
+        (NodeConfig(metrics="9090"), None),
     ],
 )
 def test_what_cannot_be_is_one_line(node: NodeConfig, token: Token | None) -> None:

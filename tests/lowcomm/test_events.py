@@ -8,7 +8,7 @@ import pytest
 from lowcomm import events
 from lowcomm.events import KINDS, Event
 
-READABLE = (int, float, str, bool, tuple[str, ...])
+READABLE = (int, float, str, bool, tuple[str, ...], tuple[int, ...], tuple[float, ...])
 """What lowcomm.timeline takes from a line."""
 
 
@@ -27,7 +27,16 @@ def test_kinds_are_the_words_of_the_file_format() -> None:
     assert sorted(KINDS) == [
         *("attempt", "checkpoint", "commit", "diverged", "dropped", "elected", "evaluated"),
         *("fault", "finished", "forked", "gave_up", "layout", "left", "listening", "lost"),
-        *("member", "metrics", "note", "ranks_lost", "ranks_ready", "ready", "reduced"),
+        *(
+            "member",
+            "metrics",
+            "metrics_listening",
+            "note",
+            "ranks_lost",
+            "ranks_ready",
+            "ready",
+            "reduced",
+        ),
         *(
             "restored",
             "samples",
@@ -35,6 +44,7 @@ def test_kinds_are_the_words_of_the_file_format() -> None:
             "snapshot_served",
             "start",
             "stopped",
+            "traffic",
             "view",
         ),
         *("waiting", "witness"),

@@ -24,6 +24,7 @@ from lowcomm.events import (
     Ready,
     SnapshotReceived,
     Start,
+    Traffic,
     View,
     Waiting,
 )
@@ -34,10 +35,12 @@ from lowcomm.report import (
     loss_series,
     phases,
     render_report,
+    traffic_series,
     write_report,
 )
 from lowcomm.summary import summarize
 from lowcomm.timeline import Timeline
+from lowcomm.traffic import COLUMNS
 
 A, B, C = "alpha.1", "beta.2", "gamma.3"
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -183,6 +186,37 @@ def test_each_chart_is_drawn_for_wide_and_narrow_pages() -> None:
     assert page.count("commit") == 2 * 4
     assert page.count("line") == 2 * 4  # Three peers and the run.
     assert page.count("factor") == 2 * 3
+
+
+def traffic(peer: str, t: float, payload: int) -> Traffic:
+    columns: dict[str, tuple[int, ...]] = dict.fromkeys((*COLUMNS, "refused_bytes", "stalls"), (3,))
+    return Traffic(
+        t=t,
+        peer=peer,
+        name="",
+        peers=(C,),
+        **{**columns, "payload_sent_bytes": (payload,)},  # type: ignore[arg-type]
+        stalled_s=(0.5,),
+        round_trip_s=(0.1,),
+        sent_bytes_per_s=0.0,
+        received_bytes_per_s=0.0,
+        lag_p50_s=0.0,
+        lag_p99_s=0.002,
+        lag_max_s=0.02,
+    )
+
+
+def test_what_was_sent_is_shown_by_purpose() -> None:
+    told = [traffic(A, 11.0, 1 << 20), traffic(B, 12.0, 3 << 20), traffic(A, 41.0, 2 << 20)]
+    timeline = Timeline(tuple(sorted((*run().events, *told), key=lambda event: event.t)))
+    series, unit = traffic_series(timeline.events)
+    assert unit == "MiB"
+    assert series[0].points == [(11.0, 1.0), (12.0, 4.0), (41.0, 5.0)]
+    _, page = render(timeline)
+    assert [tag for tag, _ in page.tags].count("svg") == 8
+    assert page.says("What it was sent for")
+    assert page.says("2.0 MiB 3 B 3 B 3 B 3 B 3 B 3 B 3, 0.5 s 100 ms 2.0 ms 20.0 ms")
+    assert not render(run())[1].says("What it was sent for")
 
 
 def test_equal_states_have_a_check_mark_and_others_a_cross() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lowcomm.identity import RECORD, Record
 from lowcomm.journal import EVENTS
-from lowcomm.status import ask, ask_all, finished, node_directories, print_table
+from lowcomm.status import ask, ask_all, finished, node_directories, print_tables
 from protocols.errors import ConfigError
 
 ANSWER: dict[str, object] = {
@@ -23,6 +23,9 @@ ANSWER: dict[str, object] = {
     "outer_step": 6,
     "outer_steps": 24,
     "address": "127.0.0.1:4711",
+    "sent_bytes_per_s": 1.5 * 2**20,
+    "received_bytes_per_s": 0.0,
+    "lag_p99_s": 0.0021,
 }
 
 
@@ -86,10 +89,10 @@ def test_a_run_is_over_when_its_last_life_says_so(
 def test_the_table_says_whom_and_how_long_a_peer_waits_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "90")
     calm = {**ANSWER, "name": "beta", "reason": "", "loss": None}
-    print_table([ANSWER, calm])
-    head, alpha, beta = capsys.readouterr().out.splitlines()
+    print_tables([ANSWER, calm])
+    head, alpha, beta, *_ = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["peer", "state"]
     assert "6/24" in alpha
     assert "1.500" in alpha
@@ -98,17 +101,30 @@ def test_the_table_says_whom_and_how_long_a_peer_waits_for(
     assert "left" not in beta
 
 
+def test_below_it_stands_what_each_peer_moves(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    old = {**ANSWER, "name": "beta", "lag_p99_s": None, "sent_bytes_per_s": "?"}
+    print_tables([ANSWER, old])
+    *_, gap, head, alpha, beta = capsys.readouterr().out.splitlines()
+    assert gap.strip() == ""
+    assert head.split() == ["peer", "address", "out/s", "in/s", "loop", "lag"]
+    assert alpha.split() == ["alpha", "127.0.0.1:4711", "1.5", "MiB", "0", "B", "2.1", "ms"]
+    assert beta.split() == ["beta", "127.0.0.1:4711", "0", "B"]
+
+
 def test_the_samples_of_the_run_stand_below_the_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     behind = {**ANSWER, "outer_step": 5, "samples": 800, "samples_again": 0}
     ahead = {**ANSWER, "samples": 960, "samples_again": 40}
-    print_table([behind, ahead])
+    print_tables([behind, ahead])
     assert "samples: 960 committed, 40 leased again" in capsys.readouterr().out
-    print_table([behind])
+    print_tables([behind])
     assert capsys.readouterr().out.endswith("samples: 800 committed\n")
-    print_table([ANSWER])
+    print_tables([ANSWER])
     assert "samples" not in capsys.readouterr().out
 
 
@@ -116,7 +132,7 @@ def test_what_a_stranger_named_itself_cannot_paint_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    print_table([{**ANSWER, "name": "[red]x[/red]", "reason": "\x1b[31mall\x07"}])
+    print_tables([{**ANSWER, "name": "[red]x[/red]", "reason": "\x1b[31mall\x07"}])
     out = capsys.readouterr().out
     assert "[red]x[/red]" in out
     assert "\x1b" not in out
@@ -124,5 +140,5 @@ def test_what_a_stranger_named_itself_cannot_paint_the_terminal(
 
 
 def test_no_daemon_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table([])
+    print_tables([])
     assert "no daemon of this run answers" in capsys.readouterr().out

@@ -16,6 +16,7 @@ NAMES = {"alpha.1": "alpha", "beta.2": "beta", "gamma.3": "gamma", "delta.4": "d
 FIELDS: dict[str, dict[str, Any]] = {
     "start": {"pid": 7, "exec_t": 99.5, "ranks": 2, "params": 1000},
     "listening": {"address": "127.0.0.1:4711", "listen_cpu_s": 0.3},
+    "metrics_listening": {"address": "127.0.0.1:9090"},
     "waiting": {"reason": "for beta.2"},
     "member": {"member": "beta.2", "member_name": "beta"},
     "lost": {"member": "gamma.3", "member_name": "gamma", "why": "end of stream"},
@@ -73,10 +74,26 @@ FIELDS: dict[str, dict[str, Any]] = {
     "layout": {"params": 1000},
     "note": {"topic": "straggler", "text": "round 7 goes on without beta.2"},
     "samples": {"committed": 4096, "again": 64},
+    "traffic": {
+        "peers": ["", "beta.2"],
+        **{key: [1, 2] for key in ("payload_sent_bytes", "payload_received_bytes")},
+        **{key: [3, 4] for key in ("transfer_sent_bytes", "transfer_received_bytes")},
+        **{key: [5, 6] for key in ("control_sent_bytes", "control_received_bytes")},
+        "refused_bytes": [0, 7],
+        "stalls": [0, 1],
+        "stalled_s": [0, 0.25],
+        "round_trip_s": [0.0, 0.1],
+        "sent_bytes_per_s": 10.0,
+        "received_bytes_per_s": 20.0,
+        "lag_p50_s": 0.0001,
+        "lag_p99_s": 0.002,
+        "lag_max_s": 0.01,
+    },
 }
 STORIES = {
     "start": None,
     "listening": "alpha listens on 127.0.0.1:4711",
+    "metrics_listening": "alpha gives its metrics at http://127.0.0.1:9090/metrics",
     "waiting": "alpha waits: for beta",
     "member": "beta is a member",
     "lost": "gamma lost (end of stream)",
@@ -106,6 +123,7 @@ STORIES = {
     "layout": None,
     "note": "straggler: round 7 goes on without beta",
     "samples": None,
+    "traffic": None,
 }
 
 
@@ -145,6 +163,10 @@ def test_a_kind_of_a_newer_version_is_no_event_and_no_error() -> None:
         (line("ready", steps=1.0), "ready.steps"),
         (line("commit", counted=1), "commit.counted"),
         (line("commit", roster=["a", 1]), "commit.roster"),
+        (line("traffic", stalls=[1, 2.5]), "traffic.stalls"),
+        (line("traffic", stalls=[True]), "traffic.stalls"),
+        (line("traffic", stalled_s=[math.nan]), "traffic.stalled_s"),
+        (line("traffic", peers=1), "traffic.peers"),
         (line("ready", t=math.inf), "ready.t"),
         (line("listening", listen_cpu_s=10**400), "listening.listen_cpu_s"),
         (json.dumps({"kind": "fault", "t": 1, "peer": "a", "name": "a"}).encode(), "without what"),

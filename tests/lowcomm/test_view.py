@@ -19,12 +19,15 @@ from lowcomm.events import (
     Metrics,
     Ready,
     Start,
+    Traffic,
 )
 from lowcomm.summary import summarize
 from lowcomm.timeline import Timeline
 from lowcomm.view import REPEAT_S, LiveView, print_end
+from peers.counters import PURPOSES
 
 A, B, C = "alpha.1", "beta.2", "gamma.3"
+WAYS = ("sent", "received")
 NAMES = {A: "alpha", B: "beta", C: "gamma"}
 
 
@@ -89,6 +92,26 @@ def lost(by: str, t: float, member: str = C, why: str = "end of stream") -> Lost
     return Lost(t=t, peer=by, name=NAMES[by], member=member, member_name="", why=why)
 
 
+def traffic(peer: str) -> Traffic:
+    each = dict.fromkeys((f"{what}_{way}_bytes" for what in PURPOSES for way in WAYS), (1,))
+    return Traffic(
+        t=105.0,
+        peer=peer,
+        name=NAMES[peer],
+        peers=(A,),
+        **each,
+        refused_bytes=(0,),
+        stalls=(0,),
+        stalled_s=(0.0,),
+        round_trip_s=(0.0,),
+        sent_bytes_per_s=1024.0,
+        received_bytes_per_s=0.0,
+        lag_p50_s=0.001,
+        lag_p99_s=0.003,
+        lag_max_s=0.005,
+    )
+
+
 def status(peer: str, **changed: Any) -> Mapping[str, Any]:
     return {
         "peer": peer,
@@ -100,6 +123,9 @@ def status(peer: str, **changed: Any) -> Mapping[str, Any]:
         "loss": 1.25,
         "bytes_sent": 5 << 20,
         "bytes_received": 6 << 20,
+        "sent_bytes_per_s": 1.5 * 2**20,
+        "received_bytes_per_s": 2048.0,
+        "lag_p99_s": 0.0021,
         "outer_step": 12,
         "outer_steps": 40,
         "roster": [A, B],
@@ -145,7 +171,7 @@ def test_a_line_sums_up_every_ten_seconds() -> None:
     # Rounds take 2 s, 28 are left, and the next one has been under way for 5 s.
     assert pipe.seen.splitlines()[-1] == (
         "    10.0  outer step 12/40 with alpha, beta; 8.2 k tokens/s; loss 1.500; "
-        "sent 10.0 MiB; 51 s left"
+        "sent 10.0 MiB (3.0 MiB/s); 51 s left"
     )
     view.update([status(A), status(B)], [])
     assert len(pipe.seen.splitlines()) == told + 1
@@ -195,6 +221,16 @@ def test_a_wide_terminal_shows_what_each_peer_does_and_waits_for() -> None:
     assert row["gamma"][:2] == ["gamma", "lost"]
     assert row["gamma"][-3:] == ["end", "of", "stream"]
     assert lines[-1] == "    4.0  gamma lost (end of stream)".ljust(len(lines[-1]))
+
+
+def test_a_very_wide_terminal_shows_rates_and_lag() -> None:
+    view, console, _ = terminal(140, 24)
+    view.update([status(A), status(C)], [start(A), start(B), start(C), lost(A, 104.0)])
+    view.update([], [traffic(B)])
+    row = {line.split()[0]: line for line in frame(view, console) if line[:1].strip()}
+    assert "1.5 MiB  2.0 KiB    2.1 ms" in row["alpha"]
+    assert "1.0 KiB      0 B    3.0 ms" in row["beta"]  # As its events say.
+    assert "2.1 ms" not in row["gamma"]
 
 
 def test_a_terminal_is_drawn_in_place_and_left_with_the_last_frame() -> None:

@@ -224,6 +224,7 @@ async def test_a_peer_that_does_not_read_holds_back_what_is_made() -> None:
             await asyncio.sleep(0)
             bulk.wake()
         before = len(made)
+        assert bulk.congested
         assert before <= 40, "the kernel's buffers, and one frame of ours"
         assert bulk.sent_bytes > (before - 1) * MIB
         await raw.read(before * MIB)

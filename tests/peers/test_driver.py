@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,6 +33,7 @@ from tests.peers.xor_node import (
     Node,
     XorWork,
     agree,
+    count_the_same,
     running,
     xor,
 )
@@ -59,6 +61,7 @@ async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...]) -> None
         assert nodes[0].work.state == wanted
         moved = [node.mesh.bytes_moved() for node in nodes]
         assert all(sent > 5 * size // 2 and received > 5 * size // 2 for sent, received in moved)
+        count_the_same(nodes, rounds=5)
 
 
 @pytest.mark.asyncio
@@ -91,6 +94,9 @@ async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
         assert (GAMMA, len(gamma.work.state)) in giver.served_to
         assert size == ELEMENTS * ELEMENT_BYTES
         assert 0 < seconds < 20
+        from_giver = gamma.driver.counters.traffic(time.monotonic())
+        received = {traffic.peer: traffic.received["transfer"] for traffic in from_giver}
+        assert received[donor] == size
         first = gamma.round
         await gamma.until(lambda: gamma.round >= first + 3)
         await beta.until(lambda: beta.round >= gamma.round)
@@ -117,6 +123,7 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId) -> No
             await node.until(lambda node=node: node.round >= reached + 3)
         members = alive[0].driver.core.members
         await alive[0].until(lambda: who not in members.members)
+        assert alive[0].driver.counters._peers[who].control is None
         agree(nodes)
 
 
@@ -311,6 +318,10 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
             refused = set(inbound._open.pop(sender, {})) - taken.get(sender, set())
             assert refused == {key_of(chunk)}, "as another connection would find it"
         assert alpha.driver.discarded == before + len(bad)
+        told = {x.peer: x.refused_bytes for x in alpha.driver.counters.traffic(0.0)}
+        first = min(size, PIECE_ELEMENTS) * ELEMENT_BYTES
+        assert told[EVE] == 2 * first
+        assert told[BETA] > 0
 
 
 @pytest.mark.asyncio

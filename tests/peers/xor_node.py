@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import random
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -256,3 +257,25 @@ def agree(nodes: Sequence[Node]) -> None:
     for round_ in set[int]().union(*(node.digests for node in nodes)):
         found = {node.digests[round_] for node in nodes if round_ in node.digests}
         assert len(found) == 1, f"round {round_} differs"
+
+
+def count_the_same(nodes: Sequence[Node], *, rounds: int) -> None:
+    """What one counts as sent the other one counts as received; heads of chunks are left out."""
+    size, others = ELEMENTS * ELEMENT_BYTES, len(nodes) - 1
+    told = {
+        (node.peer, traffic.peer): traffic
+        for node in nodes
+        for traffic in node.driver.counters.traffic(time.monotonic())
+    }
+    pairs = {(one.peer, other.peer) for one in nodes for other in nodes if one is not other}
+    assert set(told) == pairs
+    for (here, there), traffic in told.items():
+        for purpose in ("payload", "transfer"):
+            assert traffic.sent[purpose] == told[there, here].received[purpose]
+        assert traffic.sent["control"] > 0
+        assert traffic.refused_bytes == 0
+    assert sum(each.sent["payload"] for each in told.values()) == rounds * 2 * others * size
+    assert sum(each.sent["transfer"] for each in told.values()) == others * size  # They joined.
+    for node in nodes:
+        mine = [each for (here, _), each in told.items() if here == node.peer]
+        assert 0.98 < sum(sum(each.sent.values()) for each in mine) / node.mesh.bytes_moved()[0] < 1

@@ -1,0 +1,62 @@
+"""What a daemon tells of its connections, without a daemon."""
+
+from pathlib import Path
+
+from lowcomm.events import Traffic
+from lowcomm.journal import Journal
+from lowcomm.reporting import TRAFFIC_IDLE_S, TRAFFIC_INTERVAL_S, Pace, tell_traffic
+from lowcomm.timeline import read_timeline
+from peers.counters import Counters
+from protocols.ids import PeerId
+from protocols.messages import StateChunk
+
+ALPHA, BETA = PeerId("alpha.1"), PeerId("beta.2")
+
+
+class Wire:
+    sent_bytes, received_bytes = 100, 200
+    congested = True
+    round_trip_s = 0.1234567891
+
+
+def test_traffic_is_read_back_as_it_was_counted(tmp_path: Path) -> None:
+    journal, counters = Journal(tmp_path, peer=ALPHA, name="alpha"), Counters()
+    counters.follow(BETA, Wire(), Wire())
+    counters.sent(BETA, StateChunk(1, 2, 3, 0, 4, 0, 4), 16)
+    counters.received(PeerId("gamma.3"), StateChunk(1, 2, 3, 0, 4, 0, 4), 32, kept=False)
+    for now in (0.0, 0.5):
+        counters.sample(now, late_s=0.002)
+    tell_traffic(journal, counters)
+    journal.close()
+    (event,) = read_timeline(tmp_path).events
+    assert isinstance(event, Traffic)
+    assert event.peers == (BETA, "gamma.3")
+    assert event.payload_sent_bytes == event.payload_received_bytes == (0, 0)
+    assert (event.transfer_sent_bytes, event.transfer_received_bytes) == ((16, 0), (0, 32))
+    assert (event.control_sent_bytes, event.control_received_bytes) == ((100, 0), (200, 0))
+    assert event.refused_bytes == (0, 32)
+    assert (event.stalls, event.stalled_s) == ((1, 0), (0.5, 0.0))
+    assert event.round_trip_s == (0.123457, 0.0)
+    assert (event.lag_p50_s, event.lag_p99_s, event.lag_max_s) == (0.002, 0.002, 0.002)
+
+
+def test_traffic_is_told_while_something_moves_and_rarely_else() -> None:
+    pace, moved, told = Pace(), 0, list[float]()
+    for number in range(100):
+        now = 1000.0 + number * TRAFFIC_INTERVAL_S
+        moved += 1 if number in (2, 3) else 0
+        if pace.is_due(moved, now, peers=3):
+            told.append((now - 1000.0) / TRAFFIC_INTERVAL_S)
+    idle = TRAFFIC_IDLE_S / TRAFFIC_INTERVAL_S
+    assert told[:4] == [2, 3, 3 + idle, 3 + 2 * idle]
+
+
+def test_of_many_peers_traffic_is_told_less_often() -> None:
+    for peers, steps in ((10, 1), (60, 3), (400, 6)):
+        pace = Pace()
+        told = [
+            number
+            for number in range(100)
+            if pace.is_due(number + 1, number * TRAFFIC_INTERVAL_S, peers=peers)
+        ]
+        assert told[1] - told[0] == steps
