@@ -22,28 +22,18 @@ from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoi
 from lowcomm.codecs import direct
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
+from lowcomm.results import Results, Scratch
 from peers.pieces import PIECE_ELEMENTS, spans
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, Stamp, TensorSpec
 
-ARRAYS_PER_FRAGMENT = 15
+ARRAYS_PER_FRAGMENT = 13
 """Fragment-sized fp32 arrays at the busiest moment: outer, momentum, base (3), the four slots of
-shared memory, an encoded contribution, the slices of our part, two results, a state copied for a
-joiner and one for a checkpoint (2 each)."""
-
-
-class Scratch:
-    """Arrays for pieces, made when they are first needed."""
-
-    def __init__(self) -> None:
-        self._pieces: list[F32] = []
-
-    def piece(self, number: int, elements: int) -> F32:
-        """fp32 [elements]; what is in it is anybody's guess."""
-        while len(self._pieces) <= number:
-            self._pieces.append(np.empty(PIECE_ELEMENTS, np.float32))
-        return self._pieces[number][:elements]
+shared memory, an encoded contribution, the slices of our part, a state copied for a joiner and one
+for a checkpoint (2 each)."""
+RESULTS_PER_FRAGMENT = 2
+"""Beyond those: the last one, and the next."""
 
 
 class LayoutError(LowcommError):
@@ -100,6 +90,7 @@ class Replica:
         for size in self.sizes:
             outer_P, momentum_P, next_P = np.zeros((3, size), np.float32)
             self._states.append(FragmentState(outer_P, momentum_P, next_P, base_P=outer_P))
+        self._results = Results(method.contribution_codec, method.result_codec)
         self._looping = Scratch()
         self._working = Scratch()
 
@@ -180,18 +171,24 @@ class Replica:
         contributors: Sequence[Contributor],
         out: memoryview,
     ) -> None:
-        codec, scratch = self.method.contribution_codec, self._looping
-        decoded = [
-            direct.decoded(codec, piece, scratch.piece(number + 1, elements))
-            for number, piece in enumerate(slices)
-        ]
-        tokens = [contributor.tokens for contributor in contributors]
-        mean = direct.to_encode(self.method.result_codec, out, scratch.piece(0, elements))
-        outer.weighted_mean(decoded, tokens, mean)
-        direct.encode(self.method.result_codec, mean, out)
+        self._results.make(elements, slices, contributors, out, self._looping)
 
-    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+    def check_result(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+    ) -> None:
+        self._results.mean(piece, elements, contributors, self._looping)
+
+    def ahead(
+        self,
+        stamp: Stamp,
+        start: int,
+        piece: Bytes,
+        part: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+    ) -> None:
         state = self._states[stamp.fragment]
+        mean = self._results.mean(piece, elements, contributors, self._looping)
         if not state.lock.acquire(blocking=False):
             return  # It is made with the rest, once it is committed.
         try:
@@ -199,7 +196,6 @@ class Replica:
                 return
             if state.ahead is None or state.ahead.stamp != stamp:
                 state.ahead = Ahead(stamp)
-            mean = self._mean(piece, self._looping, elements)
             self._make_ahead(state, state.ahead, slice(start, start + elements), mean)
             state.ahead.made[start] = part
         finally:
@@ -214,8 +210,14 @@ class Replica:
             self.method.momentum_step(momentum_P, mean)
             ahead.digests[here.start] = outer.cell_digest(next_P, momentum_P)
 
-    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
-        state = self._states[stamp.fragment]
+    def apply(
+        self,
+        stamp: Stamp,
+        borders: Sequence[int],
+        parts: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> str:
+        state, results = self._states[stamp.fragment], self._results
         with state.lock:
             _make_room(state)
             ahead, digests = state.ahead, dict[int, bytes]()
@@ -225,7 +227,8 @@ class Replica:
                 for start, stop in spans(last - first):
                     here = slice(first + start, first + stop)
                     # The owner too takes the decoded bytes: what others hold, bit by bit.
-                    mean = self._mean(self._cut(part, start, stop), self._working, stop - start)
+                    piece = results.cut(part, start, stop, len(contributors))
+                    mean = results.mean(piece, stop - start, contributors, self._working)
                     if ahead.made.get(here.start) is part:
                         digests[here.start] = ahead.digests.get(here.start, b"")
                     else:
@@ -233,13 +236,6 @@ class Replica:
                         self.method.outer_step(outer_P, momentum_P, mean, state.next_P[here])
                     self.method.momentum_step(state.momentum_P[here], mean)
             return self._turn(state, stamp.round, digests)
-
-    def _cut(self, part: Bytes, start: int, stop: int) -> Bytes:
-        size_of = self.method.result_codec.encoded_bytes
-        return memoryview(part)[size_of(start) : size_of(stop)]
-
-    def _mean(self, piece: Bytes, scratch: Scratch, elements: int) -> F32:
-        return direct.decoded(self.method.result_codec, piece, scratch.piece(0, elements))
 
     def copy_state(self, fragment: int) -> Bytes:
         state = self._states[fragment]
@@ -274,7 +270,10 @@ class Replica:
         return self.method.contribution_codec.encoded_bytes(elements)
 
     def result_bytes(self, fragment: int, elements: int) -> int:
-        return self.method.result_codec.encoded_bytes(elements)
+        return self._results.layer_bytes(elements)
+
+    def layers(self, contributors: int) -> int:
+        return self._results.layers(contributors)
 
     def state_bytes(self, fragment: int) -> int:
         if fragment >= len(self._states):
@@ -314,9 +313,19 @@ def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
     return tuple(sizes[fragment] for fragment in range(len(sizes)))
 
 
-def check_memory(layout: Sequence[TensorSpec], *, memory_max_bytes: int, free_bytes: int) -> None:
+def needed_bytes(layout: Sequence[TensorSpec], made: Method, *, peers: int) -> int:
+    """What the daemon's arrays take; `peers`: whose contributions a gather brings here."""
+    results, needed = Results(made.contribution_codec, made.result_codec), 0
+    for size in fragment_elements(layout):
+        result = results.layers(peers) * results.layer_bytes(size)
+        if made.result_codec is not None:
+            result = 4 * size  # A mean is never larger, whatever its codec.
+        needed += 4 * ARRAYS_PER_FRAGMENT * size + RESULTS_PER_FRAGMENT * result
+    return needed
+
+
+def check_memory(needed: int, *, memory_max_bytes: int, free_bytes: int) -> None:
     """Refuse now, with figures, rather than be killed later. Raises ConfigError."""
-    needed = 4 * ARRAYS_PER_FRAGMENT * sum(fragment_elements(layout))
     allowed = memory_max_bytes or free_bytes // 2
     if needed > allowed:
         raise ConfigError(

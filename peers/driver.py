@@ -163,12 +163,12 @@ class Driver:
                 name = secrets.token_hex(16)
                 self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))
             case c.ApplyRound(stamp=stamp, borders=borders):
-                parts = self.exchange.parts(stamp, len(borders) - 1)
+                parts, terms = self.exchange.parts(stamp, len(borders) - 1)
                 seconds = self.exchange.seconds(stamp)
                 if seconds is not None:
                     self._listener.reduced(stamp, seconds)
                 self._job(
-                    lambda: self.work.apply(stamp, borders, parts),
+                    lambda: self.work.apply(stamp, borders, parts, terms),
                     lambda digest: self._applied(stamp, digest),
                 )
             case c.ServeState():

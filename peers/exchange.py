@@ -21,7 +21,7 @@ from protocols import messages as m
 from protocols.contributions import PartResult
 from protocols.core import PeerCore
 from protocols.errors import LowcommError
-from protocols.ids import PeerId, Stamp
+from protocols.ids import Contributor, PeerId, Stamp
 from protocols.reduction import ELEMENT_BYTES
 
 
@@ -101,7 +101,8 @@ class Exchange:
         payload = self.inbound.results.get(ResultKey(stamp, part))
         if payload is None:
             return True
-        header = m.ResultChunk(stamp, part, command.contributors, "", 0, payload.elements)
+        of = (stamp, part, command.contributors, "", 0, payload.elements)
+        header = m.ResultChunk(*of, 0, payload.layers)
         return self._send(command.peer, ResultStream(header, payload))
 
     def send_state(self, peer: PeerId, header: m.StateChunk, state: Bytes) -> bool:
@@ -126,8 +127,10 @@ class Exchange:
             else:
                 slices.append(self.inbound.slices[slice_key(stamp, part, term)])
         size_of = partial(work.result_bytes, stamp.fragment)
-        elements = command.stop - command.start
-        result = Payload(elements, size_of, self._pool.take(size_of(elements)))
+        elements, layers = command.stop - command.start, work.layers(len(command.contributors))
+        buffer = self._pool.take(layers * size_of(elements))
+        result = Payload(elements, size_of, buffer, layers=layers)
+        result.terms = command.contributors
         self.inbound.results[ResultKey(stamp, part)] = result
         self._reducer.begin(work, self._core.me.peer, command, slices, result)
 
@@ -155,9 +158,10 @@ class Exchange:
         began, last = self._times.get((stamp.fragment, stamp.round), (None, 0.0))
         return None if began is None else last - began
 
-    def parts(self, stamp: Stamp, count: int) -> list[Bytes]:
-        """A round's result, whole."""
-        return [self.inbound.results[ResultKey(stamp, part)].buffer for part in range(count)]
+    def parts(self, stamp: Stamp, count: int) -> tuple[list[Bytes], tuple[Contributor, ...]]:
+        """A round's result, whole, and what is in it: the same in all parts."""
+        found = [self.inbound.results[ResultKey(stamp, part)] for part in range(count)]
+        return [payload.buffer for payload in found], found[0].terms
 
     def decided(self, event: Received, commands: Sequence[c.Command]) -> None:
         """The core looked at a payload: keep its bytes if it counts them, or drop them."""
@@ -182,24 +186,34 @@ class Exchange:
     def state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
         self._state_here(peer, chunk, state)
 
-    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
+    def layers(self, contributors: int) -> int:
+        return self.work.layers(contributors) if self.work is not None else 0
+
+    def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
         stamp, part = key
         began = self._times.get((stamp.fragment, stamp.round))
         if began is not None:
             now = asyncio.get_running_loop().time()
             self._times[stamp.fragment, stamp.round] = (began[0], now)
-        borders = self._borders(stamp)
-        if self.work is None or borders is None:
-            return
-        start = index * PIECE_ELEMENTS
+        borders, terms, work = self._borders(stamp), payload.terms, self.work
+        if work is None or payload.layers != work.layers(len(terms)):
+            return False
+        start, piece = number * PIECE_ELEMENTS, payload.piece(number)
         elements = min(PIECE_ELEMENTS, payload.elements - start)
-        piece = payload.piece(index)
-        self.work.ahead(stamp, borders[part] + start, piece, payload.buffer, elements)
+        try:
+            if borders is None:
+                work.check_result(piece, elements, terms)
+            else:
+                work.ahead(stamp, borders[part] + start, piece, payload.buffer, elements, terms)
+        except LowcommError as error:
+            self._note(f"round {stamp.round}: {error}")
+            return False
+        return True
 
-    def _sum_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
+    def _sum_grew(self, key: ResultKey, payload: Payload, number: int) -> None:
         for peer in self._outbound:
             self.wake(peer)
-        self.result_grew(key, payload, index)
+        self.result_grew(key, payload, number)
 
     def _reduced(self, command: c.ReducePart, digest: str) -> None:
         self.feed(v.PartReduced(command.stamp, command.part, digest))
@@ -254,7 +268,19 @@ class Exchange:
             return partial(work.contribution_bytes, stamp.fragment) if fits else None
         fence = self._core.rounds[stamp.fragment].fence
         fits = fits and fence.may_result(stamp, chunk.part, peer)
+        fits = fits and self._may_have(chunk.layers, work, stamp)
         return partial(work.result_bytes, stamp.fragment) if fits else None
+
+    def _may_have(self, layers: int, work: Work, stamp: Stamp) -> bool:
+        """Can a result of this attempt have so many? They cost memory."""
+        members = self._core.members
+        commit = members.commit(stamp.fragment, stamp.round)
+        plan = members.plan(stamp.fragment, stamp.round)
+        if commit is not None:
+            return layers == work.layers(len(commit.contributors))
+        if plan is not None and plan.stamp == stamp:
+            return layers == work.layers(len(plan.roster))
+        return 1 <= layers <= work.layers(len(members.receivers))
 
     def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
         """Of the parts of this round, if our log says what they are in this view."""

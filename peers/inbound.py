@@ -79,7 +79,8 @@ class InboundOwner(Protocol):
     """What these need from whoever made them. No method may raise or block."""
 
     def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
-        """Bytes of so many elements, if this payload may come from there; None: it may not."""
+        """Bytes of so many elements in one layer, if this payload may come from there, with as
+        many layers as it says; None: it may not."""
         ...
 
     def feed(self, event: v.Event, /) -> None: ...
@@ -88,8 +89,12 @@ class InboundOwner(Protocol):
         """Another piece of a slice is here."""
         ...
 
-    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
-        """Another piece of a result is here."""
+    def layers(self, contributors: int) -> int:
+        """How many a result of so many contributions has."""
+        ...
+
+    def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
+        """Another piece of a result is here, in all layers. False: it can be none."""
         ...
 
     def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
@@ -125,11 +130,12 @@ class Inbound:
         payload = opened[key]
         if payload is None:
             return None  # Its beginning was refused, and counted.
-        index = payload.index_of(chunk.start, size)
-        if index is None or payload.elements != chunk.elements:
+        layer, layers = _layer_of(chunk)
+        index = payload.index_of(chunk.start, size, layer)
+        if index is None or (payload.elements, payload.layers) != (chunk.elements, layers):
             self._refuse(peer, key)
             return None
-        return None if payload.has(index) else payload.piece(index)
+        return None if payload.has(index) else payload.chunk(index)
 
     def _begin(
         self, peer: PeerId, key: Key, chunk: Chunk, opened: dict[Key, Payload | None]
@@ -149,8 +155,9 @@ class Inbound:
             self.refused += 1
             opened[key] = None
         else:
-            buffer = self._pool.take(size_of(chunk.elements))
-            opened[key] = Payload(chunk.elements, size_of, buffer)
+            _, layers = _layer_of(chunk)
+            buffer = self._pool.take(layers * size_of(chunk.elements))
+            opened[key] = Payload(chunk.elements, size_of, buffer, layers=layers)
         return True
 
     def _begun(self, peer: PeerId, key: SliceKey) -> Payload | None:
@@ -167,10 +174,11 @@ class Inbound:
     def arrived(self, peer: PeerId, chunk: Chunk) -> None:
         """The piece is at its place."""
         key = key_of(chunk)
-        payload, index = self._open.get(peer, {}).get(key), chunk.start // PIECE_ELEMENTS
-        if payload is None or payload.has(index):
+        payload = self._open.get(peer, {}).get(key)
+        index = payload.at(chunk.start, _layer_of(chunk)[0]) if payload is not None else None
+        if payload is None or index is None or payload.has(index):
             return  # Refused meanwhile, or here by another way.
-        digest = digest_of(payload.piece(index)) if isinstance(chunk, ResultChunk) else HERE
+        digest = digest_of(payload.chunk(index)) if isinstance(chunk, ResultChunk) else HERE
         if isinstance(chunk, ResultChunk) and digest.hex() != chunk.digest:
             self._refuse(peer, key)  # Damaged on its way, or a lie: as if it had not come.
             return
@@ -234,11 +242,16 @@ class Inbound:
             self._owner.grew(key)
 
     def _result_arrived(self, peer: PeerId, chunk: ResultChunk, payload: Payload) -> None:
-        if chunk.contributors:
+        key, numbers = ResultKey(chunk.stamp, chunk.part), [chunk.start // PIECE_ELEMENTS]
+        if chunk.contributors and not payload.terms:
             payload.terms = chunk.contributors
-        key, index = ResultKey(chunk.stamp, chunk.part), chunk.start // PIECE_ELEMENTS
-        self._owner.result_grew(key, payload, index)
-        if not payload.missing:
+            numbers = range(len(payload) // payload.layers)  # What came before it had no meaning.
+        grown = [number for number in numbers if payload.terms and payload.has_piece(number)]
+        sound = all(self._owner.result_grew(key, payload, number) for number in grown)
+        whole = not payload.missing
+        if not sound or (whole and payload.layers != self._owner.layers(len(payload.terms))):
+            self._refuse(peer, key)
+        elif whole:
             del self._open[peer][key]
             of = (peer, chunk.stamp, chunk.part)
             self._tell(v.ResultReceived(*of, payload.terms, payload.digest), payload)
@@ -257,6 +270,11 @@ class Inbound:
         self.refused += 1
         if key in self._open.get(peer, {}):
             self._open[peer][key] = None
+
+
+def _layer_of(chunk: Chunk) -> tuple[int, int]:
+    """(which, of how many)."""
+    return (chunk.layer, chunk.layers) if isinstance(chunk, ResultChunk) else (0, 1)
 
 
 def _event_key(event: Received) -> SliceKey | ResultKey:

@@ -317,6 +317,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "contributors": _contributors,
         "digest": _digest,
         **_span,
+        "layer": _u16,
+        "layers": _u16,
     },
     m.StateChunk: {
         "run": _u64,

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.codecs import RESULT_CODECS
 from benchmarks.exchanging.systems import Order, Peer, Side, System, new_gate, opened
 from benchmarks.exchanging.worker import Marks
-from lowcomm.config import load_config
+from lowcomm.config import GATHER, GATHERED, load_config
 from lowcomm.journal import EVENTS
 from protocols.errors import LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
@@ -47,7 +47,9 @@ def system() -> System:
 
 def settings(codec: str, *, encrypted: bool = False) -> list[str]:
     """What the run needs beyond `write_config`."""
-    result = RESULT_CODECS.get(codec, "bf16") or "bf16"
+    result = RESULT_CODECS.get(codec, "bf16")
+    if codec in GATHERED:
+        result = GATHER  # Unless told otherwise, as runs do.
     codecs = (f'run.method.contribution_codec="{codec}"', f'run.method.result_codec="{result}"')
     return [*SETTINGS, *codecs, *([] if encrypted else ["node.insecure=true"])]
 

@@ -36,8 +36,9 @@ class Method(Protocol):
         ...
 
     @property
-    def result_codec(self) -> Codec:
-        """How their mean travels back."""
+    def result_codec(self) -> Codec | None:
+        """How their mean travels back. None: by gather, everybody gets what was contributed and
+        makes the mean."""
         ...
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
-from lowcomm.config import MethodConfig
+from lowcomm.config import GATHER, MethodConfig
 from lowcomm.outer import F32, momentum_step, nesterov_ahead
 
 
@@ -38,8 +38,9 @@ class DiLoCo:
         return codec(self.config.contribution_codec)
 
     @property
-    def result_codec(self) -> Codec:
-        return codec(self.config.result_codec)
+    def result_codec(self) -> Codec | None:
+        name = self.config.resolved_result_codec
+        return None if name == GATHER else codec(name)
 
     @property
     def state_arrays(self) -> tuple[str, ...]:

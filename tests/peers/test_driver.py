@@ -287,10 +287,11 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
     async with open_round() as (alpha, plan):
         who = Contributor(BETA, 1, 1, "a" * 32)
         piece = m.ContributionChunk(plan.stamp, 0, who, 0, 0)
-        result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0)
+        result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0, 0, 1)
         start, stop = plan.parts.borders[:2]
         size = stop - start
         state = m.StateChunk(RUN_ID, plan.stamp.lineage, 5, 0, 2, 0, 0)
+        later = replace(plan.stamp, attempt=plan.stamp.attempt + 1)
         bad: list[tuple[PeerId, m.Chunk, int]] = [
             (EVE, piece, size),
             (EVE, result, size),
@@ -302,6 +303,9 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
             (BETA, replace(piece, stamp=replace(plan.stamp, fragment=1)), size),
             (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 22),
             (BETA, result, size),  # Part 0 is ours: it cannot come from there.
+            (BETA, replace(result, part=1, layers=2), size),  # A sum has one.
+            (BETA, replace(result, part=1, layers=0), size),
+            (BETA, replace(result, stamp=later, layers=2), size),
             (BETA, state, ELEMENTS),
         ]
         inbound, before = alpha.driver.exchange.inbound, alpha.driver.discarded

@@ -3,9 +3,12 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from peers.exchange import Exchange
+from peers.inbound import ResultKey
 from peers.link import Frame
-from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
+from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from protocols import commands as c
 from protocols import events as v
 from protocols.core import PeerCore
@@ -21,6 +24,7 @@ from tests.peers.payload_room import (
     contributor,
     pieces_of,
     result_of,
+    size_of,
     summed,
 )
 
@@ -100,7 +104,9 @@ def test_a_result_goes_out_while_it_is_made() -> None:
     assert isinstance(event, v.PartReduced)
     header = replace(result_of(ELEMENTS), contributors=(contributor(ME),))
     assert fetched == [chunk for chunk, _ in pieces_of(header, wanted)]
-    assert b"".join(map(bytes, alone.exchange.parts(STAMP, 1))) == wanted
+    parts, terms = alone.exchange.parts(STAMP, 1)
+    assert b"".join(map(bytes, parts)) == wanted
+    assert terms == (contributor(ME),)
     assert alone.fetch(BETA) == []
 
 
@@ -131,3 +137,22 @@ def test_a_commit_and_a_release_leave_nothing() -> None:
     assert alone.exchange.encoded == {}
     alone.exchange.release(0, STAMP.round)
     assert alone.exchange.inbound.results == {}
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_result_is_looked_at_before_it_counts_as_here(gathers: bool) -> None:
+    """Of an attempt that our log does not know yet."""
+    alone = Alone()
+    alone.work.gathers = gathers
+    terms = [contributor(ALPHA), contributor(BETA)]
+    header = result_of(ELEMENTS, of=terms if gathers else ())
+    size = header.layers * size_of(ELEMENTS)
+    payload = Payload(ELEMENTS, size_of, memoryview(bytearray(size)), layers=header.layers)
+    key, payload.terms = ResultKey(STAMP, 0), header.contributors
+    assert alone.exchange.result_grew(key, payload, 1)
+    payload.piece(2)[:1] = alone.work.refused
+    assert not alone.exchange.result_grew(key, payload, 2)
+    assert alone.notes == ["round 5: no result"]
+    assert alone.work.checked == [bytes(payload.piece(1)), bytes(payload.piece(2))]
+    payload.terms = (*terms, contributor(ME))
+    assert alone.exchange.result_grew(key, payload, 1) == (not gathers)

@@ -91,10 +91,29 @@ class XorWork:
         assert {len(piece) for piece in slices} == {ELEMENT_BYTES * elements}
         out[:] = xor(slices)
 
-    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+    def check_result(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+    ) -> None:
         pass
 
-    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
+    def ahead(
+        self,
+        stamp: Stamp,
+        start: int,
+        piece: Bytes,
+        part: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+    ) -> None:
+        pass
+
+    def apply(
+        self,
+        stamp: Stamp,
+        borders: Sequence[int],
+        parts: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> str:
         self.state = xor((self.state, b"".join(parts)))
         return digest(self.state)
 
@@ -118,6 +137,9 @@ class XorWork:
 
     def result_bytes(self, fragment: int, elements: int) -> int:
         return ELEMENT_BYTES * elements
+
+    def layers(self, contributors: int) -> int:
+        return 1
 
     def state_bytes(self, fragment: int) -> int:
         return len(self.state)
