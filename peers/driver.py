@@ -243,7 +243,7 @@ class Driver:
         return refusal(hello, me=self.core.me, run=self.core.raft.run, members=self.core.members)
 
     def connected(self, hello: m.Hello) -> None:
-        self.exchange.meet(hello.peer)
+        self.exchange.meet(hello.peer, hello.incarnation)
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from peers.inbound import Inbound, Received, ResultKey, SliceKey, slice_key
+from peers.inbound import Inbound, Received
+from peers.keys import ResultKey, SliceKey, slice_key
 from peers.link import Frame
 from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
@@ -78,7 +79,8 @@ class Exchange:
         now = asyncio.get_running_loop().time()
         self._times[fragment, round_] = (now, now)
         elements = run.fragment_elements[fragment]
-        self.encoded[fragment, round_] = Encoding(work, fragment, elements, self._pool)
+        encoding = Encoding(work, fragment, elements, self._pool, manifest=manifest)
+        self.encoded[fragment, round_] = encoding
         self.feed(v.Encoded(fragment, round_, manifest))
 
     def finish_encoding(self) -> None:
@@ -101,9 +103,21 @@ class Exchange:
         payload = self.inbound.results.get(ResultKey(stamp, part))
         if payload is None:
             return True
+        left_out = self._owned_there(command, payload)
         of = (stamp, part, command.contributors, "", 0, payload.elements)
-        header = m.ResultChunk(*of, 0, payload.layers)
-        return self._send(command.peer, ResultStream(header, payload))
+        header = m.ResultChunk(*of, 0, payload.layers, left_out is not None)
+        return self._send(command.peer, ResultStream(header, payload, left_out=left_out))
+
+    def _owned_there(self, command: c.SendResult, payload: Payload) -> int | None:
+        """Which slice of a gather its receiver has: its own, if it contributed it in this life. An
+        earlier life's it has not, and of a committed round we do not know it any more."""
+        if payload.layers == 1:
+            return None
+        for layer, term in enumerate(command.contributors):
+            key = slice_key(command.stamp, command.part, term)
+            if term.peer == command.peer and (slice_ := self.inbound.slices.get(key)) is not None:
+                return layer if slice_.life == self.inbound.lives.get(term.peer) else None
+        return None
 
     def send_state(self, peer: PeerId, header: m.StateChunk, state: Bytes) -> bool:
         return self._send(peer, StateStream(header, state))
@@ -189,6 +203,27 @@ class Exchange:
     def layers(self, contributors: int) -> int:
         return self.work.layers(contributors) if self.work is not None else 0
 
+    def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
+        encoding = self.encoded.get((key.stamp.fragment, key.stamp.round))
+        if encoding is None:
+            return None
+        ours = (self._core.me.peer, encoding.manifest)
+        names = [(term.peer, term.manifest) for term in payload.terms]
+        return names.index(ours) if ours in names else None
+
+    def own_piece(self, key: ResultKey, payload: Payload, number: int) -> Bytes | None:
+        stamp, borders = key.stamp, self._borders(key.stamp)
+        encoding = self.encoded.get((stamp.fragment, stamp.round))
+        if encoding is None or borders is None or self.own_layer(key, payload) != payload.own:
+            return None  # The round is over, or the view.
+        start = borders[key.part] + number * PIECE_ELEMENTS
+        stop = min(start + PIECE_ELEMENTS, borders[key.part] + payload.elements)
+        try:
+            return encoding.cut(start, stop)
+        except LowcommError as error:
+            self._failed(error)
+            return None
+
     def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
         stamp, part = key
         began = self._times.get((stamp.fragment, stamp.round))
@@ -196,7 +231,7 @@ class Exchange:
             now = asyncio.get_running_loop().time()
             self._times[stamp.fragment, stamp.round] = (began[0], now)
         borders, terms, work = self._borders(stamp), payload.terms, self.work
-        if work is None or payload.layers != work.layers(len(terms)):
+        if work is None:
             return False
         start, piece = number * PIECE_ELEMENTS, payload.piece(number)
         elements = min(PIECE_ELEMENTS, payload.elements - start)
@@ -233,8 +268,9 @@ class Exchange:
             self._failed(error)
             return None
 
-    def meet(self, peer: PeerId) -> None:
+    def meet(self, peer: PeerId, incarnation: int) -> None:
         """The connection is up."""
+        self.inbound.lives[peer] = incarnation
         self._outbound[peer] = Outbound()
 
     def forget(self, peer: PeerId) -> None:

@@ -5,11 +5,13 @@ NOT decide whether a payload counts (the core does), nor look into it.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of
+from peers.gathering import ResultOwner, arrived
+from peers.keys import Key, ResultKey, SliceKey, key_of, slice_key
+from peers.pieces import Payload, Pool, digest_of
 from protocols import events as v
-from protocols.ids import Contributor, PeerId, Stamp
+from protocols.ids import PeerId
 from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
 
 OPEN_MAX = 64
@@ -19,63 +21,10 @@ HERE = b"."
 """In place of the digest of a piece that needs none."""
 
 
-class SliceKey(NamedTuple):
-    """Not the attempt, but which bytes."""
-
-    fragment: int
-    round: int
-    view: int
-    part: int
-    contributor: Contributor
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        """Nobody needs it once this round is committed."""
-        return self.fragment == fragment and self.round <= round_
-
-
-class ResultKey(NamedTuple):
-    """Of one part, in one attempt."""
-
-    stamp: Stamp
-    part: int
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        """Somebody may need it until this round is released."""
-        return released and self.stamp.fragment == fragment and self.stamp.round <= round_
-
-
-class StateKey(NamedTuple):
-    """Of one fragment, for a cut."""
-
-    cut_index: int
-    fragment: int
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        return False
-
-
-Key = SliceKey | ResultKey | StateKey
-
-
-def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
-    return SliceKey(stamp.fragment, stamp.round, stamp.view, part, contributor)
-
-
-def key_of(chunk: Chunk) -> Key:
-    """Which payload it is a piece of."""
-    match chunk:
-        case ContributionChunk():
-            return slice_key(chunk.stamp, chunk.part, chunk.contributor)
-        case ResultChunk():
-            return ResultKey(chunk.stamp, chunk.part)
-        case StateChunk():
-            return StateKey(chunk.cut_index, chunk.fragment)
-
-
 K = TypeVar("K", SliceKey, ResultKey, Key)
 
 
-class InboundOwner(Protocol):
+class InboundOwner(ResultOwner, Protocol):
     """What these need from whoever made them. No method may raise or block."""
 
     def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
@@ -87,14 +36,6 @@ class InboundOwner(Protocol):
 
     def grew(self, key: SliceKey) -> None:
         """Another piece of a slice is here."""
-        ...
-
-    def layers(self, contributors: int) -> int:
-        """How many a result of so many contributions has."""
-        ...
-
-    def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
-        """Another piece of a result is here, in all layers. False: it can be none."""
         ...
 
     def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
@@ -112,6 +53,8 @@ class Inbound:
         """Whole ones, ours and others', and ours that are being made."""
         self.refused = 0
         """Payloads that got no memory, broke off, or were not wanted."""
+        self.lives: dict[PeerId, int] = {}
+        """Of whom we are connected with: the incarnation."""
         self._owner = owner
         self._pool = pool
         self._open: dict[PeerId, dict[Key, Payload | None]] = {}
@@ -132,7 +75,8 @@ class Inbound:
             return None  # Its beginning was refused, and counted.
         layer, layers = _layer_of(chunk)
         index = payload.index_of(chunk.start, size, layer)
-        if index is None or (payload.elements, payload.layers) != (chunk.elements, layers):
+        same = (payload.elements, payload.layers) == (chunk.elements, layers)
+        if index is None or not same or layer == payload.own:
             self._refuse(peer, key)
             return None
         return None if payload.has(index) else payload.chunk(index)
@@ -157,7 +101,8 @@ class Inbound:
         else:
             _, layers = _layer_of(chunk)
             buffer = self._pool.take(layers * size_of(chunk.elements))
-            opened[key] = Payload(chunk.elements, size_of, buffer, layers=layers)
+            opened[key] = payload = Payload(chunk.elements, size_of, buffer, layers=layers)
+            payload.life = self.lives.get(peer, 0)
         return True
 
     def _begun(self, peer: PeerId, key: SliceKey) -> Payload | None:
@@ -196,6 +141,7 @@ class Inbound:
     def forget(self, peer: PeerId) -> None:
         """The connection is over: nothing half-received is ever used (I2)."""
         self._open.pop(peer, None)
+        self.lives.pop(peer, None)
 
     # What the core makes of it ----------------------------------------------------------------
 
@@ -242,16 +188,10 @@ class Inbound:
             self._owner.grew(key)
 
     def _result_arrived(self, peer: PeerId, chunk: ResultChunk, payload: Payload) -> None:
-        key, numbers = ResultKey(chunk.stamp, chunk.part), [chunk.start // PIECE_ELEMENTS]
-        if chunk.contributors and not payload.terms:
-            payload.terms = chunk.contributors
-            numbers = range(len(payload) // payload.layers)  # What came before it had no meaning.
-        grown = [number for number in numbers if payload.terms and payload.has_piece(number)]
-        sound = all(self._owner.result_grew(key, payload, number) for number in grown)
-        whole = not payload.missing
-        if not sound or (whole and payload.layers != self._owner.layers(len(payload.terms))):
+        key = ResultKey(chunk.stamp, chunk.part)
+        if not arrived(self._owner, key, chunk, payload):
             self._refuse(peer, key)
-        elif whole:
+        elif not payload.missing:
             del self._open[peer][key]
             of = (peer, chunk.stamp, chunk.part)
             self._tell(v.ResultReceived(*of, payload.terms, payload.digest), payload)

@@ -84,23 +84,28 @@ class ResultStream(_Cursor):
 
     rank = 0
 
-    def __init__(self, header: ResultChunk, payload: Payload) -> None:
-        """`header`: of the first piece; only that one names what was summed."""
+    def __init__(
+        self, header: ResultChunk, payload: Payload, *, left_out: int | None = None
+    ) -> None:
+        """`header`: of the first chunk; only that one names what was summed. `left_out`: the layer
+        that the receiver has."""
         self._header = header
         self._payload = payload
         starts = [start for start, _ in spans(header.elements)]
-        super().__init__((start, layer) for start in starts for layer in range(payload.layers))
+        layers = [layer for layer in range(payload.layers) if layer != left_out]
+        super().__init__((start, layer) for start in starts for layer in layers)
 
     def next(self) -> Frame | None:
         index = self._payload.at(*self._places[self._next])
         assert index is not None
         if not self._payload.has(index):
             return None
-        terms = self._header.contributors if self._next == 0 else ()
+        first = self._next == 0
         start, layer = self._step()
         header = replace(
             self._header,
-            contributors=terms,
+            contributors=self._header.contributors if first else (),
+            left_out=first and self._header.left_out,
             digest=self._payload.digest_of(index).hex(),
             start=start,
             layer=layer,

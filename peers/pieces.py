@@ -74,6 +74,10 @@ class Payload:
         """Chunks."""
         self.terms: tuple[Contributor, ...] = ()
         """Of a result: what was summed or gathered in it."""
+        self.own: int | None = None
+        """The layer that does not travel: we put it there ourselves."""
+        self.life = 0
+        """Of a slice: the incarnation of its sender."""
 
     def __len__(self) -> int:
         """How many chunks it has: those of the first piece, of the second, ..."""
@@ -88,6 +92,11 @@ class Payload:
     def has_piece(self, number: int) -> bool:
         """In all layers."""
         return all(self._digests[number * self.layers : (number + 1) * self.layers])
+
+    def lacks_own(self, number: int) -> bool:
+        """Of this piece all that travels is here."""
+        lacking = [x for x in range(self.layers) if not self.has(number * self.layers + x)]
+        return lacking == [self.own]
 
     def piece(self, number: int) -> memoryview:
         """All its layers, one after the other."""
@@ -117,6 +126,13 @@ class Payload:
         for index in range(number * self.layers, (number + 1) * self.layers):
             self.add(index, digest_of(self.chunk(index)))
 
+    def add_own(self, number: int, piece: Bytes) -> None:
+        """Put our own layer of a piece at its place."""
+        assert self.own is not None
+        index = number * self.layers + self.own
+        self.chunk(index)[:] = piece
+        self.add(index, digest_of(piece))
+
     def digest_of(self, index: int) -> bytes:
         return self._digests[index]
 
@@ -135,8 +151,11 @@ def digest_of(chunk: Bytes) -> bytes:
 class Encoding:
     """Our contribution to a round, encoded once: each piece when it is first needed."""
 
-    def __init__(self, work: Work, fragment: int, elements: int, pool: Pool) -> None:
+    def __init__(
+        self, work: Work, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
+    ) -> None:
         """The ranks' parameters stand still until `finish`, or until nobody needs it any more."""
+        self.manifest = manifest
         self._work = work
         self._fragment = fragment
         self._size_of = partial(work.contribution_bytes, fragment)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from peers.inbound import ResultKey, SliceKey, slice_key
+from peers.keys import ResultKey, SliceKey, slice_key
 from peers.pieces import Encoding, Payload, spans
 from peers.work import Bytes, Work
 from protocols.commands import ReducePart

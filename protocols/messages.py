@@ -315,6 +315,8 @@ class ResultChunk:
     """Whose slice it is of, by the place among the contributors; 0 of a sum."""
     layers: int
     """How many lie in the result: one for each contributor, or 1 of a sum."""
+    left_out: bool
+    """In the part's first chunk: the receiver's own slice does not travel, since it has it."""
 
 
 @record

@@ -319,6 +319,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         **_span,
         "layer": _u16,
         "layers": _u16,
+        "left_out": flag,
     },
     m.StateChunk: {
         "run": _u64,

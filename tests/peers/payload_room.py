@@ -6,7 +6,8 @@ Must NOT hold tests.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from peers.inbound import Inbound, Received, ResultKey, SliceKey
+from peers.inbound import Inbound, Received
+from peers.keys import ResultKey, SliceKey
 from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of, spans
 from peers.work import Bytes
 from protocols import events as v
@@ -48,7 +49,7 @@ def result_of(
 ) -> ResultChunk:
     """Header of the first piece; of a gather if it is told what is in it."""
     terms = tuple(of) or (contributor(),)
-    return ResultChunk(stamp, part, terms, "", 0, elements, 0, len(of) or 1)
+    return ResultChunk(stamp, part, terms, "", 0, elements, 0, len(of) or 1, False)
 
 
 def gathered(wholes: Sequence[bytes], elements: int) -> bytes:
@@ -200,6 +201,9 @@ class Room:
         self.sound = True
         """Results are."""
         self.results_grown: list[int] = []
+        self.me = PeerId("")
+        self.own = b""
+        """Our contribution."""
 
     def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
         if not self.expects(peer, chunk):
@@ -214,6 +218,14 @@ class Room:
 
     def layers(self, contributors: int) -> int:
         return contributors if self.gathers else 1
+
+    def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
+        names = [term.peer for term in payload.terms]
+        return names.index(self.me) if self.me in names else None
+
+    def own_piece(self, key: ResultKey, payload: Payload, number: int) -> bytes | None:
+        start, stop = list(spans(payload.elements))[number]
+        return self.own[size_of(start) : size_of(stop)] or None
 
     def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
         assert payload.has_piece(number)

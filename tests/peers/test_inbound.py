@@ -1,17 +1,17 @@
 """Pieces become payloads whole or not at all, in bounded memory; and nothing is kept for ever."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peers.inbound import OPEN_MAX, ResultKey, key_of, slice_key
+from peers.inbound import OPEN_MAX
+from peers.keys import ResultKey, key_of, slice_key
 from peers.pieces import PIECE_ELEMENTS, digest_of
 from protocols import events as v
 from protocols.ids import PeerId
-from protocols.messages import Chunk, ResultChunk, StateChunk
+from protocols.messages import Chunk, StateChunk
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
@@ -20,7 +20,6 @@ from tests.peers.payload_room import (
     STAMP,
     Room,
     contributor,
-    gathered,
     pieces_of,
     result_of,
     size_of,
@@ -125,32 +124,6 @@ def test_a_state_is_told_of_when_it_is_whole_and_begins_anew_with_a_connection()
     assert not room.inbound._open[ALPHA]
 
 
-GATHER = result_of(TWO + 1, of=[contributor(peer) for peer in (ALPHA, BETA, GAMMA)])
-GATHERED = gathered([some_bytes(TWO + 1, salt) for salt in range(3)], TWO + 1)
-
-
-def gathering() -> Room:
-    room = Room()
-    room.gathers = True
-    return room
-
-
-@settings(deadline=None)
-@given(order=st.permutations(range(9)))
-def test_a_gather_comes_together_slice_by_slice_in_any_order(order: list[int]) -> None:
-    """Each piece is told of once: when all its slices are here, and it is known whose they are."""
-    room, chunks, here = gathering(), pieces_of(GATHER, GATHERED), set[int]()
-    for index in order:
-        assert room.bring(ALPHA, *chunks[index])
-        here.add(index)
-        complete = {x // 3 for x in here if {x // 3 * 3 + layer for layer in range(3)} <= here}
-        assert sorted(room.results_grown) == sorted(complete if 0 in here else ())
-    (event,) = room.look()
-    payload = room.inbound.results[RESULT]
-    assert event == v.ResultReceived(ALPHA, STAMP, 0, GATHER.contributors, payload.digest)
-    assert whole(payload) == GATHERED
-
-
 # Refusals ---------------------------------------------------------------------------------------
 
 
@@ -247,59 +220,6 @@ def test_a_damaged_result_is_refused_whole_and_can_come_on_another_connection(wh
     room.inbound.forget(ALPHA)
     room.bring_all(ALPHA, result_of(THREE), wanted)
     assert whole(room.inbound.results[RESULT]) == wanted
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"layers": 2},  # Than its contributors are.
-        {"layers": 4},
-        {"contributors": ()},
-        {"contributors": GATHER.contributors[:2]},
-    ],
-)
-def test_a_gather_of_more_or_fewer_slices_than_contributors_is_refused(
-    wrong: dict[str, Any],
-) -> None:
-    room, header = gathering(), replace(GATHER, **wrong)
-    slices = [some_bytes(TWO + 1, salt) for salt in range(header.layers)]
-    for chunk, piece in pieces_of(header, gathered(slices, TWO + 1)):
-        room.bring(ALPHA, chunk, piece)
-    assert room.events == []
-    assert room.inbound.refused == 1
-
-
-@pytest.mark.parametrize("wrong", [{"layer": 3}, {"layers": 2}, {"layers": 1, "layer": 0}])
-def test_a_chunk_of_a_layer_that_its_result_has_not_ends_it(wrong: dict[str, Any]) -> None:
-    room, chunks = gathering(), pieces_of(GATHER, GATHERED)
-    room.bring(ALPHA, *chunks[0])
-    assert not room.bring(ALPHA, replace(chunks[1][0], **wrong), chunks[1][1])
-    assert not room.bring(ALPHA, *chunks[2])
-    assert room.inbound.refused == 1
-
-
-def test_who_a_gather_is_of_is_said_once() -> None:
-    """Pieces are weighed by it as they come: later it would be too late."""
-    room, chunks = gathering(), pieces_of(GATHER, GATHERED)
-    others = tuple(replace(one, tokens=99) for one in GATHER.contributors)
-    for index, (chunk, piece) in enumerate(chunks):
-        last = index == len(chunks) - 1
-        room.bring(ALPHA, replace(chunk, contributors=others) if last else chunk, piece)
-    (event,) = room.look()
-    assert isinstance(event, v.ResultReceived)
-    assert event.contributors == GATHER.contributors
-
-
-@pytest.mark.parametrize("header", [GATHER, result_of(TWO + 1)])
-def test_a_result_that_cannot_be_decoded_is_refused(header: ResultChunk) -> None:
-    room = gathering()
-    room.gathers, room.sound = header.layers > 1, False
-    found = GATHERED if room.gathers else some_bytes(TWO + 1)
-    for chunk, piece in pieces_of(header, found):
-        room.bring(ALPHA, chunk, piece)
-    assert room.events == []
-    assert room.results_grown == [0]
-    assert room.inbound.refused == 1
 
 
 def test_a_piece_that_says_another_size_of_its_payload_ends_it() -> None:

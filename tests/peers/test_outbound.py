@@ -116,6 +116,20 @@ def test_a_gather_travels_slice_by_slice(elements: int) -> None:
     assert outbound._streams == []
 
 
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_who_has_a_slice_is_told_so_once_and_gets_the_others(left_out: int) -> None:
+    header = result_of(TWO + 1, of=[contributor(peer) for peer in (ALPHA, BETA, GAMMA)])
+    found = gathered([some_bytes(TWO + 1, salt) for salt in range(3)], TWO + 1)
+    payload = Payload(TWO + 1, size_of, memoryview(bytearray(found)), layers=3)
+    stream = ResultStream(replace(header, left_out=True), payload, left_out=left_out)
+    for number in range(3):
+        payload.add_piece(number)
+    sent = [chunk for chunk, _ in frames(filled(stream)) if isinstance(chunk, ResultChunk)]
+    assert [chunk.layer for chunk in sent] == [x for x in range(3) if x != left_out] * 3
+    assert [chunk.left_out for chunk in sent] == [True] + 5 * [False]
+    assert [chunk.contributors for chunk in sent] == [header.contributors] + 5 * [()]
+
+
 def test_a_slice_is_cut_from_the_whole_contribution_where_its_part_lies() -> None:
     work = CodedWork(THREE)
     encoding, first = Encoding(work, 0, THREE, Pool()), GRAIN

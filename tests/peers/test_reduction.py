@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peers.inbound import ResultKey, SliceKey, slice_key
+from peers.keys import ResultKey, SliceKey, slice_key
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool, spans
 from peers.reduction import PIECES_A_TURN, Reducer
 from protocols.commands import ReducePart

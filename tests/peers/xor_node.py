@@ -14,6 +14,7 @@ from pathlib import Path
 from peers.driver import Driver
 from peers.listening import bind
 from peers.mesh import Mesh
+from peers.pieces import spans
 from peers.wal import SYSTEM, Disk, Wal
 from peers.work import Bytes, Told
 from protocols import commands as c
@@ -58,7 +59,8 @@ def xor(pieces: Sequence[Bytes]) -> bytes:
 class XorWork:
     """A contribution is random; the outer step adds it."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, gathers: bool = False) -> None:
+        self.gathers = gathers
         self.random = random.Random(seed)
         self.state = bytes(ELEMENTS * ELEMENT_BYTES)
         self.checkpoint: tuple[int, bytes] | None = None
@@ -89,7 +91,7 @@ class XorWork:
             self.refuses -= 1
             raise LowcommError("no slice")
         assert {len(piece) for piece in slices} == {ELEMENT_BYTES * elements}
-        out[:] = xor(slices)
+        out[:] = b"".join(slices) if self.gathers else xor(slices)
 
     def check_result(
         self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
@@ -114,7 +116,14 @@ class XorWork:
         parts: Sequence[Bytes],
         contributors: Sequence[Contributor],
     ) -> str:
-        self.state = xor((self.state, b"".join(parts)))
+        layers, terms = self.layers(len(contributors)), list[bytes]()
+        for part in parts:
+            elements = len(part) // (ELEMENT_BYTES * layers)
+            for start, stop in spans(elements):
+                size, first = ELEMENT_BYTES * (stop - start), ELEMENT_BYTES * layers * start
+                places = range(first, first + layers * size, size)
+                terms.append(xor([part[at : at + size] for at in places]))
+        self.state = xor((self.state, b"".join(terms)))
         return digest(self.state)
 
     def copy_state(self, fragment: int) -> Bytes:
@@ -139,7 +148,7 @@ class XorWork:
         return ELEMENT_BYTES * elements
 
     def layers(self, contributors: int) -> int:
-        return 1
+        return contributors if self.gathers else 1
 
     def state_bytes(self, fragment: int) -> int:
         return len(self.state)
@@ -157,6 +166,7 @@ class Node:
         life: int = 1,
         kept: Kept | None = None,
         disk: Disk = SYSTEM,
+        gathers: bool = False,
     ) -> None:
         """`directory`: where its log is; a second life finds there what the first one promised."""
         self.peer = peer
@@ -167,7 +177,7 @@ class Node:
         self.driver = Driver(core, listener=self, wal=self.wal)
         self.mesh = Mesh(self.driver)
         self.driver.use(self.mesh)
-        self.work = XorWork(peer)
+        self.work = XorWork(peer, gathers=gathers)
         self.kept: Kept | None = None
         self.trains = True
         self.digests: dict[int, str] = {}
@@ -258,13 +268,15 @@ class Node:
 
 
 @asynccontextmanager
-async def running(*peers: PeerId, outer_steps: int) -> AsyncGenerator[list[Node]]:
+async def running(
+    *peers: PeerId, outer_steps: int, gathers: bool = False
+) -> AsyncGenerator[list[Node]]:
     """The first one leads; rounds begin when all are there."""
     nodes: list[Node] = []
     with tempfile.TemporaryDirectory() as name:
         try:
             for peer in peers:
-                nodes.append(Node(peer, Path(name, peer), join=bool(nodes)))
+                nodes.append(Node(peer, Path(name, peer), join=bool(nodes), gathers=gathers))
                 leader = nodes[0] if len(nodes) > 1 else None
                 await nodes[-1].start(leader, peers=len(peers), outer_steps=outer_steps)
             yield nodes
