@@ -25,7 +25,8 @@ _ABSENT = object()
 GATHER = "gather"
 """In place of a codec for results."""
 GATHERED = ("2bit", "sign", "topk")
-"""A mean takes many times as much as what a few peers contributed."""
+"""They leave much out, and take little: a mean takes many times as much as what a few peers
+contributed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +109,16 @@ class MethodConfig:
     """How their mean travels back. With fp4 contributions take a finer one: bf16 or int8. `gather`:
     not the mean, but what each contributed. `auto`: gather for 2bit, sign and topk, else fp32."""
 
+    feedback_decay: float = 1.0
+    """What 2bit, sign and topk leave out of a contribution goes into the next: all of it (1), less
+    (SparseLoCo: 0.95), or nothing (0)."""
+
     def __post_init__(self) -> None:
         check_values("run.method", self, positive=("inner_steps", "outer_lr"))
+        if not 0 <= self.feedback_decay <= 1:
+            raise ConfigError(
+                f"run.method.feedback_decay must be in [0, 1], got {self.feedback_decay}"
+            )
         if not 0 <= self.outer_momentum < 1:
             raise ConfigError(
                 f"run.method.outer_momentum must be in [0, 1), got {self.outer_momentum}"

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm import outer
+from lowcomm import feedback, outer
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.codecs import direct
+from lowcomm.feedback import ErrorFeedback
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
 from lowcomm.results import Results, Scratch
@@ -71,6 +72,7 @@ class FragmentState:
     digest: str = ""
     """Of the state at that version."""
     ahead: Ahead | None = None
+    feedback: ErrorFeedback | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Of `next_P` and what becomes of it: the loop's thread works ahead only where nobody is."""
 
@@ -89,7 +91,11 @@ class Replica:
         self._states: list[FragmentState] = []
         for size in self.sizes:
             outer_P, momentum_P, next_P = np.zeros((3, size), np.float32)
-            self._states.append(FragmentState(outer_P, momentum_P, next_P, base_P=outer_P))
+            state = FragmentState(outer_P, momentum_P, next_P, base_P=outer_P)
+            if method.feedback_decay:
+                codec, decay = method.contribution_codec, method.feedback_decay
+                state.feedback = ErrorFeedback(codec, size, decay=decay)
+            self._states.append(state)
         self._results = Results(method.contribution_codec, method.result_codec)
         self._looping = Scratch()
         self._working = Scratch()
@@ -135,6 +141,8 @@ class Replica:
             _make_room(state)
             state.next_P[:] = outer_P
             state.momentum_P[:] = momentum_P
+            if state.feedback is not None:
+                state.feedback.restore(None, version)
             return self._turn(state, version, {})
 
     @staticmethod
@@ -151,18 +159,23 @@ class Replica:
 
     # Work -----------------------------------------------------------------------------------
 
-    def begin(self, fragment: int) -> None:
+    def begin(self, fragment: int, manifest: str) -> None:
         state = self._states[fragment]
         assert state.local_P is not None, "nothing was contributed"
         state.given = (state.base_P, state.local_P)
+        if state.feedback is not None:
+            state.feedback.begin(manifest)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
-        given, codec = self._states[fragment].given, self.method.contribution_codec
-        assert given is not None, "nothing was contributed"
-        base_P, local_P = given
+        state, codec = self._states[fragment], self.method.contribution_codec
+        assert state.given is not None, "nothing was contributed"
+        base_P, local_P = state.given
         delta = direct.to_encode(codec, out, self._looping.piece(0, stop - start))
         outer.pseudo_gradient(base_P[start:stop], local_P[start:stop], delta)
-        direct.encode(codec, delta, out)
+        if state.feedback is None:
+            direct.encode(codec, delta, out)
+        else:
+            state.feedback.encode(start, delta, out, self._looping.piece(1, stop - start))
 
     def reduce(
         self,
@@ -235,6 +248,8 @@ class Replica:
                         outer_P, momentum_P = state.outer_P[here], state.momentum_P[here]
                         self.method.outer_step(outer_P, momentum_P, mean, state.next_P[here])
                     self.method.momentum_step(state.momentum_P[here], mean)
+            if state.feedback is not None:
+                state.feedback.counted(each.manifest for each in contributors)
             return self._turn(state, stamp.round, digests)
 
     def copy_state(self, fragment: int) -> Bytes:
@@ -320,7 +335,8 @@ def needed_bytes(layout: Sequence[TensorSpec], made: Method, *, peers: int) -> i
         result = results.layers(peers) * results.layer_bytes(size)
         if made.result_codec is not None:
             result = 4 * size  # A mean is never larger, whatever its codec.
-        needed += 4 * ARRAYS_PER_FRAGMENT * size + RESULTS_PER_FRAGMENT * result
+        arrays = ARRAYS_PER_FRAGMENT + (feedback.ARRAYS_PER_FRAGMENT if made.feedback_decay else 0)
+        needed += 4 * arrays * size + RESULTS_PER_FRAGMENT * result
     return needed
 
 

@@ -75,7 +75,7 @@ class Exchange:
         run, work = self._core.members.run, self.work
         assert run is not None
         assert work is not None
-        work.begin(fragment)
+        work.begin(fragment, manifest)
         now = asyncio.get_running_loop().time()
         self._times[fragment, round_] = (now, now)
         elements = run.fragment_elements[fragment]

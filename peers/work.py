@@ -21,8 +21,9 @@ class Work(Protocol):
     Buffers that are returned are never written to again. Sizes are in fp32 elements.
     """
 
-    def begin(self, fragment: int) -> None:
-        """The ranks' last contribution is the one that `encode` is about from now on."""
+    def begin(self, fragment: int, manifest: str) -> None:
+        """The ranks' last contribution is the one that `encode` is about from now on. `manifest`:
+        its name, as `apply` will get it if it counts."""
         ...
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:

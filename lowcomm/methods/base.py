@@ -42,6 +42,11 @@ class Method(Protocol):
         ...
 
     @property
+    def feedback_decay(self) -> float:
+        """What of the error of a contribution is left in the next one; 0: no error feedback."""
+        ...
+
+    @property
     def state_arrays(self) -> tuple[str, ...]:
         """The fp32 arrays of a fragment's size that the daemon keeps, in the digest's order."""
         ...

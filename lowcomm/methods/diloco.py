@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
-from lowcomm.config import GATHER, MethodConfig
+from lowcomm.config import GATHER, GATHERED, MethodConfig
 from lowcomm.outer import F32, momentum_step, nesterov_ahead
 
 
@@ -41,6 +41,11 @@ class DiLoCo:
     def result_codec(self) -> Codec | None:
         name = self.config.resolved_result_codec
         return None if name == GATHER else codec(name)
+
+    @property
+    def feedback_decay(self) -> float:
+        leaves_much_out = self.config.contribution_codec in GATHERED
+        return self.config.feedback_decay if leaves_much_out else 0.0
 
     @property
     def state_arrays(self) -> tuple[str, ...]:

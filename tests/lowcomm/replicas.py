@@ -61,6 +61,7 @@ class TwoCodecs:
     name: str = "two codecs"
     inner_steps: int = 1
     fragments: int = 2
+    feedback_decay: float = 0.0
     state_arrays: tuple[str, ...] = ("outer", "momentum")
 
     def fragment_of(self, parameter: str) -> int:
@@ -132,11 +133,11 @@ def started(replica: Replica) -> Replica:
     return replica
 
 
-def encoded(replica: Replica, fragment: int) -> bytes:
+def encoded(replica: Replica, fragment: int, manifest: str = "") -> bytes:
     """The ranks' last contribution, in one piece."""
     size = replica.sizes[fragment]
     out = bytearray(replica.contribution_bytes(fragment, size))
-    replica.begin(fragment)
+    replica.begin(fragment, manifest)
     replica.encode(fragment, 0, size, memoryview(out))
     return bytes(out)
 

@@ -97,3 +97,19 @@ def test_every_pair_of_codecs_is_one_that_works_or_is_refused_with_what_would(
     wanted = "gather" if contribution in ("2bit", "sign", "topk") else "fp32"
     assert found == (wanted if result == "auto" else result)
     assert made.result_codec is None or made.result_codec.reducible
+
+
+@pytest.mark.parametrize(
+    ("contribution", "decay"), [("topk", 0.95), ("2bit", 0.95), ("sign", 0.95), ("int8", 0.0)]
+)
+def test_codecs_that_leave_much_out_go_with_error_feedback(contribution: Any, decay: float) -> None:
+    made = method(MethodConfig(contribution_codec=contribution, feedback_decay=0.95))
+    assert made.feedback_decay == decay
+    without = method(MethodConfig(contribution_codec=contribution, feedback_decay=0.0))
+    assert without.feedback_decay == 0
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.1])
+def test_no_more_than_what_was_left_out_goes_into_the_next(decay: float) -> None:
+    with pytest.raises(ConfigError, match=r"feedback_decay must be in \[0, 1\]"):
+        MethodConfig(feedback_decay=decay)

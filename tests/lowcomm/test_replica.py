@@ -78,7 +78,7 @@ def test_a_contribution_is_made_in_pieces_in_any_order(order: tuple[int, ...]) -
     replica, local, borders = started(plain()), gaussian(5, 23), (0, 7, 8, 23)
     replica.take_local(0, view(local))
     out = bytearray(4 * 23)
-    replica.begin(0)
+    replica.begin(0, "")
     for piece in order:
         start, stop = borders[piece : piece + 2]
         replica.encode(0, start, stop, memoryview(out)[4 * start : 4 * stop])
@@ -101,7 +101,7 @@ def test_without_a_contribution_there_is_nothing_to_encode() -> None:
     replica.fill_result(0, view(np.empty(23, np.float32)), full=False)
     for fragment in (0, 1):
         with pytest.raises(AssertionError, match="nothing was contributed"):
-            replica.begin(fragment)
+            replica.begin(fragment, "")
 
 
 def test_a_full_result_is_the_outer_parameters_and_the_next_base() -> None:
@@ -339,6 +339,9 @@ def test_memory_is_refused_with_both_figures() -> None:
 def test_a_gather_needs_memory_for_what_each_contributes(peers: int) -> None:
     made = method(MethodConfig(contribution_codec="fp32", result_codec="gather"))
     assert needed_bytes(LAYOUT, made, peers=peers) == 4 * (13 + 2 * peers) * sum(SIZES)
+    sparse = method(MethodConfig(contribution_codec="topk"))
+    result = peers * sum(sparse.contribution_codec.encoded_bytes(size) for size in SIZES)
+    assert needed_bytes(LAYOUT, sparse, peers=peers) == 4 * (13 + 5) * sum(SIZES) + 2 * result
 
 
 def test_the_machine_has_some_memory_free() -> None:
@@ -379,7 +382,7 @@ def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str
     replica.initialise(0, view(gaussian(1, size)))
     replica.fill_result(0, view(np.empty(size, np.float32)), full=True)
     replica.take_local(0, view(gaussian(2, size)))
-    replica.begin(0)
+    replica.begin(0, "")
     one = made.contribution_codec
     whole = bytearray(one.encoded_bytes(size))
     one.encode(gaussian(1, size) - gaussian(2, size), whole)

@@ -1,6 +1,7 @@
 """What lies in a result, and what every peer makes of it: the same bits, summed there or here."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -149,3 +150,42 @@ def played(replicas: Sequence[Replica], borders: tuple[int, ...], *, ahead: bool
     exact = slow_mean([-gaussian(seed, SIZE) for seed in range(3)], TOKENS)
     assert np.corrcoef(replicas[0].arrays(0)[0], -exact)[0, 1] > 0.3
     return found.pop()
+
+
+# What is left out -------------------------------------------------------------------------------
+
+
+def idle(replica: Replica) -> F32:
+    """What the ranks contribute when they have not moved since they got the outer parameters."""
+    result = np.empty(SIZE, np.float32)
+    replica.fill_result(0, view(result), full=True)
+    replica.take_local(0, view(result))
+    decoded = np.empty(SIZE, np.float32)
+    codec("topk").decode(encoded(replica, 0, "next"), decoded)
+    return decoded
+
+
+@pytest.mark.parametrize("fate", ["counted", "not", "counted, then another state"])
+def test_what_was_left_out_goes_into_the_next_contribution_if_this_one_counted(fate: str) -> None:
+    one, donor = made_of(2, "topk")
+    first = encoded(one, 0, "mine")
+    term = replace(contributors(1)[0], manifest="others'" if fate == "not" else "mine")
+    one.apply(stamp(0, 1), (0, SIZE), [first], [term])
+    if fate == "counted, then another state":
+        one.adopt_state(0, 1, donor.copy_state(0))
+    said, wanted = np.empty(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    codec("topk").decode(first, said)
+    if fate == "counted":
+        residue = -gaussian(0, SIZE) - said
+        codec("topk").decode(payload_of(codec("topk"), residue), wanted)
+        assert wanted.any()
+    assert idle(one).tobytes() == wanted.tobytes()
+
+
+def test_a_run_may_go_without_error_feedback() -> None:
+    made = method(MethodConfig(contribution_codec="topk", feedback_decay=0.0))
+    one = Replica(made, (TensorSpec(0, "w", (SIZE,), 0),))
+    one.take_local(0, view(gaussian(0, SIZE)))
+    first = encoded(one, 0, "mine")
+    one.apply(stamp(0, 1), (0, SIZE), [first], [replace(contributors(1)[0], manifest="mine")])
+    assert not idle(one).any()

@@ -130,7 +130,7 @@ class CodedWork:
 
     # What a sum does not need.
 
-    def begin(self, fragment: int) -> None:
+    def begin(self, fragment: int, manifest: str) -> None:
         raise NotImplementedError
 
     def check_result(

@@ -72,7 +72,7 @@ class XorWork:
         self.fails = ""
         """An encoding fails with this text."""
 
-    def begin(self, fragment: int) -> None:
+    def begin(self, fragment: int, manifest: str) -> None:
         self.given = self.random.randbytes(ELEMENTS * ELEMENT_BYTES)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
