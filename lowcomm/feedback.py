@@ -25,15 +25,6 @@ ARRAYS_PER_FRAGMENT = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Residue:
-    """What a checkpoint keeps."""
-
-    version: int
-    """The last round in the outer parameters that it goes with."""
-    values_P: F32
-
-
-@dataclass(frozen=True, slots=True)
 class _Encoded:
     before_P: F32
     """The residue that went into it."""
@@ -92,14 +83,8 @@ class ErrorFeedback:
                 change_P = np.subtract(encoded.after_P, encoded.before_P)
                 self.residue_P = np.add(self.residue_P, change_P, out=change_P)
 
-    def state(self, version: int) -> Residue:
-        """For a checkpoint."""
-        return Residue(version, self.residue_P)
-
-    def restore(self, residue: Residue | None, version: int) -> None:
-        """Go on at this version of the outer parameters; a residue of another one is void."""
+    def forget(self) -> None:
+        """The outer state is another one now: begin without a residue, and whatever was encoded
+        before leaves none."""
         self._encoded.clear()
-        size = self.residue_P.size
-        fits = residue is not None and residue.version == version and residue.values_P.size == size
-        zeros_P = np.zeros(size, np.float32)
-        self.residue_P = residue.values_P if fits and residue is not None else zeros_P
+        self.residue_P = np.zeros_like(self.residue_P)

@@ -142,7 +142,7 @@ class Replica:
             state.next_P[:] = outer_P
             state.momentum_P[:] = momentum_P
             if state.feedback is not None:
-                state.feedback.restore(None, version)
+                state.feedback.forget()
             return self._turn(state, version, {})
 
     @staticmethod

@@ -316,7 +316,8 @@ class Exchange:
             return layers == work.layers(len(commit.contributors))
         if plan is not None and plan.stamp == stamp:
             return layers == work.layers(len(plan.roster))
-        return 1 <= layers <= work.layers(len(members.receivers))
+        # Its sender has read more of the log: more may have come, but not many more.
+        return 1 <= layers <= work.layers(2 * len(members.receivers))
 
     def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
         """Of the parts of this round, if our log says what they are in this view."""
