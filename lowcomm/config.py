@@ -22,6 +22,11 @@ BYTE_VALUES = 256
 """Every source of data is text, taken byte by byte."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _ABSENT = object()
+GATHER = "gather"
+"""In place of a codec for results."""
+GATHERED = ("2bit", "sign", "topk")
+"""They leave much out, and take little: a mean takes many times as much as what a few peers
+contributed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +101,40 @@ class MethodConfig:
     outer_lr: float = 0.7
     outer_momentum: float = 0.5
     """Nesterov momentum of the outer SGD. In short runs 0.5 does better than DiLoCo's 0.9."""
-    contribution_codec: Literal["fp32", "bf16", "fp16", "int8", "int4", "fp4", "ternary"] = "fp32"
+    contribution_codec: Literal[
+        "fp32", "bf16", "fp16", "int8", "int4", "fp4", "ternary", "2bit", "sign", "topk"
+    ] = "fp32"
     """How pseudo-gradients travel to those who sum them. docs/codecs.md says what each loses."""
-    result_codec: Literal["fp32", "bf16", "fp16", "int8", "int4", "fp4"] = "fp32"
-    """How their mean travels back. With fp4 contributions take a finer one: bf16 or int8."""
+    result_codec: Literal["auto", "gather", "fp32", "bf16", "fp16", "int8", "int4", "fp4"] = "auto"
+    """How their mean travels back. With fp4 contributions take a finer one: bf16 or int8. `gather`:
+    not the mean, but what each contributed. `auto`: gather for 2bit, sign and topk, else fp32."""
+
+    feedback_decay: float = 1.0
+    """What 2bit, sign and topk leave out of a contribution goes into the next: all of it (1), less
+    (SparseLoCo: 0.95), or nothing (0)."""
 
     def __post_init__(self) -> None:
         check_values("run.method", self, positive=("inner_steps", "outer_lr"))
+        if not 0 <= self.feedback_decay <= 1:
+            raise ConfigError(
+                f"run.method.feedback_decay must be in [0, 1], got {self.feedback_decay}"
+            )
         if not 0 <= self.outer_momentum < 1:
             raise ConfigError(
                 f"run.method.outer_momentum must be in [0, 1), got {self.outer_momentum}"
             )
+        if self.contribution_codec == "topk" and self.resolved_result_codec != GATHER:
+            raise ConfigError(
+                f'run.method.result_codec is "{self.result_codec}", but a mean of topk is not '
+                'sparse any more: leave it out, or set "gather"'
+            )
+
+    @property
+    def resolved_result_codec(self) -> str:
+        """The name of a codec, or GATHER."""
+        if self.result_codec != "auto":
+            return self.result_codec
+        return GATHER if self.contribution_codec in GATHERED else "fp32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

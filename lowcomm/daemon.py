@@ -23,7 +23,7 @@ from lowcomm.journal import Journal
 from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
-from lowcomm.replica import Replica, check_memory, free_memory_bytes
+from lowcomm.replica import Replica, check_memory, free_memory_bytes, needed_bytes
 from lowcomm.reporting import report, status_json, tell_entry, tell_samples, tell_traffic
 from lowcomm.security import Security
 from lowcomm.start import Start
@@ -179,8 +179,7 @@ class Daemon:
         digest = await self._corpus(run)
         self.node.configure(run)
         layout = await self.node.initial_layout()
-        self._check_memory(layout)
-        self._hold(Replica(method(run.method), layout))
+        self._hold(self._replica(run, layout))
         digests = await self.node.initial_state()
         run_id = startup.new_run_id()
         self._remember(run_id)
@@ -196,13 +195,15 @@ class Daemon:
         self.driver.exchange.work = replica
         self.journal.write("layout", params=sum(replica.sizes))
 
-    def _check_memory(self, layout: Sequence[TensorSpec]) -> None:
+    def _replica(self, run: RunConfig, layout: Sequence[TensorSpec]) -> Replica:
         """Refuse with figures, before anything is allocated."""
+        made, members = method(run.method), len(self.core.members.receivers)
         check_memory(
-            layout,
+            needed_bytes(layout, made, peers=max(run.peers_min, members + 1)),
             memory_max_bytes=self.config.node.memory_max_bytes,
             free_bytes=free_memory_bytes(),
         )
+        return Replica(made, layout)
 
     async def _corpus(self, run: RunConfig) -> str:
         """Build or reuse this node's copy of the text; return its manifest's digest."""
@@ -239,8 +240,7 @@ class Daemon:
             )
         self.run_config = agreed
         self._remember(run.run)
-        self._check_memory(run.layout)
-        self._hold(Replica(method(agreed.method), run.layout))
+        self._hold(self._replica(agreed, run.layout))
         self.node.configure(agreed)
         self.driver.feed(startup.accepted(agreed))
 

@@ -16,36 +16,27 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm import outer
+from lowcomm import feedback, outer
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.codecs import direct
+from lowcomm.feedback import ErrorFeedback
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
 from lowcomm.outer_state import Ahead, OuterState, Places
+from lowcomm.results import Results, Scratch
 from peers.pieces import PIECE_ELEMENTS, spans
 from peers.slots import Slots
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, Stamp, TensorSpec
 
-ARRAYS_PER_FRAGMENT = 16
+ARRAYS_PER_FRAGMENT = 14
 """Fragment-sized fp32 arrays at the busiest moment: outer parameters and momentum, now and next
 (4), and while the ranks keep the base that they have, a third of the former; two contributions in
 shared memory, and what the parameters moved by; an encoded contribution, the slices of our part,
-two results, a state copied for a joiner and one for a checkpoint (2 each)."""
-
-
-class Scratch:
-    """Arrays for pieces, made when they are first needed."""
-
-    def __init__(self) -> None:
-        self._pieces: list[F32] = []
-
-    def piece(self, number: int, elements: int) -> F32:
-        """fp32 [elements]; what is in it is anybody's guess."""
-        while len(self._pieces) <= number:
-            self._pieces.append(np.empty(PIECE_ELEMENTS, np.float32))
-        return self._pieces[number][:elements]
+a state copied for a joiner and one for a checkpoint (2 each)."""
+RESULTS_PER_FRAGMENT = 2
+"""Beyond those: the last one, and the next."""
 
 
 class LayoutError(LowcommError):
@@ -77,6 +68,12 @@ class Replica:
         """By fragment: the ranks' parameters, in the slot of their last contribution."""
         self._given: dict[int, Contribution] = {}
         """By fragment: what `encode` is about."""
+        codec, decay = method.contribution_codec, method.feedback_decay
+        self._feedback = (
+            [ErrorFeedback(codec, size, decay=decay) for size in self.sizes] if decay else []
+        )
+        """By fragment, of a codec that leaves much out."""
+        self._results = Results(codec, method.result_codec)
         self._looping = Scratch()
         self._working = Scratch()
 
@@ -129,21 +126,29 @@ class Replica:
             state.make_room()
             state.next_outer_P[:] = outer_P
             state.next_momentum_P[:] = momentum_P
+            if self._feedback:
+                self._feedback[fragment].forget()
             return state.turn(version, {})
 
     # Work -----------------------------------------------------------------------------------
 
-    def begin(self, fragment: int) -> None:
+    def begin(self, fragment: int, manifest: str) -> None:
         local_P = self._local.get(fragment)
         assert local_P is not None, "nothing was contributed"
         self._given[fragment] = Contribution(self._states[fragment].base_P, local_P)
+        if self._feedback:
+            self._feedback[fragment].begin(manifest)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
         given, codec = self._given.get(fragment), self.method.contribution_codec
         assert given is not None, "nothing was contributed"
         delta = direct.to_encode(codec, out, self._looping.piece(0, stop - start))
         outer.pseudo_gradient(given.base_P[start:stop], given.local_P[start:stop], delta)
-        direct.encode(codec, delta, out)
+        if self._feedback:
+            scratch = self._looping.piece(1, stop - start)
+            self._feedback[fragment].encode(start, delta, out, scratch)
+        else:
+            direct.encode(codec, delta, out)
 
     def reduce(
         self,
@@ -152,41 +157,54 @@ class Replica:
         contributors: Sequence[Contributor],
         out: memoryview,
     ) -> None:
-        codec, scratch = self.method.contribution_codec, self._looping
-        decoded = [
-            direct.decoded(codec, piece, scratch.piece(number + 1, elements))
-            for number, piece in enumerate(slices)
-        ]
-        tokens = [contributor.tokens for contributor in contributors]
-        mean = direct.to_encode(self.method.result_codec, out, scratch.piece(0, elements))
-        outer.weighted_mean(decoded, tokens, mean)
-        direct.encode(self.method.result_codec, mean, out)
+        self._results.make(elements, slices, contributors, out, self._looping)
 
-    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+    def check_result(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+    ) -> None:
+        self._results.mean(piece, elements, contributors, self._looping)
+
+    def ahead(
+        self,
+        stamp: Stamp,
+        start: int,
+        piece: Bytes,
+        part: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+    ) -> None:
         state = self._states[stamp.fragment]
         if not state.lock.acquire(blocking=False):
             return  # It is made with the rest, once it is committed.
         try:
             if state.version != stamp.round - 1:
                 return
+            mean_C = self._results.mean(piece, elements, contributors, self._looping)
             made = state.ahead_of(stamp)
-            mean_C = self._mean(piece, self._looping, elements)
             self._make(state, made, start, mean_C)
             made.parts[start] = part
         finally:
             state.lock.release()
 
-    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
-        state = self._states[stamp.fragment]
+    def apply(
+        self,
+        stamp: Stamp,
+        borders: Sequence[int],
+        parts: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> str:
+        state, results = self._states[stamp.fragment], self._results
         with state.lock:
             made = state.ahead_of(stamp)
             for first, last, part in zip(borders[:-1], borders[1:], parts, strict=True):
                 for start, stop in spans(last - first):
                     if made.parts.get(first + start) is not part:
                         # The owner too takes the decoded bytes: what others hold, bit by bit.
-                        piece = self._cut(part, start, stop)
-                        mean_C = self._mean(piece, self._working, stop - start)
+                        piece = results.cut(part, start, stop, len(contributors))
+                        mean_C = results.mean(piece, stop - start, contributors, self._working)
                         self._make(state, made, first + start, mean_C)
+            if self._feedback:
+                self._feedback[stamp.fragment].counted(each.manifest for each in contributors)
             return state.turn(stamp.round, made.digests)
 
     def _make(self, state: OuterState, made: Ahead, start: int, mean_C: F32) -> None:
@@ -198,13 +216,6 @@ class Replica:
         )
         if _is_cell(here, state.outer_P.size):  # It is in the cache now.
             made.digests[start] = outer.cell_digest(next_outer_C, next_momentum_C)
-
-    def _cut(self, part: Bytes, start: int, stop: int) -> Bytes:
-        size_of = self.method.result_codec.encoded_bytes
-        return memoryview(part)[size_of(start) : size_of(stop)]
-
-    def _mean(self, piece: Bytes, scratch: Scratch, elements: int) -> F32:
-        return direct.decoded(self.method.result_codec, piece, scratch.piece(0, elements))
 
     def copy_state(self, fragment: int) -> Bytes:
         state = self._states[fragment]
@@ -243,7 +254,10 @@ class Replica:
         return self.method.contribution_codec.encoded_bytes(elements)
 
     def result_bytes(self, fragment: int, elements: int) -> int:
-        return self.method.result_codec.encoded_bytes(elements)
+        return self._results.layer_bytes(elements)
+
+    def layers(self, contributors: int) -> int:
+        return self._results.layers(contributors)
 
     def state_bytes(self, fragment: int) -> int:
         if fragment >= len(self._states):
@@ -277,9 +291,20 @@ def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
     return tuple(sizes[fragment] for fragment in range(len(sizes)))
 
 
-def check_memory(layout: Sequence[TensorSpec], *, memory_max_bytes: int, free_bytes: int) -> None:
+def needed_bytes(layout: Sequence[TensorSpec], made: Method, *, peers: int) -> int:
+    """What the daemon's arrays take; `peers`: whose contributions a gather brings here."""
+    results, needed = Results(made.contribution_codec, made.result_codec), 0
+    for size in fragment_elements(layout):
+        result = results.layers(peers) * results.layer_bytes(size)
+        if made.result_codec is not None:
+            result = 4 * size  # A mean is never larger, whatever its codec.
+        arrays = ARRAYS_PER_FRAGMENT + (feedback.ARRAYS_PER_FRAGMENT if made.feedback_decay else 0)
+        needed += 4 * arrays * size + RESULTS_PER_FRAGMENT * result
+    return needed
+
+
+def check_memory(needed: int, *, memory_max_bytes: int, free_bytes: int) -> None:
     """Refuse now, with figures, rather than be killed later. Raises ConfigError."""
-    needed = 4 * ARRAYS_PER_FRAGMENT * sum(fragment_elements(layout))
     allowed = memory_max_bytes or free_bytes // 2
     if needed > allowed:
         raise ConfigError(

@@ -108,7 +108,8 @@ def run_entry(
 
 def common_grain(made: Method) -> int:
     """Part borders must suit both codecs."""
-    return math.lcm(made.contribution_codec.grain, made.result_codec.grain)
+    codecs = (made.contribution_codec, made.result_codec or made.contribution_codec)
+    return math.lcm(*(each.grain for each in codecs))
 
 
 def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:

@@ -165,12 +165,12 @@ class Driver:
                 name = secrets.token_hex(16)
                 self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))
             case c.ApplyRound(stamp=stamp, borders=borders):
-                parts = self.exchange.parts(stamp, len(borders) - 1)
+                parts, terms = self.exchange.parts(stamp, len(borders) - 1)
                 seconds = self.exchange.seconds(stamp)
                 if seconds is not None:
                     self._listener.reduced(stamp, seconds)
                 self._job(
-                    lambda: self.work.apply(stamp, borders, parts),
+                    lambda: self.work.apply(stamp, borders, parts, terms),
                     lambda digest: self._applied(stamp, digest),
                 )
             case c.ServeState():
@@ -248,7 +248,7 @@ class Driver:
         assert self.mesh is not None
         session = self.mesh.sessions[hello.peer]
         self.counters.follow(hello.peer, session.control, session)
-        self.exchange.meet(hello.peer)
+        self.exchange.meet(hello.peer, hello.incarnation)
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:

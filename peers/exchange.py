@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from peers.frames import Frame
-from peers.inbound import Inbound, Received, ResultKey, SliceKey, slice_key
+from peers.inbound import Inbound, Received
+from peers.keys import ResultKey, SliceKey, slice_key
 from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from peers.reduction import Reducer
@@ -21,7 +22,7 @@ from protocols import messages as m
 from protocols.contributions import PartResult
 from protocols.core import PeerCore
 from protocols.errors import LowcommError
-from protocols.ids import PeerId, Stamp
+from protocols.ids import Contributor, PeerId, Stamp
 from protocols.reduction import ELEMENT_BYTES
 
 
@@ -74,11 +75,12 @@ class Exchange:
         run, work = self._core.members.run, self.work
         assert run is not None
         assert work is not None
-        work.begin(fragment)
+        work.begin(fragment, manifest)
         now = asyncio.get_running_loop().time()
         self._times[fragment, round_] = (now, now)
         elements = run.fragment_elements[fragment]
-        self.encoded[fragment, round_] = Encoding(work, fragment, elements, self._pool)
+        encoding = Encoding(work, fragment, elements, self._pool, manifest=manifest)
+        self.encoded[fragment, round_] = encoding
         self.feed(v.Encoded(fragment, round_, manifest))
 
     def finish_encoding(self) -> None:
@@ -101,8 +103,21 @@ class Exchange:
         payload = self.inbound.results.get(ResultKey(stamp, part))
         if payload is None:
             return True
-        header = m.ResultChunk(stamp, part, command.contributors, "", 0, payload.elements)
-        return self._send(command.peer, ResultStream(header, payload))
+        left_out = self._owned_there(command, payload)
+        of = (stamp, part, command.contributors, "", 0, payload.elements)
+        header = m.ResultChunk(*of, 0, payload.layers, left_out is not None)
+        return self._send(command.peer, ResultStream(header, payload, left_out=left_out))
+
+    def _owned_there(self, command: c.SendResult, payload: Payload) -> int | None:
+        """Which slice of a gather its receiver has: its own, if it contributed it in this life. An
+        earlier life's it has not, and of a committed round we do not know it any more."""
+        if payload.layers == 1:
+            return None
+        for layer, term in enumerate(command.contributors):
+            key = slice_key(command.stamp, command.part, term)
+            if term.peer == command.peer and (slice_ := self.inbound.slices.get(key)) is not None:
+                return layer if slice_.life == self.inbound.lives.get(term.peer) else None
+        return None
 
     def send_state(self, peer: PeerId, header: m.StateChunk, state: Bytes) -> bool:
         return self._send(peer, StateStream(header, state))
@@ -126,8 +141,10 @@ class Exchange:
             else:
                 slices.append(self.inbound.slices[slice_key(stamp, part, term)])
         size_of = partial(work.result_bytes, stamp.fragment)
-        elements = command.stop - command.start
-        result = Payload(elements, size_of, self._pool.take(size_of(elements)))
+        elements, layers = command.stop - command.start, work.layers(len(command.contributors))
+        buffer = self._pool.take(layers * size_of(elements))
+        result = Payload(elements, size_of, buffer, layers=layers)
+        result.terms = command.contributors
         self.inbound.results[ResultKey(stamp, part)] = result
         self._reducer.begin(work, self._core.me.peer, command, slices, result)
 
@@ -155,9 +172,10 @@ class Exchange:
         began, last = self._times.get((stamp.fragment, stamp.round), (None, 0.0))
         return None if began is None else last - began
 
-    def parts(self, stamp: Stamp, count: int) -> list[Bytes]:
-        """A round's result, whole."""
-        return [self.inbound.results[ResultKey(stamp, part)].buffer for part in range(count)]
+    def parts(self, stamp: Stamp, count: int) -> tuple[list[Bytes], tuple[Contributor, ...]]:
+        """A round's result, whole, and what is in it: the same in all parts."""
+        found = [self.inbound.results[ResultKey(stamp, part)] for part in range(count)]
+        return [payload.buffer for payload in found], found[0].terms
 
     def decided(self, event: Received, commands: Sequence[c.Command]) -> None:
         """The core looked at a payload: keep its bytes if it counts them, or drop them."""
@@ -182,24 +200,55 @@ class Exchange:
     def state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
         self._state_here(peer, chunk, state)
 
-    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
+    def layers(self, contributors: int) -> int:
+        return self.work.layers(contributors) if self.work is not None else 0
+
+    def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
+        encoding = self.encoded.get((key.stamp.fragment, key.stamp.round))
+        if encoding is None:
+            return None
+        ours = (self._core.me.peer, encoding.manifest)
+        names = [(term.peer, term.manifest) for term in payload.terms]
+        return names.index(ours) if ours in names else None
+
+    def own_piece(self, key: ResultKey, payload: Payload, number: int) -> Bytes | None:
+        stamp, borders = key.stamp, self._borders(key.stamp)
+        encoding = self.encoded.get((stamp.fragment, stamp.round))
+        if encoding is None or borders is None or self.own_layer(key, payload) != payload.own:
+            return None  # The round is over, or the view.
+        start = borders[key.part] + number * PIECE_ELEMENTS
+        stop = min(start + PIECE_ELEMENTS, borders[key.part] + payload.elements)
+        try:
+            return encoding.cut(start, stop)
+        except LowcommError as error:
+            self._failed(error)
+            return None
+
+    def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
         stamp, part = key
         began = self._times.get((stamp.fragment, stamp.round))
         if began is not None:
             now = asyncio.get_running_loop().time()
             self._times[stamp.fragment, stamp.round] = (began[0], now)
-        borders = self._borders(stamp)
-        if self.work is None or borders is None:
-            return
-        start = index * PIECE_ELEMENTS
+        borders, terms, work = self._borders(stamp), payload.terms, self.work
+        if work is None:
+            return False
+        start, piece = number * PIECE_ELEMENTS, payload.piece(number)
         elements = min(PIECE_ELEMENTS, payload.elements - start)
-        piece = payload.piece(index)
-        self.work.ahead(stamp, borders[part] + start, piece, payload.buffer, elements)
+        try:
+            if borders is None:
+                work.check_result(piece, elements, terms)
+            else:
+                work.ahead(stamp, borders[part] + start, piece, payload.buffer, elements, terms)
+        except LowcommError as error:
+            self._note(f"round {stamp.round}: {error}")
+            return False
+        return True
 
-    def _sum_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
+    def _sum_grew(self, key: ResultKey, payload: Payload, number: int) -> None:
         for peer in self._outbound:
             self.wake(peer)
-        self.result_grew(key, payload, index)
+        self.result_grew(key, payload, number)
 
     def _reduced(self, command: c.ReducePart, digest: str) -> None:
         self.feed(v.PartReduced(command.stamp, command.part, digest))
@@ -219,8 +268,9 @@ class Exchange:
             self._failed(error)
             return None
 
-    def meet(self, peer: PeerId) -> None:
+    def meet(self, peer: PeerId, incarnation: int) -> None:
         """The connection is up."""
+        self.inbound.lives[peer] = incarnation
         self._outbound[peer] = Outbound()
 
     def forget(self, peer: PeerId) -> None:
@@ -254,7 +304,20 @@ class Exchange:
             return partial(work.contribution_bytes, stamp.fragment) if fits else None
         fence = self._core.rounds[stamp.fragment].fence
         fits = fits and fence.may_result(stamp, chunk.part, peer)
+        fits = fits and self._may_have(chunk.layers, work, stamp)
         return partial(work.result_bytes, stamp.fragment) if fits else None
+
+    def _may_have(self, layers: int, work: Work, stamp: Stamp) -> bool:
+        """Can a result of this attempt have so many? They cost memory."""
+        members = self._core.members
+        commit = members.commit(stamp.fragment, stamp.round)
+        plan = members.plan(stamp.fragment, stamp.round)
+        if commit is not None:
+            return layers == work.layers(len(commit.contributors))
+        if plan is not None and plan.stamp == stamp:
+            return layers == work.layers(len(plan.roster))
+        # Its sender has read more of the log: more may have come, but not many more.
+        return 1 <= layers <= work.layers(2 * len(members.receivers))
 
     def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
         """Of the parts of this round, if our log says what they are in this view."""

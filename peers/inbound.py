@@ -6,11 +6,13 @@ NOT decide whether a payload counts (the core does), nor look into it.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of
+from peers.gathering import ResultOwner, arrived
+from peers.keys import Key, ResultKey, SliceKey, key_of, slice_key
+from peers.pieces import Payload, Pool, digest_of
 from protocols import events as v
-from protocols.ids import Contributor, PeerId, Stamp
+from protocols.ids import PeerId
 from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
 
 OPEN_MAX = 64
@@ -20,77 +22,21 @@ HERE = b"."
 """In place of the digest of a piece that needs none."""
 
 
-class SliceKey(NamedTuple):
-    """Not the attempt, but which bytes."""
-
-    fragment: int
-    round: int
-    view: int
-    part: int
-    contributor: Contributor
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        """Nobody needs it once this round is committed."""
-        return self.fragment == fragment and self.round <= round_
-
-
-class ResultKey(NamedTuple):
-    """Of one part, in one attempt."""
-
-    stamp: Stamp
-    part: int
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        """Somebody may need it until this round is released."""
-        return released and self.stamp.fragment == fragment and self.stamp.round <= round_
-
-
-class StateKey(NamedTuple):
-    """Of one fragment, for a cut."""
-
-    cut_index: int
-    fragment: int
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        return False
-
-
-Key = SliceKey | ResultKey | StateKey
-
-
-def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
-    return SliceKey(stamp.fragment, stamp.round, stamp.view, part, contributor)
-
-
-def key_of(chunk: Chunk) -> Key:
-    """Which payload it is a piece of."""
-    match chunk:
-        case ContributionChunk():
-            return slice_key(chunk.stamp, chunk.part, chunk.contributor)
-        case ResultChunk():
-            return ResultKey(chunk.stamp, chunk.part)
-        case StateChunk():
-            return StateKey(chunk.cut_index, chunk.fragment)
-
-
 K = TypeVar("K", SliceKey, ResultKey, Key)
 
 
-class InboundOwner(Protocol):
+class InboundOwner(ResultOwner, Protocol):
     """What these need from whoever made them. No method may raise or block."""
 
     def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
-        """Bytes of so many elements, if this payload may come from there; None: it may not."""
+        """Bytes of so many elements in one layer, if this payload may come from there, with as
+        many layers as it says; None: it may not."""
         ...
 
     def feed(self, event: v.Event, /) -> None: ...
 
     def grew(self, key: SliceKey) -> None:
         """Another piece of a slice is here."""
-        ...
-
-    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
-        """Another piece of a result is here."""
         ...
 
     def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
@@ -108,6 +54,8 @@ class Inbound:
         """Whole ones, ours and others', and ours that are being made."""
         self.refused = 0
         """Payloads that got no memory, broke off, or were not wanted."""
+        self.lives: dict[PeerId, int] = {}
+        """Of whom we are connected with: the incarnation."""
         self._owner = owner
         self._pool = pool
         self._open: dict[PeerId, dict[Key, Payload | None]] = {}
@@ -128,14 +76,16 @@ class Inbound:
         payload = opened[key]
         if payload is None:
             return None  # Its beginning was refused, and counted.
-        index = payload.index_of(chunk.start, size)
-        if index is None or payload.elements != chunk.elements:
+        layer, layers = _layer_of(chunk)
+        index = payload.index_of(chunk.start, size, layer)
+        same = (payload.elements, payload.layers) == (chunk.elements, layers)
+        if index is None or not same or layer == payload.own:
             self._refuse(peer, key)
             return None
         if payload.has(index) or (key, index) in self._coming[peer]:
             return None  # Nobody may write by another connection to what was checked by then.
         self._coming[peer].add((key, index))
-        return payload.piece(index)
+        return payload.chunk(index)
 
     def _begin(
         self, peer: PeerId, key: Key, chunk: Chunk, opened: dict[Key, Payload | None]
@@ -155,8 +105,10 @@ class Inbound:
             self.refused += 1
             opened[key] = None
         else:
-            buffer = self._pool.take(size_of(chunk.elements))
-            opened[key] = Payload(chunk.elements, size_of, buffer)
+            _, layers = _layer_of(chunk)
+            buffer = self._pool.take(layers * size_of(chunk.elements))
+            opened[key] = payload = Payload(chunk.elements, size_of, buffer, layers=layers)
+            payload.life = self.lives.get(peer, 0)
         return True
 
     def _begun(self, peer: PeerId, key: SliceKey) -> Payload | None:
@@ -173,11 +125,13 @@ class Inbound:
     def arrived(self, peer: PeerId, chunk: Chunk) -> None:
         """The piece is at its place."""
         key = key_of(chunk)
-        payload, index = self._open.get(peer, {}).get(key), chunk.start // PIECE_ELEMENTS
-        self._coming[peer].discard((key, index))
-        if payload is None or payload.has(index):
+        payload = self._open.get(peer, {}).get(key)
+        index = payload.at(chunk.start, _layer_of(chunk)[0]) if payload is not None else None
+        if index is not None:
+            self._coming[peer].discard((key, index))
+        if payload is None or index is None or payload.has(index):
             return  # Refused meanwhile, or here by another way.
-        digest = digest_of(payload.piece(index)) if isinstance(chunk, ResultChunk) else HERE
+        digest = digest_of(payload.chunk(index)) if isinstance(chunk, ResultChunk) else HERE
         if isinstance(chunk, ResultChunk) and digest.hex() != chunk.digest:
             self._refuse(peer, key)  # Damaged on its way, or a lie: as if it had not come.
             return
@@ -196,6 +150,7 @@ class Inbound:
         """The connections are over: nothing half-received is ever used (I2)."""
         self._open.pop(peer, None)
         self._coming.pop(peer, None)
+        self.lives.pop(peer, None)
 
     # What the core makes of it ----------------------------------------------------------------
 
@@ -242,11 +197,10 @@ class Inbound:
             self._owner.grew(key)
 
     def _result_arrived(self, peer: PeerId, chunk: ResultChunk, payload: Payload) -> None:
-        if chunk.contributors:
-            payload.terms = chunk.contributors
-        key, index = ResultKey(chunk.stamp, chunk.part), chunk.start // PIECE_ELEMENTS
-        self._owner.result_grew(key, payload, index)
-        if not payload.missing:
+        key = ResultKey(chunk.stamp, chunk.part)
+        if not arrived(self._owner, key, chunk, payload):
+            self._refuse(peer, key)
+        elif not payload.missing:
             del self._open[peer][key]
             of = (peer, chunk.stamp, chunk.part)
             self._tell(v.ResultReceived(*of, payload.terms, payload.digest), payload)
@@ -265,6 +219,11 @@ class Inbound:
         self.refused += 1
         if key in self._open.get(peer, {}):
             self._open[peer][key] = None
+
+
+def _layer_of(chunk: Chunk) -> tuple[int, int]:
+    """(which, of how many)."""
+    return (chunk.layer, chunk.layers) if isinstance(chunk, ResultChunk) else (0, 1)
 
 
 def _event_key(event: Received) -> SliceKey | ResultKey:

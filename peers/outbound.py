@@ -5,6 +5,7 @@ the last. A payload that is still being made gives way to the next one. Must NOT
 asks for the next frame when it has room.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -42,18 +43,19 @@ class Stream(Protocol):
 class _Cursor:
     """Which piece of a payload is next."""
 
-    def __init__(self, elements: int) -> None:
-        self._spans = list(spans(elements))
+    def __init__(self, places: Iterable[tuple[int, int]]) -> None:
+        """Of all its pieces, in order."""
+        self._places = list(places)
         self._next = 0
 
     @property
     def over(self) -> bool:
-        return self._next == len(self._spans)
+        return self._next == len(self._places)
 
     def _step(self) -> tuple[int, int]:
-        """[start, stop) of the next piece, which counts as sent."""
+        """The place of the next piece, which counts as sent."""
         self._next += 1
-        return self._spans[self._next - 1]
+        return self._places[self._next - 1]
 
 
 class SliceStream(_Cursor):
@@ -66,7 +68,7 @@ class SliceStream(_Cursor):
         self._header = header
         self._encoding = encoding
         self._first = start
-        super().__init__(header.elements)
+        super().__init__(spans(header.elements))
 
     def next(self) -> Frame | None:
         start, stop = self._step()
@@ -78,29 +80,37 @@ class SliceStream(_Cursor):
 
 
 class ResultStream(_Cursor):
-    """A part's result, as far as it is made."""
+    """A part's result, as far as it is made; of a gather each slice by itself."""
 
     rank = 0
 
-    def __init__(self, header: ResultChunk, payload: Payload) -> None:
-        """`header`: of the first piece; only that one names what was summed."""
+    def __init__(
+        self, header: ResultChunk, payload: Payload, *, left_out: int | None = None
+    ) -> None:
+        """`header`: of the first chunk; only that one names what was summed. `left_out`: the layer
+        that the receiver has."""
         self._header = header
         self._payload = payload
-        super().__init__(header.elements)
+        starts = [start for start, _ in spans(header.elements)]
+        layers = [layer for layer in range(payload.layers) if layer != left_out]
+        super().__init__((start, layer) for start in starts for layer in layers)
 
     def next(self) -> Frame | None:
-        index = self._next
+        index = self._payload.at(*self._places[self._next])
+        assert index is not None
         if not self._payload.has(index):
             return None
-        start, _ = self._step()
-        terms = self._header.contributors if index == 0 else ()
+        first = self._next == 0
+        start, layer = self._step()
         header = replace(
             self._header,
-            contributors=terms,
+            contributors=self._header.contributors if first else (),
+            left_out=first and self._header.left_out,
             digest=self._payload.digest_of(index).hex(),
             start=start,
+            layer=layer,
         )
-        return header, self._payload.piece(index)
+        return header, self._payload.chunk(index)
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
         unfinished = self._payload.missing > 0  # It will stay so.
@@ -116,7 +126,7 @@ class StateStream(_Cursor):
         """`header`: of the first piece."""
         self._header = header
         self._state = memoryview(state).cast("B")
-        super().__init__(header.elements)
+        super().__init__(spans(header.elements))
 
     def next(self) -> Frame | None:
         start, stop = self._step()

@@ -1,14 +1,16 @@
 """Payloads piece by piece: what is here of them, and where the rest belongs.
 
 A payload's elements are cut into pieces from its first one on, and everything (encoding, sending,
-summing, digests) goes by these, so that no step waits for a whole payload. Must NOT know where
-pieces come from or go to, nor look into them.
+summing, digests) goes by these, so that no step waits for a whole payload. A payload has one layer
+of encoded elements, or several (the slices that a gather puts side by side); what travels at once,
+a chunk, is one layer of a piece. Must NOT know where pieces come from or go to, nor look into them.
 """
 
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 
 import xxhash
 
@@ -54,62 +56,106 @@ class Pool:
 
 
 class Payload:
-    """A slice or a result that arrives, or is made, piece by piece and in any order."""
+    """A slice or a result that arrives, or is made, chunk by chunk and in any order."""
 
-    def __init__(self, elements: int, size_of: SizeOf, buffer: memoryview) -> None:
-        """`buffer`: of size_of(elements) bytes."""
+    def __init__(
+        self, elements: int, size_of: SizeOf, buffer: memoryview, *, layers: int = 1
+    ) -> None:
+        """`size_of`: of one layer; `buffer`: of all, each piece's one after the other."""
         self.elements = elements
+        self.layers = layers
         self.buffer = buffer
-        self._borders = [*(size_of(start) for start, _ in spans(elements)), buffer.nbytes]
-        self._digests = [b""] * (len(self._borders) - 1)
+        marks = [*(size_of(start) for start, _ in spans(elements)), size_of(elements)]
+        assert buffer.nbytes == layers * marks[-1], "a buffer of another size"
+        places = [(a, b - a, layer) for a, b in pairwise(marks) for layer in range(layers)]
+        self._borders = [layers * a + layer * size for a, size, layer in places] + [buffer.nbytes]
+        self._digests = [b""] * len(places)
         self.missing = len(self._digests)
-        """Pieces."""
+        """Chunks."""
         self.terms: tuple[Contributor, ...] = ()
-        """Of a result: what was summed in it."""
+        """Of a result: what was summed or gathered in it."""
+        self.own: int | None = None
+        """The layer that does not travel: we put it there ourselves."""
+        self.life = 0
+        """Of a slice: the incarnation of its sender."""
 
     def __len__(self) -> int:
-        """How many pieces it has."""
+        """How many chunks it has: those of the first piece, of the second, ..."""
         return len(self._digests)
 
     def has(self, index: int) -> bool:
         return bool(self._digests[index])
 
-    def piece(self, index: int) -> memoryview:
+    def chunk(self, index: int) -> memoryview:
         return self.buffer[self._borders[index] : self._borders[index + 1]]
 
-    def index_of(self, start: int, size: int) -> int | None:
-        """Which piece begins at this element and has so many bytes; None: none."""
-        index, rest = divmod(start, PIECE_ELEMENTS)
-        if rest or not 0 <= index < len(self):
-            return None
-        return index if self._borders[index + 1] - self._borders[index] == size else None
+    def has_piece(self, number: int) -> bool:
+        """In all layers."""
+        return all(self._digests[number * self.layers : (number + 1) * self.layers])
+
+    def lacks_own(self, number: int) -> bool:
+        """Of this piece all that travels is here."""
+        lacking = [x for x in range(self.layers) if not self.has(number * self.layers + x)]
+        return lacking == [self.own]
+
+    def piece(self, number: int) -> memoryview:
+        """All its layers, one after the other."""
+        first = number * self.layers
+        return self.buffer[self._borders[first] : self._borders[first + self.layers]]
+
+    def at(self, start: int, layer: int = 0) -> int | None:
+        """Which chunk begins at this element; None: none."""
+        number, rest = divmod(start, PIECE_ELEMENTS)
+        index = number * self.layers + layer
+        fits = not rest and 0 <= layer < self.layers and 0 <= index < len(self)
+        return index if fits else None
+
+    def index_of(self, start: int, size: int, layer: int = 0) -> int | None:
+        """Which chunk begins at this element and has so many bytes; None: none."""
+        index = self.at(start, layer)
+        return index if index is not None and self.chunk(index).nbytes == size else None
 
     def add(self, index: int, digest: bytes) -> None:
-        """The piece is at its place."""
+        """The chunk is at its place."""
         if not self._digests[index]:
             self._digests[index] = digest
             self.missing -= 1
+
+    def add_piece(self, number: int) -> None:
+        """All layers of a piece are at their place."""
+        for index in range(number * self.layers, (number + 1) * self.layers):
+            self.add(index, digest_of(self.chunk(index)))
+
+    def add_own(self, number: int, piece: Bytes) -> None:
+        """Put our own layer of a piece at its place."""
+        assert self.own is not None
+        index = number * self.layers + self.own
+        self.chunk(index)[:] = piece
+        self.add(index, digest_of(piece))
 
     def digest_of(self, index: int) -> bytes:
         return self._digests[index]
 
     @property
     def digest(self) -> str:
-        """32 hex digits, of a whole payload: of its pieces' digests, in order."""
+        """32 hex digits, of a whole payload: of its chunks' digests, in order."""
         assert not self.missing, "it is not whole"
         return xxhash.xxh3_128_hexdigest(b"".join(self._digests))
 
 
-def digest_of(piece: Bytes) -> bytes:
-    """Of one piece."""
-    return xxhash.xxh3_128_digest(piece)
+def digest_of(chunk: Bytes) -> bytes:
+    """Of one chunk."""
+    return xxhash.xxh3_128_digest(chunk)
 
 
 class Encoding:
     """Our contribution to a round, encoded once: each piece when it is first needed."""
 
-    def __init__(self, work: Work, fragment: int, elements: int, pool: Pool) -> None:
+    def __init__(
+        self, work: Work, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
+    ) -> None:
         """The ranks' parameters stand still until `finish`, or until nobody needs it any more."""
+        self.manifest = manifest
         self._work = work
         self._fragment = fragment
         self._size_of = partial(work.contribution_bytes, fragment)

@@ -1,15 +1,16 @@
 """Our own parts of rounds: sums that grow as slices arrive.
 
-As soon as a piece of every slice is here it is summed, encoded and on its way to everybody. Must
-NOT decide what is summed, nor look into a piece: the work does.
+As soon as a piece of every slice is here it is summed, encoded and on its way to everybody. A
+gather is a sum too: the work puts the slices side by side. Must NOT decide what is summed, nor look
+into a piece: the work does.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from peers.inbound import ResultKey, SliceKey, slice_key
-from peers.pieces import Encoding, Payload, digest_of, spans
+from peers.keys import ResultKey, SliceKey, slice_key
+from peers.pieces import Encoding, Payload, spans
 from peers.work import Bytes, Work
 from protocols.commands import ReducePart
 from protocols.errors import LowcommError
@@ -119,7 +120,7 @@ class Reducer:
                 del self._sums[key]
                 self._damaged(command, error)
                 return
-            one.result.add(one.next, digest_of(out))
+            one.result.add_piece(one.next)
             one.next += 1
             self._grew(key, one.result, one.next - 1)
             if not one.result.missing:

@@ -15,13 +15,15 @@ Bytes = bytes | bytearray | memoryview
 class Work(Protocol):
     """The arithmetic of a run.
 
-    `begin`, `encode`, `reduce` and `ahead` are called in the loop's thread, for a piece at a time,
-    and take a millisecond or so; everything else runs in one worker thread, in the order of calls.
+    `begin`, `encode`, `reduce`, `check_result` and `ahead` are called in the loop's thread, for a
+    piece at a time, and take a millisecond or so; everything else runs in one worker thread, in the
+    order of calls.
     Buffers that are returned are never written to again. Sizes are in fp32 elements.
     """
 
-    def begin(self, fragment: int) -> None:
-        """The ranks' last contribution is the one that `encode` is about from now on."""
+    def begin(self, fragment: int, manifest: str) -> None:
+        """The ranks' last contribution is the one that `encode` is about from now on. `manifest`:
+        its name, as `apply` will get it if it counts."""
         ...
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
@@ -39,19 +41,42 @@ class Work(Protocol):
         out: memoryview,
     ) -> None:
         """The weighted mean of these pieces, each of so many elements, in this order, encoded into
-        all of `out`.
+        all of `out`; or the pieces themselves, side by side, if the run gathers.
 
         Raises lowcomm errors for a piece that is not what its codec says.
         """
         ...
 
-    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
-        """A piece of a result is here, from the fragment's element `start` on: do what can be done
-        of its outer step before the round is known to be committed. `part`: what it is a piece of,
-        as `apply` gets it."""
+    def check_result(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+    ) -> None:
+        """Raises lowcomm errors for a piece of a result that is not what its codec says."""
         ...
 
-    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
+    def ahead(
+        self,
+        stamp: Stamp,
+        start: int,
+        piece: Bytes,
+        part: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+    ) -> None:
+        """A piece of a result is here, from the fragment's element `start` on: do what can be done
+        of its outer step before the round is known to be committed. `part`: what it is a piece of,
+        as `apply` gets it.
+
+        Raises lowcomm errors for a piece that is not what its codec says.
+        """
+        ...
+
+    def apply(
+        self,
+        stamp: Stamp,
+        borders: Sequence[int],
+        parts: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> str:
         """The outer step with a committed result, cut at `borders`; returns the state digest."""
         ...
 
@@ -77,7 +102,11 @@ class Work(Protocol):
         ...
 
     def result_bytes(self, fragment: int, elements: int) -> int:
-        """Size of an encoded result of so many elements."""
+        """Size of one layer of so many elements in a result."""
+        ...
+
+    def layers(self, contributors: int) -> int:
+        """Of a result of so many contributions: 1 for their mean, or one for each (a gather)."""
         ...
 
     def state_bytes(self, fragment: int) -> int:

@@ -300,7 +300,8 @@ class ContributionChunk:
 
 @record
 class ResultChunk:
-    """Bulk: a piece of one part's result, with what was summed."""
+    """Bulk: a piece of one part's result, with what was summed; or of one contributor's slice in
+    it, if slices are gathered."""
 
     stamp: Stamp
     part: int
@@ -312,6 +313,12 @@ class ResultChunk:
     """Its first element, counted from the part's."""
     elements: int
     """Of the whole part."""
+    layer: int
+    """Whose slice it is of, by the place among the contributors; 0 of a sum."""
+    layers: int
+    """How many lie in the result: one for each contributor, or 1 of a sum."""
+    left_out: bool
+    """In the part's first chunk: the receiver's own slice does not travel, since it has it."""
 
 
 @record

@@ -319,6 +319,9 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "contributors": _contributors,
         "digest": _digest,
         **_span,
+        "layer": _u16,
+        "layers": _u16,
+        "left_out": flag,
     },
     m.StateChunk: {
         "run": _u64,

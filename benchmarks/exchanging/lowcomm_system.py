@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.codecs import RESULT_CODECS
 from benchmarks.exchanging.systems import Order, Peer, Side, System, new_gate, opened
 from benchmarks.exchanging.worker import Marks
-from lowcomm.config import load_config
+from lowcomm.config import GATHER, GATHERED, load_config
 from lowcomm.journal import EVENTS
 from protocols.errors import LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
@@ -28,6 +28,7 @@ SETTINGS = (
     # The outer parameters move by minus the mean.
     "run.method.outer_lr=1.0",
     "run.method.outer_momentum=0.0",
+    "run.method.feedback_decay=0.0",  # An exchange's error is its own.
     "node.checkpoint_every_rounds=1000000",  # Nobody else keeps anything either.
     "node.hang_timeout_s=86400.0",  # Ranks wait at the gate, and do not hang.
 )
@@ -47,7 +48,9 @@ def system() -> System:
 
 def settings(codec: str, *, encrypted: bool = False) -> list[str]:
     """What the run needs beyond `write_config`."""
-    result = RESULT_CODECS.get(codec, "bf16") or "bf16"
+    result = RESULT_CODECS.get(codec, "bf16")
+    if codec in GATHERED:
+        result = GATHER  # Unless told otherwise, as runs do.
     codecs = (f'run.method.contribution_codec="{codec}"', f'run.method.result_codec="{result}"')
     return [*SETTINGS, *codecs, *([] if encrypted else ["node.insecure=true"])]
 

@@ -36,8 +36,14 @@ class Method(Protocol):
         ...
 
     @property
-    def result_codec(self) -> Codec:
-        """How their mean travels back."""
+    def result_codec(self) -> Codec | None:
+        """How their mean travels back. None: by gather, everybody gets what was contributed and
+        makes the mean."""
+        ...
+
+    @property
+    def feedback_decay(self) -> float:
+        """What of the error of a contribution is left in the next one; 0: no error feedback."""
         ...
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
-from lowcomm.config import MethodConfig
+from lowcomm.config import GATHER, GATHERED, MethodConfig
 from lowcomm.outer import F32, descent, nesterov_step
 
 
@@ -38,8 +38,14 @@ class DiLoCo:
         return codec(self.config.contribution_codec)
 
     @property
-    def result_codec(self) -> Codec:
-        return codec(self.config.result_codec)
+    def result_codec(self) -> Codec | None:
+        name = self.config.resolved_result_codec
+        return None if name == GATHER else codec(name)
+
+    @property
+    def feedback_decay(self) -> float:
+        leaves_much_out = self.config.contribution_codec in GATHERED
+        return self.config.feedback_decay if leaves_much_out else 0.0
 
     @property
     def state_arrays(self) -> tuple[str, ...]:

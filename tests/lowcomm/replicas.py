@@ -64,6 +64,7 @@ class TwoCodecs:
     name: str = "two codecs"
     inner_steps: int = 1
     fragments: int = 2
+    feedback_decay: float = 0.0
     state_arrays: tuple[str, ...] = ("outer", "momentum")
 
     def fragment_of(self, parameter: str) -> int:
@@ -154,11 +155,11 @@ def shown(replica: Replica, fragment: int, place: int) -> F32:
     return np.frombuffer(SHARED[replica].result(fragment, place), np.float32)
 
 
-def encoded(replica: Replica, fragment: int) -> bytes:
+def encoded(replica: Replica, fragment: int, manifest: str = "") -> bytes:
     """The ranks' last contribution, in one piece."""
     size = replica.sizes[fragment]
     out = bytearray(replica.contribution_bytes(fragment, size))
-    replica.begin(fragment)
+    replica.begin(fragment, manifest)
     replica.encode(fragment, 0, size, memoryview(out))
     return bytes(out)
 

@@ -99,7 +99,7 @@ class Scene:
     def apply(self, round_: int) -> None:
         """The replica takes the outer step of that round."""
         mean = np.full(7, 1 / round_, np.float32)
-        self.replica.apply(stamp(0, round_), (0, 7), [mean.tobytes()])
+        self.replica.apply(stamp(0, round_), (0, 7), [mean.tobytes()], ())
 
     def advance(self, last: int) -> None:
         for round_ in range(self.replica.version(0)[0] + 1, last + 1):

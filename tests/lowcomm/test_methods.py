@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args, get_type_hints
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 
 import lowcomm.methods
+from lowcomm.codecs import codec
+from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config import MethodConfig
 from lowcomm.methods import method
 from lowcomm.outer import nesterov_step, state_digest
@@ -24,7 +25,7 @@ def test_diloco_has_one_fragment_and_the_configured_codecs() -> None:
     assert diloco.fragments == 1
     assert {diloco.fragment_of(name) for name in ("lm_head.weight", "norm.weight")} == {0}
     assert diloco.contribution_codec.name == "fp32"
-    assert diloco.result_codec.name == "fp32"
+    assert isinstance(diloco.result_codec, Fp32)
     assert diloco.state_arrays == ("outer", "momentum")
 
 
@@ -73,11 +74,41 @@ def test_what_the_daemon_imports_reaches_no_torch() -> None:
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("field", ["contribution_codec", "result_codec"])
-def test_every_codec_that_a_run_may_name_exists_and_is_summed_by_part_owners(field: str) -> None:
-    names = get_args(get_type_hints(MethodConfig)[field])
-    assert "int8" in names
-    for name in names:
-        made = method(replace(MethodConfig(), **{field: name}))
-        assert getattr(made, field).name == name
-        assert getattr(made, field).reducible
+NAMED = {
+    field: get_args(get_type_hints(MethodConfig)[field])
+    for field in ("contribution_codec", "result_codec")
+}
+
+
+@pytest.mark.parametrize("result", NAMED["result_codec"])
+@pytest.mark.parametrize("contribution", NAMED["contribution_codec"])
+def test_every_pair_of_codecs_is_one_that_works_or_is_refused_with_what_would(
+    contribution: Any, result: Any
+) -> None:
+    ours = codec(contribution)
+    if not ours.reducible and result not in ("auto", "gather"):
+        with pytest.raises(ConfigError, match=f'is "{result}", but .* leave it out, or set "gath'):
+            MethodConfig(contribution_codec=contribution, result_codec=result)
+        return
+    made = method(MethodConfig(contribution_codec=contribution, result_codec=result))
+    assert made.contribution_codec.name == contribution
+    found = made.result_codec.name if made.result_codec is not None else "gather"
+    wanted = "gather" if contribution in ("2bit", "sign", "topk") else "fp32"
+    assert found == (wanted if result == "auto" else result)
+    assert made.result_codec is None or made.result_codec.reducible
+
+
+@pytest.mark.parametrize(
+    ("contribution", "decay"), [("topk", 0.95), ("2bit", 0.95), ("sign", 0.95), ("int8", 0.0)]
+)
+def test_codecs_that_leave_much_out_go_with_error_feedback(contribution: Any, decay: float) -> None:
+    made = method(MethodConfig(contribution_codec=contribution, feedback_decay=0.95))
+    assert made.feedback_decay == decay
+    without = method(MethodConfig(contribution_codec=contribution, feedback_decay=0.0))
+    assert without.feedback_decay == 0
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.1])
+def test_no_more_than_what_was_left_out_goes_into_the_next(decay: float) -> None:
+    with pytest.raises(ConfigError, match=r"feedback_decay must be in \[0, 1\]"):
+        MethodConfig(feedback_decay=decay)

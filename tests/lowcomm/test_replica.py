@@ -14,12 +14,12 @@ from lowcomm.config import MethodConfig
 from lowcomm.methods import method
 from lowcomm.outer import WeightsError
 from lowcomm.replica import (
-    ARRAYS_PER_FRAGMENT,
     LayoutError,
     Replica,
     check_memory,
     fragment_elements,
     free_memory_bytes,
+    needed_bytes,
 )
 from lowcomm.startup import common_grain
 from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
@@ -45,6 +45,9 @@ from tests.lowcomm.replicas import (
     state_digest,
     view,
 )
+
+ONE = contributors(1)
+"""Of a mean that is all there is in a result."""
 
 
 def test_the_first_parameters_are_version_zero() -> None:
@@ -77,7 +80,7 @@ def test_a_contribution_is_made_in_pieces_in_any_order(order: tuple[int, ...]) -
     replica, local, borders = started(plain()), gaussian(5, 23), (0, 7, 8, 23)
     replica.take_local(0, view(local))
     out = bytearray(4 * 23)
-    replica.begin(0)
+    replica.begin(0, "")
     for piece in order:
         start, stop = borders[piece : piece + 2]
         replica.encode(0, start, stop, memoryview(out)[4 * start : 4 * stop])
@@ -89,7 +92,7 @@ def test_contributions_count_from_what_the_ranks_were_given_not_from_the_newest(
     base, local = gaussian(0, 23), gaussian(6, 23)
     replica.take_local(0, view(local))
     before = encoded(replica, 0)
-    replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()])
+    replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
     assert encoded(replica, 0) == before  # A later attempt of the round sends the same bytes.
     assert before == (base - local).tobytes()
 
@@ -100,12 +103,12 @@ def test_without_a_contribution_there_is_nothing_to_encode() -> None:
     replica.place_result(0, full=False)
     for fragment in (0, 1):
         with pytest.raises(AssertionError, match="nothing was contributed"):
-            replica.begin(fragment)
+            replica.begin(fragment, "")
 
 
 def test_a_full_result_is_the_outer_parameters_and_the_next_base() -> None:
     replica = started(plain())
-    replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()])
+    replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
     outer, _ = replica.arrays(0)
     assert placed(replica, 0, full=True).tobytes() == outer.tobytes()
     replica.take_local(0, view(outer))
@@ -116,7 +119,7 @@ def test_a_delta_moves_the_ranks_and_keeps_what_they_learned() -> None:
     """Local parameters plus the delta contribute what the local ones did, to the new base."""
     replica = started(plain())
     old = gaussian(0, 23)
-    replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()])
+    replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
     new, _ = replica.arrays(0)
     delta = placed(replica, 0, full=False).copy()
     assert delta.tobytes() == np.array([a - b for a, b in zip(new, old, strict=True)]).tobytes()
@@ -176,7 +179,7 @@ def test_a_step_takes_the_decoded_parts_wherever_they_were_cut(borders: tuple[in
         parts = [mean[a:b].astype("<f8").tobytes() for a, b in pairwise(borders)]
         outer, momentum = slow_step(outer, momentum, mean)
         digest = state_digest(outer, momentum)
-        assert replica.apply(stamp(0, round_), borders, parts) == digest
+        assert replica.apply(stamp(0, round_), borders, parts, ONE) == digest
         assert replica.version(0) == (round_, digest)
     assert [array.tobytes() for array in replica.arrays(0)] == [outer.tobytes(), momentum.tobytes()]
     assert (replica.version(1), [array.tobytes() for array in replica.arrays(1)]) == other
@@ -193,10 +196,10 @@ def test_the_arrays_are_copies() -> None:
 @pytest.mark.parametrize("fragment", [0, 1])
 def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     donor, joiner, size = started(plain()), plain(), SIZES[fragment]
-    donor.apply(stamp(fragment, 4), (0, size), [gaussian(7, size).tobytes()])
+    donor.apply(stamp(fragment, 4), (0, size), [gaussian(7, size).tobytes()], ONE)
     payload = donor.copy_state(fragment)
     outer, momentum = donor.arrays(fragment)
-    donor.apply(stamp(fragment, 5), (0, size), [gaussian(8, size).tobytes()])
+    donor.apply(stamp(fragment, 5), (0, size), [gaussian(8, size).tobytes()], ONE)
     assert bytes(payload) == outer.tobytes() + momentum.tobytes()
     assert len(payload) == joiner.state_bytes(fragment) == 8 * size
     digest = joiner.check_state(fragment, payload)
@@ -206,7 +209,7 @@ def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     assert joiner.version(1 - fragment) == (0, "")
     assert [x.tobytes() for x in joiner.arrays(fragment)] == [outer.tobytes(), momentum.tobytes()]
     mean = gaussian(8, size).tobytes()
-    assert joiner.apply(stamp(fragment, 5), (0, size), [mean]) == donor.version(fragment)[1]
+    assert joiner.apply(stamp(fragment, 5), (0, size), [mean], ONE) == donor.version(fragment)[1]
 
 
 def test_a_state_of_another_size_has_no_digest() -> None:
@@ -274,7 +277,7 @@ def test_peers_that_exchange_parts_end_with_equal_bits() -> None:
     for owner, (start, stop) in zip(peers, pairwise(borders), strict=True):
         slices = [cut(owner, whole, start, stop) for whole in wholes]
         parts.append(reduced(owner, stop - start, slices, contributors(*tokens)))
-    assert len({peer.apply(stamp(0, 1), borders, parts) for peer in peers}) == 1
+    assert len({peer.apply(stamp(0, 1), borders, parts, ONE) for peer in peers}) == 1
     mean = slow_mean([gaussian(0, 23) - gaussian(20 + i, 23) for i in range(3)], tokens)
     expected, _ = slow_step(gaussian(0, 23), np.zeros(23, np.float32), mean)
     assert peers[0].arrays(0)[0].tobytes() == expected.tobytes()
@@ -314,19 +317,30 @@ def test_a_layout_with_holes_is_refused(layout: list[TensorSpec], why: str) -> N
 
 
 def test_memory_is_refused_with_both_figures() -> None:
-    needed = 4 * ARRAYS_PER_FRAGMENT * sum(SIZES)
-    check_memory(LAYOUT, memory_max_bytes=needed, free_bytes=0)
-    check_memory(LAYOUT, memory_max_bytes=0, free_bytes=2 * needed)
+    made = method(MethodConfig())
+    needed = needed_bytes(LAYOUT, made, peers=9)
+    assert needed == 4 * 15 * sum(SIZES)
+    check_memory(needed, memory_max_bytes=needed, free_bytes=0)
+    check_memory(needed, memory_max_bytes=0, free_bytes=2 * needed)
     for limit, free in ((needed - 1, 1 << 60), (0, 2 * needed - 1)):
         with pytest.raises(ConfigError, match=r"^the daemon needs about 0\.00 GiB"):
-            check_memory(LAYOUT, memory_max_bytes=limit, free_bytes=free)
-    billion = [TensorSpec(0, "a", (1 << 30,), 0)]
+            check_memory(needed, memory_max_bytes=limit, free_bytes=free)
+    billion = needed_bytes([TensorSpec(0, "a", (1 << 30,), 0)], made, peers=1)
     with pytest.raises(ConfigError) as caught:
         check_memory(billion, memory_max_bytes=0, free_bytes=3 << 30)
     assert str(caught.value) == (
         "the daemon needs about 64.00 GiB for this model and may use 1.50 GiB: "
         "set node.memory_max_bytes higher if the machine has it"
     )
+
+
+@pytest.mark.parametrize("peers", [1, 2, 9])
+def test_a_gather_needs_memory_for_what_each_contributes(peers: int) -> None:
+    made = method(MethodConfig(contribution_codec="fp32", result_codec="gather"))
+    assert needed_bytes(LAYOUT, made, peers=peers) == 4 * (13 + 2 * peers) * sum(SIZES)
+    sparse = method(MethodConfig(contribution_codec="topk"))
+    result = peers * sum(sparse.contribution_codec.encoded_bytes(size) for size in SIZES)
+    assert needed_bytes(LAYOUT, sparse, peers=peers) == 4 * (13 + 5) * sum(SIZES) + 2 * result
 
 
 def test_the_machine_has_some_memory_free() -> None:
@@ -352,7 +366,7 @@ def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, re
         slices = [cut(owner, whole, start, stop) for whole in wholes]
         assert len(slices[0]) == owner.contribution_bytes(0, stop - start)
         parts.append(reduced(owner, stop - start, slices, contributors(3, 5)))
-    assert len({replica.apply(stamp(0, 1), borders, parts) for replica in peers}) == 1
+    assert len({replica.apply(stamp(0, 1), borders, parts, ONE) for replica in peers}) == 1
     outer, _ = peers[0].arrays(0)
     exact = slow_mean([-gaussian(seed, size) for seed in range(2)], (3, 5))
     assert np.corrcoef(outer, -exact)[0, 1] > 0.5
@@ -368,7 +382,7 @@ def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str
     replica.initialise(0, view(gaussian(1, size)))
     replica.place_result(0, full=True)
     replica.take_local(0, view(gaussian(2, size)))
-    replica.begin(0)
+    replica.begin(0, "")
     one = made.contribution_codec
     whole = bytearray(one.encoded_bytes(size))
     one.encode(gaussian(1, size) - gaussian(2, size), whole)

@@ -6,7 +6,8 @@ Must NOT hold tests.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from peers.inbound import Inbound, Received, ResultKey, SliceKey
+from peers.inbound import Inbound, Received
+from peers.keys import ResultKey, SliceKey
 from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of, spans
 from peers.work import Bytes
 from protocols import events as v
@@ -43,9 +44,18 @@ def slice_of(
     return ContributionChunk(stamp, part, contributor(peer), 0, elements)
 
 
-def result_of(elements: int, *, part: int = 0, stamp: Stamp = STAMP) -> ResultChunk:
-    """Header of the first piece."""
-    return ResultChunk(stamp, part, (contributor(),), "", 0, elements)
+def result_of(
+    elements: int, *, part: int = 0, stamp: Stamp = STAMP, of: Sequence[Contributor] = ()
+) -> ResultChunk:
+    """Header of the first piece; of a gather if it is told what is in it."""
+    terms = tuple(of) or (contributor(),)
+    return ResultChunk(stamp, part, terms, "", 0, elements, 0, len(of) or 1, False)
+
+
+def gathered(wholes: Sequence[bytes], elements: int) -> bytes:
+    """As they lie in a result: each piece's layers one after the other."""
+    marks = [(size_of(start), size_of(stop)) for start, stop in spans(elements)]
+    return b"".join(whole[a:b] for a, b in marks for whole in wholes)
 
 
 def some_bytes(elements: int, salt: int = 0) -> bytes:
@@ -60,23 +70,30 @@ def state_size_of(elements: int) -> int:
 def pieces_of(header: Chunk, payload: bytes) -> list[tuple[Chunk, bytes]]:
     """As they travel."""
     of = state_size_of if isinstance(header, StateChunk) else size_of
+    layers = header.layers if isinstance(header, ResultChunk) else 1
     found: list[tuple[Chunk, bytes]] = []
     for start, stop in spans(header.elements):
-        piece = payload[of(start) : of(stop)]
-        chunk = replace(header, start=start)
-        if isinstance(chunk, ResultChunk):
-            terms = chunk.contributors if start == 0 else ()
-            chunk = replace(chunk, digest=digest_of(piece).hex(), contributors=terms)
-        found.append((chunk, piece))
+        for layer in range(layers):
+            size = of(stop) - of(start)
+            first = layers * of(start) + layer * size
+            piece, chunk = payload[first : first + size], replace(header, start=start)
+            if isinstance(chunk, ResultChunk):
+                terms = () if found else chunk.contributors
+                digest = digest_of(piece).hex()
+                chunk = replace(chunk, digest=digest, contributors=terms, layer=layer)
+            found.append((chunk, piece))
     return found
 
 
 class CodedWork:
     """Arithmetic that knows what was asked of it; sums depend on their order."""
 
-    def __init__(self, elements: int, *, salt: int = 0) -> None:
+    def __init__(self, elements: int, *, salt: int = 0, gathers: bool = False) -> None:
         self.whole = some_bytes(elements, salt)
         """Our contribution."""
+        self.gathers = gathers
+        self.checked: list[bytes] = []
+        """Pieces of results."""
         self.encoded: list[tuple[int, int]] = []
         self.fails = ""
         """Encoding does, with this text."""
@@ -102,20 +119,45 @@ class CodedWork:
         contributors: Sequence[Contributor],
         out: memoryview,
     ) -> None:
-        assert {len(piece) for piece in slices} == {len(out)} == {size_of(elements)}
+        assert {len(piece) for piece in slices} == {size_of(elements)}
+        assert len(out) == self.layers(len(slices)) * size_of(elements)
         if any(bytes(piece[:1]) == self.refused for piece in slices):
             raise LowcommError("no slice")
-        out[:] = summed(slices)
+        out[:] = b"".join(slices) if self.gathers else summed(slices)
+
+    def layers(self, contributors: int) -> int:
+        return contributors if self.gathers else 1
 
     # What a sum does not need.
 
-    def begin(self, fragment: int) -> None:
+    def begin(self, fragment: int, manifest: str) -> None:
         raise NotImplementedError
 
-    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+    def check_result(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+    ) -> None:
+        self.checked.append(bytes(piece))
+        if bytes(piece[:1]) == self.refused:
+            raise LowcommError("no result")
+
+    def ahead(
+        self,
+        stamp: Stamp,
+        start: int,
+        piece: Bytes,
+        part: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+    ) -> None:
         raise NotImplementedError
 
-    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
+    def apply(
+        self,
+        stamp: Stamp,
+        borders: Sequence[int],
+        parts: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> str:
         raise NotImplementedError
 
     def copy_state(self, fragment: int) -> Bytes:
@@ -155,6 +197,13 @@ class Room:
         """What it did look at."""
         self.grown: list[SliceKey] = []
         self.states: list[tuple[PeerId, bytes]] = []
+        self.gathers = False
+        self.sound = True
+        """Results are."""
+        self.results_grown: list[int] = []
+        self.me = PeerId("")
+        self.own = b""
+        """Our contribution."""
 
     def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
         if not self.expects(peer, chunk):
@@ -167,8 +216,22 @@ class Room:
     def grew(self, key: SliceKey) -> None:
         self.grown.append(key)
 
-    def result_grew(self, key: ResultKey, payload: Payload, index: int) -> None:
-        assert payload.has(index)
+    def layers(self, contributors: int) -> int:
+        return contributors if self.gathers else 1
+
+    def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
+        names = [term.peer for term in payload.terms]
+        return names.index(self.me) if self.me in names else None
+
+    def own_piece(self, key: ResultKey, payload: Payload, number: int) -> bytes | None:
+        start, stop = list(spans(payload.elements))[number]
+        return self.own[size_of(start) : size_of(stop)] or None
+
+    def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
+        assert payload.has_piece(number)
+        assert payload.terms
+        self.results_grown.append(number)
+        return self.sound
 
     def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
         self.states.append((peer, bytes(state)))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.inbound import key_of
+from peers.keys import key_of
 from peers.pieces import PIECE_ELEMENTS, digest_of, spans
 from peers.wal import SYSTEM, Wal
 from protocols import commands as c
@@ -42,9 +42,10 @@ from tests.peers.xor_node import (
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("gathers", [False, True])
 @pytest.mark.parametrize("peers", [(ALPHA, BETA), (ALPHA, BETA, GAMMA)])
-async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...]) -> None:
-    async with running(*peers, outer_steps=5) as nodes:
+async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...], gathers: bool) -> None:
+    async with running(*peers, outer_steps=5, gathers=gathers) as nodes:
         for node in nodes:
             assert node.task is not None
             await asyncio.wait_for(node.task, 20)
@@ -62,6 +63,11 @@ async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...]) -> None
         moved = [node.mesh.bytes_moved() for node in nodes]
         assert all(sent > 5 * size // 2 and received > 5 * size // 2 for sent, received in moved)
         count_the_same(nodes, rounds=5)
+        if gathers:  # Nobody sends anybody what that one has.
+            others = len(peers) - 1
+            states = others * size  # To who came second and third.
+            total = sum(sent for sent, _ in moved)
+            assert 1 < (total - states) / (5 * len(peers) * others * size) < 1.02
 
 
 @pytest.mark.asyncio
@@ -79,13 +85,14 @@ async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("gathers", [False, True])
 async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
-    tmp_path: Path,
+    tmp_path: Path, gathers: bool
 ) -> None:
-    async with running(ALPHA, BETA, outer_steps=10_000) as nodes:
+    async with running(ALPHA, BETA, outer_steps=10_000, gathers=gathers) as nodes:
         alpha, beta = nodes
         await alpha.until(lambda: alpha.round >= 2)
-        gamma = Node(GAMMA, tmp_path, join=True)
+        gamma = Node(GAMMA, tmp_path, join=True, gathers=gathers)
         nodes.append(gamma)
         await gamma.start(alpha, peers=2, outer_steps=10_000)
         await gamma.until(lambda: gamma.states)
@@ -107,9 +114,11 @@ async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("who", [ALPHA, BETA, GAMMA])
-async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId) -> None:
-    async with running(ALPHA, BETA, GAMMA, outer_steps=10_000) as nodes:
+@pytest.mark.parametrize(
+    ("who", "gathers"), [(ALPHA, False), (BETA, False), (GAMMA, False), (GAMMA, True)]
+)
+async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId, gathers: bool) -> None:
+    async with running(ALPHA, BETA, GAMMA, outer_steps=10_000, gathers=gathers) as nodes:
         for node in nodes:
             await node.until(lambda node=node: node.round >= 2)
         victim = next(node for node in nodes if node.peer == who)
@@ -294,10 +303,11 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
     async with open_round() as (alpha, plan):
         who = Contributor(BETA, 1, 1, "a" * 32)
         piece = m.ContributionChunk(plan.stamp, 0, who, 0, 0)
-        result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0)
+        result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0, 0, 1, False)
         start, stop = plan.parts.borders[:2]
         size = stop - start
         state = m.StateChunk(RUN_ID, plan.stamp.lineage, 5, 0, 2, 0, 0)
+        later = replace(plan.stamp, attempt=plan.stamp.attempt + 1)
         bad: list[tuple[PeerId, m.Chunk, int]] = [
             (EVE, piece, size),
             (EVE, result, size),
@@ -309,6 +319,9 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
             (BETA, replace(piece, stamp=replace(plan.stamp, fragment=1)), size),
             (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 22),
             (BETA, result, size),  # Part 0 is ours: it cannot come from there.
+            (BETA, replace(result, part=1, layers=2), size),  # A sum has one.
+            (BETA, replace(result, part=1, layers=0), size),
+            (BETA, replace(result, stamp=later, layers=2), size),
             (BETA, state, ELEMENTS),
         ]
         inbound, before = alpha.driver.exchange.inbound, alpha.driver.discarded

@@ -3,9 +3,12 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from peers.exchange import Exchange
 from peers.frames import Frame
-from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
+from peers.keys import ResultKey, slice_key
+from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from protocols import commands as c
 from protocols import events as v
 from protocols.core import PeerCore
@@ -19,8 +22,11 @@ from tests.peers.payload_room import (
     STAMP,
     CodedWork,
     contributor,
+    gathered,
     pieces_of,
     result_of,
+    size_of,
+    some_bytes,
     summed,
 )
 
@@ -66,12 +72,12 @@ def test_what_is_sent_to_nobody_is_not_kept() -> None:
     alone = Alone()
     assert alone.exchange.send_state(ALPHA, STATE, bytes(12))
     assert alone.exchange._outbound == {}
-    alone.exchange.meet(ALPHA)
+    alone.exchange.meet(ALPHA, 1)
     assert alone.fetch(ALPHA) == [], "nor for whoever comes later"
     alone.exchange.send_state(ALPHA, STATE, b"state of it!")
     assert alone.woken == [ALPHA]
     alone.exchange.forget(ALPHA)
-    alone.exchange.meet(ALPHA)
+    alone.exchange.meet(ALPHA, 1)
     assert alone.fetch(ALPHA) == [], "the core says again what it still needs"
 
 
@@ -86,7 +92,7 @@ def test_a_result_goes_out_while_it_is_made() -> None:
 
     async def scenario() -> None:
         for peer in (ALPHA, BETA):
-            alone.exchange.meet(peer)
+            alone.exchange.meet(peer, 1)
         alone.exchange.wake = wake
         alone.reduce()
         assert 0 < len(fetched) < 5
@@ -100,13 +106,15 @@ def test_a_result_goes_out_while_it_is_made() -> None:
     assert isinstance(event, v.PartReduced)
     header = replace(result_of(ELEMENTS), contributors=(contributor(ME),))
     assert fetched == [chunk for chunk, _ in pieces_of(header, wanted)]
-    assert b"".join(map(bytes, alone.exchange.parts(STAMP, 1))) == wanted
+    parts, terms = alone.exchange.parts(STAMP, 1)
+    assert b"".join(map(bytes, parts)) == wanted
+    assert terms == (contributor(ME),)
     assert alone.fetch(BETA) == []
 
 
 def test_what_cannot_be_encoded_for_a_link_is_our_own_failure() -> None:
     alone = Alone()
-    alone.exchange.meet(ALPHA)
+    alone.exchange.meet(ALPHA, 1)
     alone.exchange.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
     alone.work.fails = "no memory of the ranks"
     alone.exchange.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
@@ -119,7 +127,7 @@ def test_a_commit_and_a_release_leave_nothing() -> None:
 
     async def scenario() -> None:
         for peer in (ALPHA, BETA):
-            alone.exchange.meet(peer)
+            alone.exchange.meet(peer, 1)
         alone.reduce()
         alone.exchange.drop_slices(0, STAMP.round)  # Before the sum is whole.
         for _ in range(10):
@@ -131,3 +139,97 @@ def test_a_commit_and_a_release_leave_nothing() -> None:
     assert alone.exchange.encoded == {}
     alone.exchange.release(0, STAMP.round)
     assert alone.exchange.inbound.results == {}
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_result_is_looked_at_before_it_counts_as_here(gathers: bool) -> None:
+    """Of an attempt that our log does not know yet."""
+    alone = Alone()
+    alone.work.gathers = gathers
+    terms = [contributor(ALPHA), contributor(BETA)]
+    header = result_of(ELEMENTS, of=terms if gathers else ())
+    size = header.layers * size_of(ELEMENTS)
+    payload = Payload(ELEMENTS, size_of, memoryview(bytearray(size)), layers=header.layers)
+    key, payload.terms = ResultKey(STAMP, 0), header.contributors
+    assert alone.exchange.result_grew(key, payload, 1)
+    payload.piece(2)[:1] = alone.work.refused
+    assert not alone.exchange.result_grew(key, payload, 2)
+    assert alone.notes == ["round 5: no result"]
+    assert alone.work.checked == [bytes(payload.piece(1)), bytes(payload.piece(2))]
+
+
+# Gathers: what a receiver has itself ------------------------------------------------------------
+
+
+TERMS = (contributor(ALPHA), contributor(ME))
+
+
+def gatherer() -> Alone:
+    """Gathers ALPHA's slice and ours, ALPHA's present life being its first."""
+    alone = Alone()
+    alone.work.gathers = True
+    for peer in (ALPHA, BETA):
+        alone.exchange.meet(peer, 1)
+    theirs = Payload(ELEMENTS, size_of, memoryview(bytearray(some_bytes(ELEMENTS, salt=1))))
+    for index in range(len(theirs)):
+        theirs.add(index, b".")
+    theirs.life = 1
+    alone.exchange.inbound.slices[slice_key(STAMP, 0, TERMS[0])] = theirs
+    alone.exchange.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    return alone
+
+
+async def sent(alone: Alone, peer: PeerId) -> list[tuple[Chunk, bytes]]:
+    """What one peer gets of the result, now that it is made."""
+    alone.exchange.send_result(c.SendResult(peer, STAMP, 0, TERMS))
+    return [(chunk, bytes(piece)) for chunk, piece in alone.fetch(peer)]
+
+
+async def made(alone: Alone) -> None:
+    alone.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, TERMS))
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+WHOLE = gathered([some_bytes(ELEMENTS, salt=1), some_bytes(ELEMENTS)], ELEMENTS)
+
+
+@pytest.mark.asyncio
+async def test_nobody_gets_what_it_contributed_in_this_life() -> None:
+    alone = gatherer()
+    await made(alone)
+    wanted = pieces_of(result_of(ELEMENTS, of=TERMS), WHOLE)
+    assert await sent(alone, BETA) == wanted
+    first = await sent(alone, ALPHA)
+    ours = [(chunk, piece) for chunk, piece in wanted if getattr(chunk, "layer", 0) == 1]
+    head = replace(ours[0][0], contributors=TERMS, left_out=True)
+    assert first == [(head, ours[0][1]), *ours[1:]]
+    alone.exchange.forget(ALPHA)
+    alone.exchange.meet(ALPHA, 1)
+    assert await sent(alone, ALPHA) == first, "the same life, over another connection"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("why", ["another life", "committed"])
+async def test_who_may_lack_what_it_contributed_gets_all(why: str) -> None:
+    alone = gatherer()
+    await made(alone)
+    if why == "committed":
+        alone.exchange.drop_slices(0, STAMP.round)
+    else:
+        alone.exchange.forget(ALPHA)
+        alone.exchange.meet(ALPHA, 2)
+    assert await sent(alone, ALPHA) == pieces_of(result_of(ELEMENTS, of=TERMS), WHOLE)
+
+
+def test_our_own_slice_is_known_by_its_name() -> None:
+    alone, key = Alone(), ResultKey(STAMP, 0)
+    buffer = memoryview(bytearray(2 * size_of(ELEMENTS)))
+    payload = Payload(ELEMENTS, size_of, buffer, layers=2)
+    payload.terms = TERMS
+    assert alone.exchange.own_layer(key, payload) is None
+    for manifest, layer in (("a" * 32, 1), ("b" * 32, None)):
+        encoding = Encoding(alone.work, 0, ELEMENTS, Pool(), manifest=manifest)
+        alone.exchange.encoded[0, STAMP.round] = encoding
+        assert alone.exchange.own_layer(key, payload) == layer
+        assert alone.exchange.own_piece(key, payload, 0) is None, "of a view that is over"

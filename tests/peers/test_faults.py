@@ -39,7 +39,7 @@ async def main(fault, *addresses):
             now = replace(stamp, round=round_)
             for n in range(20):
                 slice_ = ContributionChunk(now, n, who, 0, size)
-                result = ResultChunk(now, n, (who,), "b" * 32, 0, size)
+                result = ResultChunk(now, n, (who,), "b" * 32, 0, size, 0, 1, False)
                 node.send_chunks(peer, [(slice_, bytes(4 * size)), (result, bytes(4 * size))])
     await asyncio.sleep(30)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peers.inbound import OPEN_MAX, ResultKey, key_of, slice_key
+from peers.inbound import OPEN_MAX
+from peers.keys import ResultKey, key_of, slice_key
 from peers.pieces import PIECE_ELEMENTS, digest_of
 from protocols import events as v
 from protocols.ids import PeerId

@@ -13,9 +13,14 @@ from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool, digest_of, spa
 from protocols.ids import Stamp
 from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
 from tests.peers.payload_room import (
+    ALPHA,
+    BETA,
+    GAMMA,
     GRAIN,
     STAMP,
     CodedWork,
+    contributor,
+    gathered,
     pieces_of,
     result_of,
     size_of,
@@ -92,6 +97,37 @@ def test_every_kind_travels_in_pieces_that_name_their_place(elements: int) -> No
     state = StateStream(replace(STATE, elements=elements), floats[: 4 * elements])
     wanted = pieces_of(replace(STATE, elements=elements), floats[: 4 * elements])
     assert frames(filled(state)) == wanted
+
+
+@pytest.mark.parametrize("elements", [1, TWO + 1])
+def test_a_gather_travels_slice_by_slice(elements: int) -> None:
+    terms = [contributor(peer) for peer in (ALPHA, BETA, GAMMA)]
+    found = gathered([some_bytes(elements, salt) for salt in range(3)], elements)
+    payload = Payload(elements, size_of, memoryview(bytearray(found)), layers=3)
+    header, pieces = result_of(elements, of=terms), len(list(spans(elements)))
+    outbound = filled(ResultStream(header, payload))
+    assert frames(outbound) == []
+    payload.add_piece(0)
+    wanted = pieces_of(header, found)
+    assert frames(outbound) == wanted[:3]
+    for number in range(1, pieces):
+        payload.add_piece(number)
+    assert frames(outbound) == wanted[3:]
+    assert outbound._streams == []
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_who_has_a_slice_is_told_so_once_and_gets_the_others(left_out: int) -> None:
+    header = result_of(TWO + 1, of=[contributor(peer) for peer in (ALPHA, BETA, GAMMA)])
+    found = gathered([some_bytes(TWO + 1, salt) for salt in range(3)], TWO + 1)
+    payload = Payload(TWO + 1, size_of, memoryview(bytearray(found)), layers=3)
+    stream = ResultStream(replace(header, left_out=True), payload, left_out=left_out)
+    for number in range(3):
+        payload.add_piece(number)
+    sent = [chunk for chunk, _ in frames(filled(stream)) if isinstance(chunk, ResultChunk)]
+    assert [chunk.layer for chunk in sent] == [x for x in range(3) if x != left_out] * 3
+    assert [chunk.left_out for chunk in sent] == [True] + 5 * [False]
+    assert [chunk.contributors for chunk in sent] == [header.contributors] + 5 * [()]
 
 
 def test_a_slice_is_cut_from_the_whole_contribution_where_its_part_lies() -> None:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from peers import pieces
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool, digest_of, spans
-from tests.peers.payload_room import GRAIN, PIECE_BYTES, CodedWork, size_of, some_bytes
+from tests.peers.payload_room import (
+    GRAIN,
+    PIECE_BYTES,
+    CodedWork,
+    gathered,
+    size_of,
+    some_bytes,
+)
 
 SIZES = st.one_of(
     st.integers(1, 5 * PIECE_ELEMENTS),
@@ -92,6 +99,39 @@ def test_neighbours_of_pieces_have_no_place(start: int, size: int) -> None:
     assert payload.index_of(start, size) is None
     assert payload.index_of(0, PIECE_BYTES) == 0
     assert payload.index_of(PIECE_ELEMENTS, 5) == 1
+
+
+@given(elements=SIZES, layers=st.integers(1, 5), data=st.data())
+def test_layers_of_a_piece_lie_side_by_side_and_each_comes_by_itself(
+    elements: int, layers: int, data: st.DataObject
+) -> None:
+    wholes = [some_bytes(elements, salt) for salt in range(layers)]
+    buffer = memoryview(bytearray(layers * size_of(elements)))
+    payload, places = Payload(elements, size_of, buffer, layers=layers), list(spans(elements))
+    chunks = [(number, layer) for number in range(len(places)) for layer in range(layers)]
+    assert len(payload) == payload.missing == len(chunks)
+    order, done = data.draw(st.permutations(chunks)), set[tuple[int, int]]()
+    for number, layer in order:
+        start, stop = places[number]
+        size = size_of(stop) - size_of(start)
+        assert payload.index_of(start, size, layers) is None, "there is no such layer"
+        assert payload.index_of(start, size + 1, layer) is None
+        index = payload.index_of(start, size, layer)
+        assert index is not None
+        assert index == payload.at(start, layer) == layers * number + layer
+        payload.chunk(index)[:] = wholes[layer][size_of(start) : size_of(stop)]
+        payload.add(index, digest_of(payload.chunk(index)))
+        done.add((number, layer))
+        for each in range(len(places)):
+            assert payload.has_piece(each) == all((each, x) in done for x in range(layers))
+    assert bytes(payload.buffer) == gathered(wholes, elements)
+    for number, (start, stop) in enumerate(places):
+        wanted = b"".join(whole[size_of(start) : size_of(stop)] for whole in wholes)
+        assert bytes(payload.piece(number)) == wanted
+    made = Payload(elements, size_of, buffer, layers=layers)
+    for number in range(len(places)):
+        made.add_piece(number)
+    assert made.digest == payload.digest
 
 
 def test_only_a_whole_payload_has_a_digest() -> None:

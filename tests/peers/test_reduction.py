@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peers.inbound import ResultKey, SliceKey, slice_key
+from peers.keys import ResultKey, SliceKey, slice_key
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool, spans
 from peers.reduction import PIECES_A_TURN, Reducer
 from protocols.commands import ReducePart
@@ -19,6 +19,7 @@ from tests.peers.payload_room import (
     STAMP,
     CodedWork,
     contributor,
+    gathered,
     size_of,
     some_bytes,
     summed,
@@ -32,14 +33,15 @@ LONG = 12 * PIECE_ELEMENTS
 OTHERS = 3
 
 
-def empty(elements: int) -> Payload:
-    return Payload(elements, size_of, memoryview(bytearray(size_of(elements))))
+def empty(elements: int, *, layers: int = 1) -> Payload:
+    buffer = memoryview(bytearray(layers * size_of(elements)))
+    return Payload(elements, size_of, buffer, layers=layers)
 
 
 class Summing:
     """Sums of one part of three others' slices and, if asked for, ours; what the reducer said."""
 
-    def __init__(self, elements: int, *, ours: int | None = None) -> None:
+    def __init__(self, elements: int, *, ours: int | None = None, gathers: bool = False) -> None:
         """`ours`: our place in the sum."""
         self.elements = elements
         self.grown: list[ResultKey] = []
@@ -52,7 +54,7 @@ class Summing:
             damaged=lambda command, error: self.damaged.append((command.stamp, str(error))),
             failed=lambda error: self.failed.append(str(error)),
         )
-        self.work = CodedWork(FIRST + elements, salt=9)
+        self.work = CodedWork(FIRST + elements, salt=9, gathers=gathers)
         self.arriving = [empty(elements) for _ in range(OTHERS)]
         self.slices: list[Payload | Encoding] = list(self.arriving)
         self.terms = [contributor(PeerId(f"p{number}.1")) for number in range(OTHERS)]
@@ -71,7 +73,7 @@ class Summing:
         places = range(len(self.terms)) if terms is None else terms
         of = tuple(self.terms[place] for place in places)
         command = ReducePart(stamp, 0, FIRST, FIRST + self.elements, of)
-        result = empty(self.elements)
+        result = empty(self.elements, layers=self.work.layers(len(of)))
         self.reducer.begin(self.work, ME, command, [self.slices[x] for x in places], result)
         return result
 
@@ -147,6 +149,27 @@ def test_a_sum_goes_as_far_as_all_slices_are_here_and_has_the_bytes_of_one_sum(
     assert len(one.work.encoded) == len(set(one.work.encoded))
     assert one.damaged == one.failed == []
     assert one.reducer._sums == {}
+
+
+@pytest.mark.parametrize("ours", [None, 0, 3])
+def test_a_gather_has_the_slices_side_by_side_in_their_order(ours: int | None) -> None:
+    one, results = Summing(3 * PIECE_ELEMENTS + 1, ours=ours, gathers=True), list[Payload]()
+    others = [place for place, term in enumerate(one.terms) if term.peer != "p1.1"]
+
+    async def scenario() -> None:
+        one.all_arrive()
+        results.append(one.begin())
+        results.append(one.begin(replace(STAMP, attempt=1), terms=others))
+        await settle()
+
+    asyncio.run(scenario())
+    first, second = results
+    assert whole(first) == gathered(one.wholes, one.elements)
+    fewer = [one.wholes[place] for place in others]
+    assert whole(second) == gathered(fewer, one.elements)
+    assert second.layers == first.layers - 1 == len(others)
+    assert sorted(digest for _, digest in one.done) == sorted([first.digest, second.digest])
+    assert len(one.grown) == 2 * 4, "once for each piece"
 
 
 @pytest.mark.asyncio

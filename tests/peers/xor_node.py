@@ -15,6 +15,7 @@ from pathlib import Path
 from peers.driver import Driver
 from peers.listening import bind
 from peers.mesh import Mesh
+from peers.pieces import spans
 from peers.wal import SYSTEM, Disk, Wal
 from peers.work import Bytes, Told
 from protocols import commands as c
@@ -59,7 +60,8 @@ def xor(pieces: Sequence[Bytes]) -> bytes:
 class XorWork:
     """A contribution is random; the outer step adds it."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, gathers: bool = False) -> None:
+        self.gathers = gathers
         self.random = random.Random(seed)
         self.state = bytes(ELEMENTS * ELEMENT_BYTES)
         self.checkpoint: tuple[int, bytes] | None = None
@@ -71,7 +73,7 @@ class XorWork:
         self.fails = ""
         """An encoding fails with this text."""
 
-    def begin(self, fragment: int) -> None:
+    def begin(self, fragment: int, manifest: str) -> None:
         self.given = self.random.randbytes(ELEMENTS * ELEMENT_BYTES)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
@@ -90,13 +92,39 @@ class XorWork:
             self.refuses -= 1
             raise LowcommError("no slice")
         assert {len(piece) for piece in slices} == {ELEMENT_BYTES * elements}
-        out[:] = xor(slices)
+        out[:] = b"".join(slices) if self.gathers else xor(slices)
 
-    def ahead(self, stamp: Stamp, start: int, piece: Bytes, part: Bytes, elements: int) -> None:
+    def check_result(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+    ) -> None:
         pass
 
-    def apply(self, stamp: Stamp, borders: Sequence[int], parts: Sequence[Bytes]) -> str:
-        self.state = xor((self.state, b"".join(parts)))
+    def ahead(
+        self,
+        stamp: Stamp,
+        start: int,
+        piece: Bytes,
+        part: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+    ) -> None:
+        pass
+
+    def apply(
+        self,
+        stamp: Stamp,
+        borders: Sequence[int],
+        parts: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> str:
+        layers, terms = self.layers(len(contributors)), list[bytes]()
+        for part in parts:
+            elements = len(part) // (ELEMENT_BYTES * layers)
+            for start, stop in spans(elements):
+                size, first = ELEMENT_BYTES * (stop - start), ELEMENT_BYTES * layers * start
+                places = range(first, first + layers * size, size)
+                terms.append(xor([part[at : at + size] for at in places]))
+        self.state = xor((self.state, b"".join(terms)))
         return digest(self.state)
 
     def copy_state(self, fragment: int) -> Bytes:
@@ -120,6 +148,9 @@ class XorWork:
     def result_bytes(self, fragment: int, elements: int) -> int:
         return ELEMENT_BYTES * elements
 
+    def layers(self, contributors: int) -> int:
+        return contributors if self.gathers else 1
+
     def state_bytes(self, fragment: int) -> int:
         return len(self.state)
 
@@ -136,6 +167,7 @@ class Node:
         life: int = 1,
         kept: Kept | None = None,
         disk: Disk = SYSTEM,
+        gathers: bool = False,
     ) -> None:
         """`directory`: where its log is; a second life finds there what the first one promised."""
         self.peer = peer
@@ -146,7 +178,7 @@ class Node:
         self.driver = Driver(core, listener=self, wal=self.wal)
         self.mesh = Mesh(self.driver)
         self.driver.use(self.mesh)
-        self.work = XorWork(peer)
+        self.work = XorWork(peer, gathers=gathers)
         self.kept: Kept | None = None
         self.trains = True
         self.digests: dict[int, str] = {}
@@ -237,13 +269,15 @@ class Node:
 
 
 @asynccontextmanager
-async def running(*peers: PeerId, outer_steps: int) -> AsyncGenerator[list[Node]]:
+async def running(
+    *peers: PeerId, outer_steps: int, gathers: bool = False
+) -> AsyncGenerator[list[Node]]:
     """The first one leads; rounds begin when all are there."""
     nodes: list[Node] = []
     with tempfile.TemporaryDirectory() as name:
         try:
             for peer in peers:
-                nodes.append(Node(peer, Path(name, peer), join=bool(nodes)))
+                nodes.append(Node(peer, Path(name, peer), join=bool(nodes), gathers=gathers))
                 leader = nodes[0] if len(nodes) > 1 else None
                 await nodes[-1].start(leader, peers=len(peers), outer_steps=outer_steps)
             yield nodes

@@ -14,7 +14,9 @@ from protocols.errors import ConfigError
 MARKS = Marks(handed=1.0, received=2.0)
 
 
-@pytest.mark.parametrize(("codec", "result"), [("int8", "int8"), ("fp4", "bf16")])
+@pytest.mark.parametrize(
+    ("codec", "result"), [("int8", "int8"), ("fp4", "bf16"), ("topk", "gather")]
+)
 def test_a_codec_is_that_of_contributions(codec: str, result: str) -> None:
     run = load_config(None, settings(codec)).run
     assert run is not None

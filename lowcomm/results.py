@@ -1,0 +1,101 @@
+"""What is in a part's result: the mean of the slices, encoded once; or, by gather, the slices.
+
+Codecs whose payloads cannot be summed go by gather: the owner puts the slices of all contributors
+side by side, piece by piece and in their order, and every peer makes the mean for itself, with the
+bits that an owner would have given it (outer.py). Must NOT keep anything between calls, nor decide
+who contributes.
+
+Shapes: P elements of a piece.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lowcomm import outer
+from lowcomm.codecs import direct
+from lowcomm.codecs.base import Codec
+from lowcomm.outer import F32
+from peers.pieces import PIECE_ELEMENTS
+from peers.work import Bytes
+from protocols.ids import Contributor
+
+
+class Scratch:
+    """Arrays for pieces, made when they are first needed."""
+
+    def __init__(self) -> None:
+        self._pieces: list[F32] = []
+
+    def piece(self, number: int, elements: int) -> F32:
+        """fp32 [elements]; what is in it is anybody's guess."""
+        while len(self._pieces) <= number:
+            self._pieces.append(np.empty(PIECE_ELEMENTS, np.float32))
+        return self._pieces[number][:elements]
+
+
+class Results:
+    """Of one method. Raises lowcomm errors for pieces that are not what their codec says."""
+
+    def __init__(self, contribution: Codec, result: Codec | None) -> None:
+        """`result`: of the mean; None: contributions are gathered."""
+        self._contribution = contribution
+        self._result = result
+        self._codec = result or contribution
+        """Of a layer."""
+
+    def layers(self, contributors: int) -> int:
+        """How many payloads lie in a result of so many contributions."""
+        return contributors if self._result is None else 1
+
+    def layer_bytes(self, elements: int) -> int:
+        return self._codec.encoded_bytes(elements)
+
+    def cut(self, part: Bytes, start: int, stop: int, contributors: int) -> Bytes:
+        """All layers of one piece of a part."""
+        layers = self.layers(contributors)
+        first, last = layers * self.layer_bytes(start), layers * self.layer_bytes(stop)
+        return memoryview(part)[first:last]
+
+    def make(
+        self,
+        elements: int,
+        slices: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+        out: memoryview,
+        scratch: Scratch,
+    ) -> None:
+        """Fill `out` with what these pieces make, in this order."""
+        values = self._decoded(elements, slices, scratch)
+        if self._result is None:  # Decoded only to see that others can.
+            size = self.layer_bytes(elements)
+            for layer, piece in enumerate(slices):
+                out[layer * size : (layer + 1) * size] = piece
+            return
+        mean_P = direct.to_encode(self._result, out, scratch.piece(0, elements))
+        outer.weighted_mean(values, _tokens(contributors), mean_P)
+        direct.encode(self._result, mean_P, out)
+
+    def mean(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor], scratch: Scratch
+    ) -> F32:
+        """What a piece of a result says, in `scratch`'s first array or in the piece itself."""
+        mean_P = scratch.piece(0, elements)
+        if self._result is not None:
+            return direct.decoded(self._result, piece, mean_P)
+        size, view = self.layer_bytes(elements), memoryview(piece)
+        slices = [view[at : at + size] for at in range(0, len(view), size)]
+        values = self._decoded(elements, slices, scratch)
+        outer.weighted_mean(values, _tokens(contributors), mean_P)
+        return mean_P
+
+    def _decoded(self, elements: int, slices: Sequence[Bytes], scratch: Scratch) -> list[F32]:
+        """`scratch`'s first array stays free."""
+        return [
+            direct.decoded(self._contribution, piece, scratch.piece(number + 1, elements))
+            for number, piece in enumerate(slices)
+        ]
+
+
+def _tokens(contributors: Sequence[Contributor]) -> list[int]:
+    return [contributor.tokens for contributor in contributors]

@@ -1,0 +1,201 @@
+"""What lies in a result, and what every peer makes of it: the same bits, summed there or here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowcomm.codecs import codec
+from lowcomm.codecs.base import Codec, CodecError
+from lowcomm.codecs.fp32 import Fp32
+from lowcomm.config import MethodConfig
+from lowcomm.methods import method
+from lowcomm.outer import F32
+from lowcomm.replica import Replica
+from lowcomm.results import Results, Scratch
+from lowcomm.startup import common_grain
+from peers.pieces import PIECE_ELEMENTS
+from protocols.errors import LowcommError
+from protocols.ids import TensorSpec
+from tests.lowcomm.replicas import (
+    contributors,
+    cut,
+    encoded,
+    gaussian,
+    placed,
+    share,
+    slow_mean,
+    stamp,
+    view,
+)
+
+TOKENS = (300, 100, 200)
+GATHERED = ("topk", "2bit", "sign", "int8", "fp32")
+SIZE = 9000
+
+
+def payload_of(one: Codec, values_P: F32) -> bytes:
+    out = bytearray(one.encoded_bytes(values_P.size))
+    one.encode(values_P, out)
+    return bytes(out)
+
+
+def result_of(one: Results, elements: int, slices: Sequence[bytes]) -> bytes:
+    out = bytearray(b"\xff" * (one.layers(len(slices)) * one.layer_bytes(elements)))
+    terms = contributors(*TOKENS[: len(slices)])
+    one.make(elements, slices, terms, memoryview(out), Scratch())
+    return bytes(out)
+
+
+@pytest.mark.parametrize("name", GATHERED)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_is_gathered_lies_there_in_its_order_and_has_the_mean_of_a_sum(
+    name: str, count: int
+) -> None:
+    one = codec(name)
+    slices = [payload_of(one, gaussian(seed, SIZE)) for seed in range(count)]
+    gather, total = Results(one, None), Results(one, Fp32())
+    found, summed = result_of(gather, SIZE, slices), result_of(total, SIZE, slices)
+    assert found == b"".join(slices)
+    assert (gather.layers(count), total.layers(count)) == (count, 1)
+    terms, scratch = contributors(*TOKENS[:count]), Scratch()
+    mean = gather.mean(found, SIZE, terms, scratch).tobytes()
+    assert mean == total.mean(summed, SIZE, terms, scratch).tobytes() == summed
+    decoded = [np.empty(SIZE, np.float32) for _ in slices]
+    for payload, values in zip(slices, decoded, strict=True):
+        one.decode(payload, values)
+    assert mean == slow_mean(decoded, TOKENS[:count]).tobytes()
+
+
+def test_other_weights_and_another_order_are_another_mean() -> None:
+    one = Results(codec("topk"), None)
+    slices = [payload_of(codec("topk"), gaussian(seed, SIZE)) for seed in range(3)]
+    found = {
+        one.mean(b"".join(order), SIZE, contributors(*tokens), Scratch()).tobytes()
+        for order, tokens in (
+            (slices, TOKENS),
+            (slices, (300, 100, 201)),
+            (slices[::-1], TOKENS),
+        )
+    }
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_slice_that_is_none_is_refused_by_its_owner_and_by_whom_it_would_reach(
+    broken: int,
+) -> None:
+    one = Results(codec("topk"), None)
+    slices = [payload_of(codec("topk"), gaussian(seed, SIZE)) for seed in range(3)]
+    slices[broken] = b"\xff" * len(slices[broken])  # Indices that do not ascend.
+    with pytest.raises(CodecError, match="indices"):
+        result_of(one, SIZE, slices)
+    with pytest.raises(CodecError, match="indices"):
+        one.mean(b"".join(slices), SIZE, contributors(*TOKENS), Scratch())
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 4])
+def test_a_result_of_another_number_of_slices_is_none(layers: int) -> None:
+    one = Results(codec("int8"), None)
+    payload = payload_of(codec("int8"), gaussian(1, SIZE)) * layers
+    with pytest.raises((LowcommError, AssertionError)):
+        one.mean(payload, SIZE, contributors(*TOKENS), Scratch())
+
+
+def test_a_piece_is_cut_from_a_part_with_all_its_layers() -> None:
+    one, elements = Results(codec("int8"), None), PIECE_ELEMENTS + 700
+    sizes = (one.layer_bytes(PIECE_ELEMENTS), one.layer_bytes(700))
+    part = b"".join(
+        bytes([layer + 9 * piece]) * sizes[piece] for piece in (0, 1) for layer in (1, 2)
+    )
+    assert bytes(one.cut(part, 0, PIECE_ELEMENTS, 2)) == b"\1" * sizes[0] + b"\2" * sizes[0]
+    assert bytes(one.cut(part, PIECE_ELEMENTS, elements, 2)) == part[2 * sizes[0] :]
+
+
+@pytest.mark.parametrize("name", GATHERED)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_round_by_gather_ends_with_equal_bits_wherever_parts_are_cut(
+    name: str, ahead: bool
+) -> None:
+    """Three peers as the driver plays them; one of them makes the step ahead, or not."""
+    grain = common_grain(method(gathering(name)))
+    digests = {
+        played(made_of(3, name), (0, *borders, SIZE), ahead=ahead)
+        for borders in ((), (grain,), (grain, 2 * grain))
+    }
+    assert len(digests) == 1
+
+
+def gathering(name: Any) -> MethodConfig:
+    return MethodConfig(contribution_codec=name, result_codec="gather")
+
+
+def made_of(count: int, name: str) -> list[Replica]:
+    made = method(gathering(name))
+    replicas = [Replica(made, (TensorSpec(0, "w", (SIZE,), 0),)) for _ in range(count)]
+    for seed, replica in enumerate(replicas):
+        share(replica)
+        replica.initialise(0, view(np.zeros(SIZE, np.float32)))
+        replica.take_local(0, view(gaussian(seed, SIZE)))
+    return replicas
+
+
+def played(replicas: Sequence[Replica], borders: tuple[int, ...], *, ahead: bool) -> str:
+    """The state's digest after a round; every part is one piece."""
+    wholes = [encoded(replica, 0) for replica in replicas]
+    terms, parts = contributors(*TOKENS), list[bytes]()
+    for start, stop in pairwise(borders):
+        slices = [cut(replicas[0], whole, start, stop) for whole in wholes]
+        assert all(len(x) == replicas[0].result_bytes(0, stop - start) for x in slices)
+        out = bytearray(sum(map(len, slices)))
+        replicas[0].reduce(stop - start, slices, terms, memoryview(out))
+        parts.append(bytes(out))
+    if ahead:
+        for (start, stop), part in zip(pairwise(borders), parts, strict=True):
+            replicas[0].ahead(stamp(0, 1), start, part, part, stop - start, terms)
+    found = {replica.apply(stamp(0, 1), borders, parts, terms) for replica in replicas}
+    assert len(found) == 1
+    exact = slow_mean([-gaussian(seed, SIZE) for seed in range(3)], TOKENS)
+    assert np.corrcoef(replicas[0].arrays(0)[0], -exact)[0, 1] > 0.3
+    return found.pop()
+
+
+# What is left out -------------------------------------------------------------------------------
+
+
+def idle(replica: Replica) -> F32:
+    """What the ranks contribute when they have not moved since they got the outer parameters."""
+    replica.take_local(0, view(placed(replica, 0, full=True).copy()))
+    decoded = np.empty(SIZE, np.float32)
+    codec("topk").decode(encoded(replica, 0, "next"), decoded)
+    return decoded
+
+
+@pytest.mark.parametrize("fate", ["counted", "not", "counted, then another state"])
+def test_what_was_left_out_goes_into_the_next_contribution_if_this_one_counted(fate: str) -> None:
+    one, donor = made_of(2, "topk")
+    first = encoded(one, 0, "mine")
+    term = replace(contributors(1)[0], manifest="others'" if fate == "not" else "mine")
+    one.apply(stamp(0, 1), (0, SIZE), [first], [term])
+    if fate == "counted, then another state":
+        one.adopt_state(0, 1, donor.copy_state(0))
+    said, wanted = np.empty(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    codec("topk").decode(first, said)
+    if fate == "counted":
+        residue = -gaussian(0, SIZE) - said
+        codec("topk").decode(payload_of(codec("topk"), residue), wanted)
+        assert wanted.any()
+    assert idle(one).tobytes() == wanted.tobytes()
+
+
+def test_a_run_may_go_without_error_feedback() -> None:
+    made = method(MethodConfig(contribution_codec="topk", feedback_decay=0.0))
+    one = Replica(made, (TensorSpec(0, "w", (SIZE,), 0),))
+    share(one)
+    one.take_local(0, view(gaussian(0, SIZE)))
+    first = encoded(one, 0, "mine")
+    one.apply(stamp(0, 1), (0, SIZE), [first], [replace(contributors(1)[0], manifest="mine")])
+    assert not idle(one).any()
