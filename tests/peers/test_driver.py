@@ -307,7 +307,6 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
         start, stop = plan.parts.borders[:2]
         size = stop - start
         state = m.StateChunk(RUN_ID, plan.stamp.lineage, 5, 0, 2, 0, 0)
-        later = replace(plan.stamp, attempt=plan.stamp.attempt + 1)
         bad: list[tuple[PeerId, m.Chunk, int]] = [
             (EVE, piece, size),
             (EVE, result, size),
@@ -319,9 +318,6 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
             (BETA, replace(piece, stamp=replace(plan.stamp, fragment=1)), size),
             (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 22),
             (BETA, result, size),  # Part 0 is ours: it cannot come from there.
-            (BETA, replace(result, part=1, layers=2), size),  # A sum has one.
-            (BETA, replace(result, part=1, layers=0), size),
-            (BETA, replace(result, stamp=later, layers=2), size),
             (BETA, state, ELEMENTS),
         ]
         inbound, before = alpha.driver.exchange.inbound, alpha.driver.discarded
@@ -335,6 +331,25 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
         first = min(size, PIECE_ELEMENTS) * ELEMENT_BYTES
         assert told[EVE] == 2 * first
         assert told[BETA] > 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("gathers", [False, True])
+async def test_a_result_gets_memory_for_as_many_slices_as_can_be_in_it(gathers: bool) -> None:
+    async with open_round() as (alpha, plan):
+        alpha.work.gathers = gathers
+        later = replace(plan.stamp, attempt=plan.stamp.attempt + 1)
+        start, stop = plan.parts.borders[1:3]
+        for stamp in (plan.stamp, later):  # Of a later log more may be in.
+            taken: list[int] = []
+            for layers in (0, 1, 2, 3, 4, 5, 512):
+                of = (stamp, 1, (), "b" * 32, 0, stop - start, 0, layers, False)
+                size = ELEMENT_BYTES * min(stop - start, PIECE_ELEMENTS)
+                if alpha.driver.place(BETA, m.ResultChunk(*of), size) is not None:
+                    taken.append(layers)
+                alpha.driver.exchange.inbound.forget(BETA)
+            wanted = [1] if not gathers else [2] if stamp == plan.stamp else [1, 2, 3, 4]
+            assert taken == wanted
 
 
 @pytest.mark.asyncio
