@@ -319,7 +319,7 @@ def test_a_layout_with_holes_is_refused(layout: list[TensorSpec], why: str) -> N
 def test_memory_is_refused_with_both_figures() -> None:
     made = method(MethodConfig())
     needed = needed_bytes(LAYOUT, made, peers=9)
-    assert needed == 4 * 15 * sum(SIZES)
+    assert needed == 4 * 16 * sum(SIZES)
     check_memory(needed, memory_max_bytes=needed, free_bytes=0)
     check_memory(needed, memory_max_bytes=0, free_bytes=2 * needed)
     for limit, free in ((needed - 1, 1 << 60), (0, 2 * needed - 1)):
@@ -337,10 +337,10 @@ def test_memory_is_refused_with_both_figures() -> None:
 @pytest.mark.parametrize("peers", [1, 2, 9])
 def test_a_gather_needs_memory_for_what_each_contributes(peers: int) -> None:
     made = method(MethodConfig(contribution_codec="fp32", result_codec="gather"))
-    assert needed_bytes(LAYOUT, made, peers=peers) == 4 * (13 + 2 * peers) * sum(SIZES)
+    assert needed_bytes(LAYOUT, made, peers=peers) == 4 * (14 + 2 * peers) * sum(SIZES)
     sparse = method(MethodConfig(contribution_codec="topk"))
     result = peers * sum(sparse.contribution_codec.encoded_bytes(size) for size in SIZES)
-    assert needed_bytes(LAYOUT, sparse, peers=peers) == 4 * (13 + 5) * sum(SIZES) + 2 * result
+    assert needed_bytes(LAYOUT, sparse, peers=peers) == 4 * (14 + 5) * sum(SIZES) + 2 * result
 
 
 def test_the_machine_has_some_memory_free() -> None:

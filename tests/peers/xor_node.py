@@ -293,7 +293,7 @@ def agree(nodes: Sequence[Node]) -> None:
         assert len(found) == 1, f"round {round_} differs"
 
 
-def count_the_same(nodes: Sequence[Node], *, rounds: int) -> None:
+def count_the_same(nodes: Sequence[Node], *, rounds: int, gathers: bool) -> None:
     """What one counts as sent the other one counts as received; heads of chunks are left out."""
     size, others = ELEMENTS * ELEMENT_BYTES, len(nodes) - 1
     told = {
@@ -308,7 +308,8 @@ def count_the_same(nodes: Sequence[Node], *, rounds: int) -> None:
             assert traffic.sent[purpose] == told[there, here].received[purpose]
         assert traffic.sent["control"] > 0
         assert traffic.refused_bytes == 0
-    assert sum(each.sent["payload"] for each in told.values()) == rounds * 2 * others * size
+    whole = len(nodes) if gathers else 2  # Gathered from each, or a slice and a sum of each part.
+    assert sum(each.sent["payload"] for each in told.values()) == rounds * whole * others * size
     assert sum(each.sent["transfer"] for each in told.values()) == others * size  # They joined.
     for node in nodes:
         mine = [each for (here, _), each in told.items() if here == node.peer]
