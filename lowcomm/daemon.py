@@ -193,7 +193,7 @@ class Daemon:
     def _hold(self, replica: Replica) -> None:
         self.replica = replica
         replica.checkpoints = self._directory.path / CHECKPOINTS
-        self.driver.exchange.work = replica
+        self.driver.exchange.work = self.driver.exchange.states = replica
         self.journal.write("layout", params=sum(replica.sizes))
 
     def _check_memory(self, layout: Sequence[TensorSpec]) -> None:

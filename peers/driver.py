@@ -13,10 +13,12 @@ from typing import TypeVar, cast
 from peers.exchange import Exchange
 from peers.link import Frame
 from peers.mesh import Mesh
+from peers.outbound import Stream
 from peers.scribe import Scribe
+from peers.stepping import StepCommand, Stepping
 from peers.transfer import Transfer
 from peers.wal import Wal
-from peers.work import Bytes, Listener, Work
+from peers.work import Bytes, Listener, States, Work
 from protocols import commands as c
 from protocols import events as v
 from protocols import messages as m
@@ -45,6 +47,8 @@ class Driver:
             state_here=self._state_here,
         )
         self.mesh: Mesh | None = None
+        self.stepping: Stepping | None = None
+        """In a stepwise run, once its sizes are known."""
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
@@ -82,12 +86,29 @@ class Driver:
     @property
     def discarded(self) -> int:
         """Payloads of no open round, of nobody's interest, or damaged (I3)."""
-        return self._discarded + self.exchange.discarded
+        steps = self.stepping.payloads.refused if self.stepping is not None else 0
+        return self._discarded + self.exchange.discarded + steps
 
     @property
     def work(self) -> Work:
         assert self.exchange.work is not None, "the core asked for arithmetic before RunAccepted"
         return self.exchange.work
+
+    @property
+    def states(self) -> States:
+        assert self.exchange.states is not None, "the core asked for a state before RunAccepted"
+        return self.exchange.states
+
+    # Implements peers.stepping.StepShell ------------------------------------------------------
+
+    def send(self, peer: PeerId, stream: Stream) -> None:
+        self._sent(peer, self.exchange.send(peer, stream))
+
+    def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        self._job(work, done)
+
+    def in_turn(self, action: Callable[[], None]) -> None:
+        self._jobs.put_nowait((action, None))
 
     # The loops ------------------------------------------------------------------------------
 
@@ -103,6 +124,8 @@ class Driver:
             commands = self.core.handle(event, loop.time())
             if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
                 self.exchange.decided(event, commands)
+            elif isinstance(event, v.StepReceived) and self.stepping is not None:
+                self.stepping.decided(event, commands)
             for command in commands:
                 self._do(command)
 
@@ -148,12 +171,18 @@ class Driver:
             case c.Resume() | c.Leased():
                 # After the steps that it lets the ranks see.
                 self._jobs.put_nowait((lambda: self._listener.handle(command), None))
+            case c.MakeStep() | c.SendStep() | c.ApplyStep() | c.LoadBase() | c.ReleaseSteps():
+                self._step(command)
             case c.Applied() | c.Note() | c.Stop():
                 self._listener.handle(command)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 self._listener.handle(command)
             case _:
                 self._compute(command)
+
+    def _step(self, command: StepCommand) -> None:
+        assert self.stepping is not None, "the core makes steps before RunAccepted"
+        self.stepping.do(command)
 
     def _compute(self, command: c.Command) -> None:
         """What needs arithmetic goes to the worker thread, in order."""
@@ -178,7 +207,7 @@ class Driver:
                 self.exchange.transfer = Transfer(donor, index, versions, now)
             case c.AdoptKept(fragment=fragment, round=round_):
                 self._job(
-                    lambda: self.work.adopt_kept(fragment, round_),
+                    lambda: self.states.adopt_kept(fragment, round_),
                     lambda digest: self.feed(v.KeptAdopted(fragment, round_, digest)),
                 )
             case c.AdoptState(fragment=fragment, round=round_):
@@ -186,7 +215,7 @@ class Driver:
                 assert transfer is not None, "the core adopts a state that it did not expect"
                 state = transfer.adopt(fragment)
                 self._job(
-                    lambda: self.work.adopt_state(fragment, round_, state),
+                    lambda: self.states.adopt_state(fragment, round_, state),
                     lambda _: self._adopted(transfer),
                 )
             case _:
@@ -218,7 +247,7 @@ class Driver:
         peer, run, lineage = command.peer, self.core.raft.run, self.core.members.lineage
         for version in command.versions:
             fragment = version.fragment
-            elements = self.work.state_bytes(fragment) // ELEMENT_BYTES
+            elements = self.states.state_bytes(fragment) // ELEMENT_BYTES
             of = (run, lineage, command.cut_index, fragment, version.round)
             header = m.StateChunk(*of, 0, elements)
 
@@ -226,7 +255,7 @@ class Driver:
                 self._sent(peer, self.exchange.send_state(peer, header, state))
                 self._listener.served(peer, memoryview(state).nbytes)
 
-            self._job(lambda fragment=fragment: self.work.copy_state(fragment), copied)
+            self._job(lambda fragment=fragment: self.states.copy_state(fragment), copied)
 
     def _sent(self, peer: PeerId, fits: bool) -> None:
         """A peer whose outbox is full gets a new connection, and all that it needs again."""
@@ -248,6 +277,8 @@ class Driver:
 
     def disconnected(self, peer: PeerId, why: str) -> None:
         self.exchange.forget(peer)
+        if self.stepping is not None:
+            self.stepping.payloads.forget(peer)
         self.feed(v.PeerDisconnected(peer, why))
 
     def received(self, peer: PeerId, message: m.Control) -> None:
@@ -266,10 +297,15 @@ class Driver:
         return self.exchange.next_chunk(peer)
 
     def place(self, peer: PeerId, chunk: m.Chunk, size: int) -> memoryview | None:
-        return self.exchange.inbound.place(peer, chunk, size)
+        if not isinstance(chunk, m.StepChunk):
+            return self.exchange.inbound.place(peer, chunk, size)
+        return self.stepping.payloads.place(peer, chunk, size) if self.stepping else None
 
     def chunk_received(self, peer: PeerId, chunk: m.Chunk) -> None:
-        self.exchange.inbound.arrived(peer, chunk)
+        if not isinstance(chunk, m.StepChunk):
+            self.exchange.inbound.arrived(peer, chunk)
+        elif self.stepping is not None:
+            self.stepping.payloads.arrived(peer)
 
     def _state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
         transfer, index, fragment = self.exchange.transfer, chunk.cut_index, chunk.fragment
@@ -278,6 +314,6 @@ class Driver:
             return
         transfer.states[fragment] = state
         self._job(
-            lambda: self.work.check_state(fragment, state),
+            lambda: self.states.check_state(fragment, state),
             lambda digest: self.feed(v.StateReceived(peer, index, fragment, chunk.round, digest)),
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of
 from protocols import events as v
 from protocols.ids import Contributor, PeerId, Stamp
-from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
 
 OPEN_MAX = 64
 """Payloads of one peer that are under way, or refused: what more would come is a mistake."""
@@ -61,7 +61,7 @@ def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
     return SliceKey(stamp.fragment, stamp.round, stamp.view, part, contributor)
 
 
-def key_of(chunk: Chunk) -> Key:
+def key_of(chunk: PieceChunk) -> Key:
     """Which payload it is a piece of."""
     match chunk:
         case ContributionChunk():
@@ -78,7 +78,7 @@ K = TypeVar("K", SliceKey, ResultKey, Key)
 class InboundOwner(Protocol):
     """What these need from whoever made them. No method may raise or block."""
 
-    def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
+    def size_of(self, peer: PeerId, chunk: PieceChunk) -> Callable[[int], int] | None:
         """Bytes of so many elements, if this payload may come from there; None: it may not."""
         ...
 
@@ -116,7 +116,7 @@ class Inbound:
 
     # The link's side ------------------------------------------------------------------------
 
-    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
+    def place(self, peer: PeerId, chunk: PieceChunk, size: int) -> memoryview | None:
         """Where the next `size` bytes go; None: nowhere."""
         key = key_of(chunk)
         opened = self._open.setdefault(peer, {})
@@ -132,7 +132,7 @@ class Inbound:
         return None if payload.has(index) else payload.piece(index)
 
     def _begin(
-        self, peer: PeerId, key: Key, chunk: Chunk, opened: dict[Key, Payload | None]
+        self, peer: PeerId, key: Key, chunk: PieceChunk, opened: dict[Key, Payload | None]
     ) -> bool:
         """The first piece of a payload on this connection. False: it is not wanted."""
         if isinstance(key, ResultKey) and key in self.results:
@@ -164,7 +164,7 @@ class Inbound:
                 found = self._undecided.get((kind, peer, key))
         return found
 
-    def arrived(self, peer: PeerId, chunk: Chunk) -> None:
+    def arrived(self, peer: PeerId, chunk: PieceChunk) -> None:
         """The piece is at its place."""
         key = key_of(chunk)
         payload, index = self._open.get(peer, {}).get(key), chunk.start // PIECE_ELEMENTS

@@ -37,9 +37,11 @@ class SlotsShape:
     ranks: int
     fragment_bytes: tuple[int, ...]
     """Size of each whole fragment; multiples of 4 (fp32)."""
+    copies: int = SLOTS
+    """Slots of each kind and fragment."""
 
     def __post_init__(self) -> None:
-        if self.ranks < 1 or not self.fragment_bytes:
+        if self.ranks < 1 or not self.fragment_bytes or self.copies < 1:
             raise SlotsError(f"needs at least one rank and one fragment, got {self}")
         if any(size <= 0 or size % 4 for size in self.fragment_bytes):
             raise SlotsError(f"fragment sizes must be positive multiples of 4, got {self}")
@@ -47,7 +49,7 @@ class SlotsShape:
     @property
     def digest(self) -> int:
         """Tells shapes of the same total size apart."""
-        return zlib.crc32(repr((self.ranks, self.fragment_bytes)).encode())
+        return zlib.crc32(repr((self.ranks, self.fragment_bytes, self.copies)).encode())
 
     @property
     def group_bytes(self) -> int:
@@ -57,15 +59,15 @@ class SlotsShape:
     @property
     def header_bytes(self) -> int:
         """Magic line, one step counter line a rank, then all word groups; whole pages."""
-        groups = len(self.fragment_bytes) * 2 * SLOTS
+        groups = len(self.fragment_bytes) * 2 * self.copies
         lines = LINE_BYTES * (1 + self.ranks) + groups * self.group_bytes
         return _round_up(lines, mmap.PAGESIZE)
 
     @property
     def total_bytes(self) -> int:
-        """Size of the memfd: the header, and two contribution and two result slots a fragment."""
+        """Size of the memfd: the header, and each fragment's contribution and result slots."""
         data = sum(_round_up(size, mmap.PAGESIZE) for size in self.fragment_bytes)
-        return self.header_bytes + 2 * SLOTS * data
+        return self.header_bytes + 2 * self.copies * data
 
 
 class Slots:
@@ -83,7 +85,7 @@ class Slots:
         position = shape.header_bytes
         for size in shape.fragment_bytes:
             starts.append(position)
-            position += 2 * SLOTS * _round_up(size, mmap.PAGESIZE)
+            position += 2 * shape.copies * _round_up(size, mmap.PAGESIZE)
         self._starts = tuple(starts)
 
     @classmethod
@@ -172,7 +174,7 @@ class Slots:
         for rank in range(self.shape.ranks):
             self.count_step(rank, 0)
         for fragment in range(len(self.shape.fragment_bytes)):
-            for generation in range(SLOTS):
+            for generation in range(self.shape.copies):
                 for rank in range(self.shape.ranks):
                     self.clear_done("contribution", fragment, generation, rank)
                     self.clear_done("result", fragment, generation, rank)
@@ -194,7 +196,8 @@ class Slots:
     def _group(self, kind: Kind, fragment: int, generation: int) -> int:
         """Index of the slot's generation word."""
         assert 0 <= fragment < len(self.shape.fragment_bytes), f"no fragment {fragment}"
-        index = (2 * fragment + (kind == "result")) * SLOTS + (generation & 1)
+        index = 2 * fragment + (kind == "result")
+        index = index * self.shape.copies + generation % self.shape.copies
         return (LINE_BYTES * (1 + self.shape.ranks) + index * self.shape.group_bytes) // 8
 
     def _done(self, kind: Kind, fragment: int, generation: int, rank: int) -> int:
@@ -205,7 +208,8 @@ class Slots:
     def _data(self, kind: Kind, fragment: int, generation: int) -> memoryview:
         assert 0 <= fragment < len(self.shape.fragment_bytes), f"no fragment {fragment}"
         size = self.shape.fragment_bytes[fragment]
-        place = SLOTS * (kind == "result") + (generation & 1)
+        copies = self.shape.copies
+        place = copies * (kind == "result") + generation % copies
         start = self._starts[fragment] + place * _round_up(size, mmap.PAGESIZE)
         return self._view[start : start + size]
 

@@ -91,11 +91,13 @@ class Node:
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
         if not self.accepts:
             return None
+        assert isinstance(chunk, StateChunk)
         buffer = self._buffers.setdefault(peer, bytearray(ELEMENT_BYTES * chunk.elements))
         start = ELEMENT_BYTES * chunk.start
         return memoryview(buffer)[start : start + size]
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
+        assert isinstance(chunk, StateChunk)
         if chunk.start + PIECE_ELEMENTS >= chunk.elements:
             self._see(bytes(self._buffers.pop(peer)))
 

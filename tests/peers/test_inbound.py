@@ -10,7 +10,7 @@ from peers.inbound import OPEN_MAX, ResultKey, key_of, slice_key
 from peers.pieces import PIECE_ELEMENTS, digest_of
 from protocols import events as v
 from protocols.ids import PeerId
-from protocols.messages import Chunk, StateChunk
+from protocols.messages import PieceChunk, StateChunk
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
@@ -200,7 +200,7 @@ def test_no_order_of_chunks_makes_a_torn_payload_or_takes_more_memory(
         assert set(whole(payload)) == {1}
 
 
-def damaged(chunk: Chunk, piece: bytes) -> tuple[Chunk, bytes]:
+def damaged(chunk: PieceChunk, piece: bytes) -> tuple[PieceChunk, bytes]:
     return chunk, bytes([piece[0] ^ 1]) + piece[1:]
 
 
