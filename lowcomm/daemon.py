@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +20,13 @@ from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
-from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
 from lowcomm.replica import Replica, check_memory, free_memory_bytes
 from lowcomm.reporting import report_metrics, status_json, tell_entry, tell_samples
 from lowcomm.security import Security
 from lowcomm.start import Start
+from lowcomm.step_replica import StepReplica
 from peers.driver import Driver
 from peers.faults import FaultInjector
 from peers.link import Link
@@ -41,7 +41,7 @@ from protocols import events as v
 from protocols.core import PeerCore
 from protocols.errors import ConfigError, LowcommError, RefusedError
 from protocols.hellos import Identity
-from protocols.ids import PeerId, Stamp, TensorSpec
+from protocols.ids import PeerId, Stamp
 from protocols.messages import Message
 from protocols.tokens import encode_token
 
@@ -58,7 +58,7 @@ class Daemon:
         """Takes the node's directory. Raises ConfigError."""
         self.config = config
         self.run_config: RunConfig | None = config.run
-        self.replica: Replica | None = None
+        self.replica: Replica | StepReplica | None = None
         self._start = start
         self._directory = NodeDirectory(directory)
         path = self._directory.path
@@ -179,8 +179,8 @@ class Daemon:
         digest = await self._corpus(run)
         self.node.configure(run)
         layout = await self.node.initial_layout()
-        self._check_memory(layout)
-        self._hold(Replica(method(run.method), layout))
+        self._check_memory(startup.memory_needed(run, layout))
+        self._hold(startup.new_replica(run, layout))
         digests = await self.node.initial_state()
         run_id = startup.new_run_id()
         self._remember(run_id)
@@ -190,19 +190,19 @@ class Daemon:
         self.driver.feed(startup.accepted(run))
         self.driver.feed(v.Bootstrap(agreed, digests))
 
-    def _hold(self, replica: Replica) -> None:
-        self.replica = replica
-        replica.checkpoints = self._directory.path / CHECKPOINTS
-        self.driver.exchange.work = self.driver.exchange.states = replica
+    def _hold(self, replica: Replica | StepReplica) -> None:
+        self.replica = self.driver.exchange.states = replica
+        if isinstance(replica, Replica):
+            replica.checkpoints = self._directory.path / CHECKPOINTS
+            self.driver.exchange.work = replica
+        else:
+            self.driver.stepping = self.node.stepping(replica)
         self.journal.write("layout", params=sum(replica.sizes))
 
-    def _check_memory(self, layout: Sequence[TensorSpec]) -> None:
+    def _check_memory(self, needed: int) -> None:
         """Refuse with figures, before anything is allocated."""
-        check_memory(
-            layout,
-            memory_max_bytes=self.config.node.memory_max_bytes,
-            free_bytes=free_memory_bytes(),
-        )
+        limit = self.config.node.memory_max_bytes
+        check_memory(needed, memory_max_bytes=limit, free_bytes=free_memory_bytes())
 
     async def _corpus(self, run: RunConfig) -> str:
         """Build or reuse this node's copy of the text; return its manifest's digest."""
@@ -239,8 +239,8 @@ class Daemon:
             )
         self.run_config = agreed
         self._remember(run.run)
-        self._check_memory(run.layout)
-        self._hold(Replica(method(agreed.method), run.layout))
+        self._check_memory(startup.memory_needed(agreed, run.layout))
+        self._hold(startup.new_replica(agreed, run.layout))
         self.node.configure(agreed)
         self.driver.feed(startup.accepted(agreed))
 
@@ -315,7 +315,7 @@ class Daemon:
                 self.node.provide(entry.info.slot, self._rank_state)
         if not self._caught_up:
             return  # History from before our time: others told it when it happened.
-        tell_entry(journal, command, self.core.name_of)
+        tell_entry(journal, command, self.core)
 
     # Ending ---------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from lowcomm.codecs import direct
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
 from peers.pieces import PIECE_ELEMENTS, spans
+from peers.slots import SlotsShape
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, Stamp, TensorSpec
@@ -127,6 +128,10 @@ class Replica:
         else:
             outer.rebase(state.outer_P, state.base_P, result_P)
         state.base_P, state.local_P = state.outer_P, None
+
+    def shape(self, ranks: int) -> SlotsShape:
+        """The shared memory that the ranks need."""
+        return SlotsShape(ranks, tuple(4 * size for size in self.sizes))
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
         """Copies of (outer, momentum)."""
@@ -314,9 +319,13 @@ def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
     return tuple(sizes[fragment] for fragment in range(len(sizes)))
 
 
-def check_memory(layout: Sequence[TensorSpec], *, memory_max_bytes: int, free_bytes: int) -> None:
+def needed_bytes(layout: Sequence[TensorSpec]) -> int:
+    """What the daemon needs, at the busiest moment."""
+    return 4 * ARRAYS_PER_FRAGMENT * sum(fragment_elements(layout))
+
+
+def check_memory(needed: int, *, memory_max_bytes: int, free_bytes: int) -> None:
     """Refuse now, with figures, rather than be killed later. Raises ConfigError."""
-    needed = 4 * ARRAYS_PER_FRAGMENT * sum(fragment_elements(layout))
     allowed = memory_max_bytes or free_bytes // 2
     if needed > allowed:
         raise ConfigError(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lowcomm.daemon import Daemon
     from lowcomm.journal import Journal
     from protocols.commands import Applied
+    from protocols.core import PeerCore
     from protocols.ids import PeerId
 
 METRICS_INTERVAL_S = 1.0
@@ -87,9 +88,10 @@ def status_json(daemon: Daemon) -> str:
     )
 
 
-def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], str]) -> None:
-    """A log entry as an event. Commits are told when they are applied; the rest is no news."""
-    entry = command.entry
+def tell_entry(journal: Journal, command: Applied, core: PeerCore) -> None:
+    """A log entry as an event. Commits of rounds are told when they are applied, those of steps
+    when the log has them; the rest is no news."""
+    entry, name_of = command.entry, core.name_of
     match entry:
         case e.Member(info=info):
             journal.write("member", member=info.peer, member_name=info.name, index=command.index)
@@ -119,6 +121,21 @@ def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], s
                 roster=list(entry.roster),
                 why=entry.why,
             )
+        case e.StepCommit(upto_step=step, state_digest=digest):
+            roster = core.members.views[-1].roster
+            journal.write(
+                "commit",
+                fragment=0,
+                round=step,
+                attempt=0,
+                roster=list(roster),
+                tokens=0,
+                counted=core.me.peer in roster,
+                state_digest=digest,
+                inner_step=step,
+            )
+        case e.Halt(view=view, why=why):
+            journal.write("note", topic="steps", text=f"view {view} stops: {why}")
         case _:
             pass
 

@@ -155,7 +155,7 @@ class WitnessDaemon:
             case c.Applied():
                 self._caught_up |= self.core.me.peer in self.core.members.witnesses
                 if self._caught_up:
-                    tell_entry(self.journal, command, self.core.name_of)
+                    tell_entry(self.journal, command, self.core)
             case c.Note(kind=kind, text=text):
                 self.journal.note(kind, text)
             case c.Stop():

@@ -12,6 +12,7 @@ from enum import Enum
 
 from peers.bus import Contributed
 from peers.lifeline import Hello, TensorPlace
+from peers.orders import Order
 from protocols.errors import LowcommError
 
 TICK_S = 1.0
@@ -90,6 +91,8 @@ class Attempt:
         """By (fragment, generation): who is done."""
         self._snapshots: dict[str, set[int]] = {}
         """By directory: who has written."""
+        self._order = (0, set[int]())
+        """Number of the last order, and who has not obeyed it yet."""
         self._ended: set[int] = set()
 
     def in_stage(self, stage: Stage) -> list[int]:
@@ -199,6 +202,25 @@ class Attempt:
         extra = finish or evaluate or bool(snapshot)
         for rank in range(len(self._ranks)):
             self._enter(rank, Stage.WORKING if extra else Stage.TRAINING)
+
+    def ordered(self, order: Order) -> None:
+        """All ranks have an order to obey."""
+        self.finishing = self.finishing or order.kind == "finish"
+        self._order = (order.number, set(range(len(self._ranks))))
+        # A step goes by the step counter; how long a large state takes, nobody can say.
+        steps = order.kind in ("make", "apply")
+        for rank in range(len(self._ranks)):
+            self._enter(rank, Stage.TRAINING if steps else Stage.WORKING)
+
+    def obeyed(self, rank: int, number: int) -> bool:
+        """True when all ranks have obeyed the last order."""
+        ordered, missing = self._order
+        if number != ordered or rank not in missing:
+            raise RankFault(f"rank {rank} obeys order {number}, which it has not got")
+        missing.discard(rank)
+        self._enter(rank, Stage.IDLE)
+        self.contributed_once = self.contributed_once or not missing
+        return not missing
 
     def snapshotted(self, rank: int, directory: str) -> bool:
         """True when all ranks have written their state."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from peers.link import Link
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
-from protocols.messages import ContributionChunk, Message, ResultChunk
+from protocols.messages import ContributionChunk, Message, ResultChunk, StepChunk
 
 DRAIN_LOOK_S = 0.0005
 _FORM = re.compile(r"kill@round=([0-9]{1,9}),chunk=([0-9]{1,9})")
@@ -53,7 +53,7 @@ class FaultInjector:
 
     def chunk_sent(self, peer: PeerId, message: Message, link: Link) -> None:
         """For Mesh(on_chunk_sent=...), which holds all links when one is held."""
-        if not isinstance(message, ContributionChunk | ResultChunk):
+        if not isinstance(message, ContributionChunk | ResultChunk | StepChunk):
             return
         if message.stamp.round != self._fault.round:
             return

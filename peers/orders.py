@@ -39,10 +39,10 @@ class Obeyed:
     number: int
 
 
-def step_shape(ranks: int, *, payload_bytes: int, elements: int, state_bytes: int) -> SlotsShape:
-    """The shared memory of a stepwise run; `elements` are those of the mean. One of each: nobody
-    writes a payload before the step of the last one is over."""
-    return SlotsShape(ranks, (max(_words(payload_bytes), 4 * elements), state_bytes), copies=1)
+def step_shape(ranks: int, *, mean_bytes: int, state_bytes: int) -> SlotsShape:
+    """The shared memory of a stepwise run. One of each: nobody writes a payload before the step of
+    the last one is over."""
+    return SlotsShape(ranks, (mean_bytes, state_bytes), copies=1)
 
 
 class StepSlots:
@@ -53,12 +53,12 @@ class StepSlots:
 
     @property
     def payload(self) -> memoryview:
-        """Ranks write their parts of it: uint8, as long as the longer of payload and mean."""
+        """Ranks write their parts of it, not encoded yet: uint8 [mean_bytes]."""
         return self._slots.contribution(_STEP, 0)
 
     @property
     def mean(self) -> memoryview:
-        """The daemon writes it."""
+        """The daemon writes it: uint8 [mean_bytes]."""
         return self._slots.result(_STEP, 0)
 
     @property
@@ -70,8 +70,3 @@ class StepSlots:
     def given(self) -> memoryview:
         """The state that ranks take: uint8 [state_bytes]."""
         return self._slots.result(_STATE, 0)
-
-
-def _words(size: int) -> int:
-    """Whole words of fp32."""
-    return -(-size // 4) * 4

@@ -106,6 +106,8 @@ class Stepping:
         """Given so far."""
         self._num_loads = 0
         """Commanded so far."""
+        self._newest = ""
+        """Digest of what the ranks made last."""
         self._held_max = 0
         """With more payloads, it is time to see which are of no use."""
 
@@ -185,7 +187,8 @@ class Stepping:
         if steps is None:
             return
         named = {digest for held in steps.payloads.held.values() for digest in held.values()}
-        self.payloads.prune(named if steps.own is None else named | {steps.own[1]})
+        # Ours is not the core's before it has taken StepMade.
+        self.payloads.prune(named | {self._newest})
         self._held_max = 2 * len(self.payloads.held) + 16
 
     # Orders ---------------------------------------------------------------------------------
@@ -281,11 +284,12 @@ class Stepping:
 
     def _take_payload(self, task: _Task) -> tuple[str, Bytes]:
         del task
-        payload = bytes(self._ranks.memory.payload[: self._work.payload_bytes])
+        payload = self._work.payload(self._ranks.memory.payload)
         return digest_of(payload), payload
 
     def _made(self, task: _Task, made: tuple[str, Bytes]) -> None:
         digest, payload = made
+        self._newest = digest
         self.payloads.keep(digest, payload)
         self._over(task)
         self._shell.feed(v.StepMade(task.step, digest))

@@ -98,8 +98,12 @@ class StepWork(States, Protocol):
         """Of each payload."""
         ...
 
+    def payload(self, written: Bytes) -> Bytes:
+        """What the ranks wrote, encoded: bytes of its own."""
+        ...
+
     def mean(self, payloads: Sequence[Bytes], out: memoryview) -> None:
-        """The mean of these payloads, in this order: fp32, into the beginning of `out`.
+        """The mean of these payloads, in this order: fp32, into `out`.
 
         One that is no payload, or not finite, counts for nothing, here as everywhere.
         """

@@ -20,6 +20,7 @@ from lowcomm.replica import (
     check_memory,
     fragment_elements,
     free_memory_bytes,
+    needed_bytes,
 )
 from lowcomm.startup import common_grain
 from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
@@ -315,15 +316,16 @@ def test_a_layout_with_holes_is_refused(layout: list[TensorSpec], why: str) -> N
 
 
 def test_memory_is_refused_with_both_figures() -> None:
-    needed = 4 * ARRAYS_PER_FRAGMENT * sum(SIZES)
-    check_memory(LAYOUT, memory_max_bytes=needed, free_bytes=0)
-    check_memory(LAYOUT, memory_max_bytes=0, free_bytes=2 * needed)
+    needed = needed_bytes(LAYOUT)
+    assert needed == 4 * ARRAYS_PER_FRAGMENT * sum(SIZES)
+    check_memory(needed, memory_max_bytes=needed, free_bytes=0)
+    check_memory(needed, memory_max_bytes=0, free_bytes=2 * needed)
     for limit, free in ((needed - 1, 1 << 60), (0, 2 * needed - 1)):
         with pytest.raises(ConfigError, match=r"^the daemon needs about 0\.00 GiB"):
-            check_memory(LAYOUT, memory_max_bytes=limit, free_bytes=free)
+            check_memory(needed, memory_max_bytes=limit, free_bytes=free)
     billion = [TensorSpec(0, "a", (1 << 30,), 0)]
     with pytest.raises(ConfigError) as caught:
-        check_memory(billion, memory_max_bytes=0, free_bytes=3 << 30)
+        check_memory(needed_bytes(billion), memory_max_bytes=0, free_bytes=3 << 30)
     assert str(caught.value) == (
         "the daemon needs about 60.00 GiB for this model and may use 1.50 GiB: "
         "set node.memory_max_bytes higher if the machine has it"

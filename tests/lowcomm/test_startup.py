@@ -172,7 +172,7 @@ def test_who_starts_again_knows_how_patient_its_run_is() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"commit_every_steps": 32}, "this lowcomm moves only rounds between nodes"),
+        ({"commit_every_steps": 32}, "its configuration says (0, 0)"),
         ({"run_json": "{"}, "the agreed [run] is not JSON"),
         ({"run_json": "[" * 100_000}, "the agreed [run] is not JSON"),
         ({"run_json": '{"news":1}'}, "the agreed [run]: unknown key news; known here: "),

@@ -77,8 +77,7 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline,
         attaching = asyncio.create_task(asyncio.to_thread(client.attach, TENSORS, elements=3))
         assert (await daemon.lifelines.receive())[1] == Layout(tensors=TENSORS, elements=3)
         answer = Attached(
-            ranks=2,
-            fragment_bytes=(8, 12),
+            shape=SHAPE,
             initial=False,
             contribution_generations=(7, 2),
             slot=0,
