@@ -55,11 +55,14 @@ class AttemptRun:
             self.links[rank].send(attached, fd=fd)
             self.attempt.attached(rank, attached.contribution_generations)
 
-    def order(self, order: Order) -> None:
-        """To all ranks, who are attached."""
+    def order(self, order: Order) -> bool:
+        """To all ranks. False: they are not attached yet."""
+        if not self.attempt.is_ready:
+            return False
         self.attempt.ordered(order)
         for link in self.links.values():
             link.send(order)
+        return True
 
     def lose(self, reason: str) -> None:
         """The first reason counts: what follows is its consequence."""

@@ -197,10 +197,7 @@ class RankGroup:
 
     def order(self, order: Order) -> bool:
         """In a stepwise run: give the ranks an order. False: they are not there."""
-        if self._running is None or not self._running.attempt.is_ready:
-            return False
-        self._running.order(order)
-        return True
+        return self._running is not None and self._running.order(order)
 
     async def run(self) -> None:
         """Until the ranks have finished. Raises RanksFailed; OSError if no socket can be made.
