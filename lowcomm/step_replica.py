@@ -72,7 +72,9 @@ class StepReplica:
     def payload(self, written: Bytes) -> Bytes:
         payload = memoryview(bytearray(self.payload_bytes))
         values_P = np.frombuffer(written, np.float32)
-        direct.to_encode(self.method.payload_codec, payload, values_P)[:] = values_P
+        to_encode_P = direct.to_encode(self.method.payload_codec, payload, values_P)
+        if to_encode_P is not values_P:
+            to_encode_P[:] = values_P
         direct.encode(self.method.payload_codec, values_P, payload)
         return payload
 
