@@ -29,6 +29,7 @@ from protocols.ids import PROTOCOL_VERSION, PeerId, Stamp
 from protocols.reduction import ELEMENT_BYTES
 
 T = TypeVar("T")
+AT_ONCE = (v.StepMade, v.StepReceived, v.StepApplied)
 Job = tuple[Callable[[], object], Callable[[object], None] | None]
 """(what the worker thread does, what the loop does with the result); without the second, the
 first is done in the loop, but in the order of the jobs."""
@@ -51,6 +52,10 @@ class Driver:
         """In a stepwise run, once its sizes are known."""
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
+        self._waiting = False
+        """`run` waits for an event, and has done what followed from the last one."""
+        self._wakes_at = 0.0
+        """What it waits for at most; a time of the loop's clock."""
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._scribe = Scribe(wal, self.feed)
         self._discarded = 0
@@ -63,8 +68,14 @@ class Driver:
         self.exchange.wake = mesh.wake
 
     def feed(self, event: v.Event) -> None:
-        """Let the core take an event, in its turn."""
-        self._inbox.put_nowait(event)
+        """Let the core take an event, in its turn; one of a step at once, if it is its turn: a hop
+        through the inbox costs as much as a small payload does otherwise."""
+        if self._waiting and isinstance(event, AT_ONCE) and self._inbox.empty():
+            self._take(event)
+            if self.core.stopped or self.core.deadline < self._wakes_at:
+                self._inbox.put_nowait(v.DeadlineReached())
+        else:
+            self._inbox.put_nowait(event)
 
     async def run(self) -> None:
         """Until Stop; the listener was told by then. Raises what the arithmetic raised."""
@@ -113,21 +124,30 @@ class Driver:
     # The loops ------------------------------------------------------------------------------
 
     async def _decide(self) -> None:
-        loop = asyncio.get_running_loop()
         while not self.core.stopped:
-            deadline = self.core.deadline
+            self._wakes_at = self.core.deadline
+            self._waiting = True
             try:
-                async with asyncio.timeout_at(deadline if deadline < float("inf") else None):
+                async with asyncio.timeout_at(
+                    self._wakes_at if self._wakes_at < float("inf") else None
+                ):
                     event = await self._inbox.get()
             except TimeoutError:
                 event = v.DeadlineReached()
-            commands = self.core.handle(event, loop.time())
-            if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
-                self.exchange.decided(event, commands)
-            elif isinstance(event, v.StepReceived) and self.stepping is not None:
-                self.stepping.decided(event, commands)
-            for command in commands:
-                self._do(command)
+            assert self._waiting, "what was taken at once broke off"
+            self._take(event)
+
+    def _take(self, event: v.Event) -> None:
+        """The core decides, and it is done. Not again before that: `_waiting` says so."""
+        self._waiting = False
+        commands = self.core.handle(event, asyncio.get_running_loop().time())
+        if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
+            self.exchange.decided(event, commands)
+        elif isinstance(event, v.StepReceived) and self.stepping is not None:
+            self.stepping.decided(event, commands)
+        for command in commands:
+            self._do(command)
+        self._waiting = True
 
     async def _work(self, thread: ThreadPoolExecutor) -> None:
         """One job at a time: a copy for a joiner never falls between two halves of a step."""

@@ -169,6 +169,14 @@ class Steps:
             return False
         return self._floor < stamp.round <= self.bounds.limit
 
+    def still_lacks(self, event: StepReceived) -> bool:
+        """It is of the step that we are to complete next, and others of that step are missing."""
+        view, step = self.bounds.own_view, self.version + 1
+        stamp = event.stamp
+        if view is None or (stamp.view, stamp.round) != (view.view, step) or self.version < 0:
+            return False
+        return len(self.payloads.of(view.view, step)) < len(view.roster)
+
     @property
     def finished(self) -> bool:
         """The last step is committed, and we have the state after it."""
