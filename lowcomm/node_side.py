@@ -139,8 +139,9 @@ class NodeSide:
         return StepSlots(self.group.slots)
 
     def order(self, order: Order) -> bool:
-        self._finishing = self._finishing or order.kind == "finish"
-        return self.group.order(order)
+        given = self.group.order(order)
+        self._finishing = self._finishing or (given and order.kind == "finish")
+        return given
 
     def _founded(self, digest: str) -> None:
         assert self._initial is not None, "another peer began the run"

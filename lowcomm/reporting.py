@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
+from protocols.step_entries import step_view
 from protocols.waiting import describe
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from protocols.commands import Applied
     from protocols.core import PeerCore
     from protocols.ids import PeerId
+    from protocols.membership import Membership
 
 METRICS_INTERVAL_S = 1.0
 
@@ -88,9 +90,9 @@ def status_json(daemon: Daemon) -> str:
     )
 
 
-def tell_entry(journal: Journal, command: Applied, core: PeerCore) -> None:
+def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_tokens: int = 0) -> None:
     """A log entry as an event. Commits of rounds are told when they are applied, those of steps
-    when the log has them; the rest is no news."""
+    when the log has them; the rest is no news. `step_tokens`: of one node, in each step."""
     entry, name_of = command.entry, core.name_of
     match entry:
         case e.Member(info=info):
@@ -129,7 +131,7 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore) -> None:
                 round=step,
                 attempt=0,
                 roster=list(roster),
-                tokens=0,
+                tokens=step_tokens * _payloads_of(core.members, step),
                 counted=core.me.peer in roster,
                 state_digest=digest,
                 inner_step=step,
@@ -138,6 +140,15 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore) -> None:
             journal.write("note", topic="steps", text=f"view {view} stops: {why}")
         case _:
             pass
+
+
+def _payloads_of(members: Membership, upto_step: int) -> int:
+    """How many payloads are in the steps that a commit adds."""
+    assert members.run is not None
+    every = members.run.commit_every_steps
+    first = (upto_step - 1) // every * every + 1
+    views = [step_view(members, step) for step in range(first, upto_step + 1)]
+    return sum(len(view.roster) for view in views if view is not None)
 
 
 def fork_fields(fork: e.Restore, name_of: Callable[[PeerId], str]) -> dict[str, object]:

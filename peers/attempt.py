@@ -91,8 +91,10 @@ class Attempt:
         """By (fragment, generation): who is done."""
         self._snapshots: dict[str, set[int]] = {}
         """By directory: who has written."""
-        self._order = (0, set[int]())
-        """Number of the last order, and who has not obeyed it yet."""
+        self._order: Order | None = None
+        """The last one."""
+        self._disobeying = set[int]()
+        """Who has not obeyed it yet."""
         self._ended: set[int] = set()
 
     def in_stage(self, stage: Stage) -> list[int]:
@@ -206,7 +208,7 @@ class Attempt:
     def ordered(self, order: Order) -> None:
         """All ranks have an order to obey."""
         self.finishing = self.finishing or order.kind == "finish"
-        self._order = (order.number, set(range(len(self._ranks))))
+        self._order, self._disobeying = order, set(range(len(self._ranks)))
         # A step goes by the step counter; how long a large state takes, nobody can say.
         steps = order.kind in ("make", "apply")
         for rank in range(len(self._ranks)):
@@ -214,13 +216,15 @@ class Attempt:
 
     def obeyed(self, rank: int, number: int) -> bool:
         """True when all ranks have obeyed the last order."""
-        ordered, missing = self._order
-        if number != ordered or rank not in missing:
+        order = self._order
+        if order is None or number != order.number or rank not in self._disobeying:
             raise RankFault(f"rank {rank} obeys order {number}, which it has not got")
-        missing.discard(rank)
+        self._disobeying.discard(rank)
         self._enter(rank, Stage.IDLE)
-        self.contributed_once = self.contributed_once or not missing
-        return not missing
+        if self._disobeying:
+            return False
+        self.contributed_once = self.contributed_once or order.kind == "make"
+        return True
 
     def snapshotted(self, rank: int, directory: str) -> bool:
         """True when all ranks have written their state."""
