@@ -57,13 +57,14 @@ def main(
         print(json.dumps({**asked, "machine": machine(), "results": figures}))
         return
     for system, figure in figures.items():
-        print(f"{system:20} p50 {figure['p50_ms']:.3f} ms   p99 {figure['p99_ms']:.3f} ms")
+        print(f"{system:20}", *(f"{name} {value:.3f}" for name, value in figure.items()))
 
 
 def told(seconds: Sequence[float]) -> Mapping[str, float]:
     """Of all steps of all ranks."""
     cuts = statistics.quantiles(seconds, n=100)
     return {
+        "p10_ms": 1e3 * cuts[9],
         "p50_ms": 1e3 * cuts[49],
         "p99_ms": 1e3 * cuts[98],
         "mean_ms": 1e3 * statistics.fmean(seconds),
