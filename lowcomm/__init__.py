@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lowcomm.attachment import attach
+    from lowcomm.step_trainer import AllReduce
     from lowcomm.trainer import DiLoCo
 
     __version__: str
 
-__all__ = ["DiLoCo", "__version__", "attach"]
+__all__ = ["AllReduce", "DiLoCo", "__version__", "attach"]
 
 # No module may have the name of an export: importing it would put the module in its place.
-_EXPORTS = {"attach": "lowcomm.attachment", "DiLoCo": "lowcomm.trainer"}
+_EXPORTS = {
+    "attach": "lowcomm.attachment",
+    "AllReduce": "lowcomm.step_trainer",
+    "DiLoCo": "lowcomm.trainer",
+}
 
 
 def __getattr__(name: str) -> Any:

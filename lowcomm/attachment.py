@@ -99,6 +99,10 @@ class Peer:
         self.evaluation_due = result.evaluate
         self.lease.renew(result.samples)
 
+    def finish(self, *, evaluate: bool) -> None:
+        """For a method: the parameters are the run's last ones."""
+        self.finished, self.evaluation_due = True, evaluate
+
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
         """Show these figures; never blocks. `step` and `tokens` (of all ranks) count from the
         start of this process. Rank 0 speaks, other ranks may call it in vain."""

@@ -23,6 +23,7 @@ from lowcomm.checkpoint import (
 )
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
+from lowcomm.step_replica import StepReplica
 from protocols.core import PeerCore
 from protocols.samples import Remaining
 
@@ -68,11 +69,14 @@ class Checkpointer:
         """Where ranks write what they need to go on after this round."""
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
-    def begin(self, core: PeerCore, replica: Replica) -> None:
+    def begin(self, core: PeerCore, replica: Replica | StepReplica) -> None:
         """Copy the state that the replica holds now, and start writing it.
 
-        Does nothing while an earlier one is being written, or when there is nothing newer.
+        Does nothing while an earlier one is being written, or when there is nothing newer; nor in
+        a stepwise run, whose state others hold in memory.
         """
+        if isinstance(replica, StepReplica):
+            return
         busy = self._pending is not None and not self._pending.done()
         round_, _ = replica.version(0)
         if busy or round_ <= self._last_round:
@@ -85,7 +89,7 @@ class Checkpointer:
         job = self._job(cut, replica)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
-    async def finish(self, core: PeerCore, replica: Replica) -> None:
+    async def finish(self, core: PeerCore, replica: Replica | StepReplica) -> None:
         """Write what is newer than the last checkpoint, and wait until it is on the disk."""
         if self._pending is not None:
             await self._pending

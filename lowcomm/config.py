@@ -20,6 +20,7 @@ from protocols.errors import ConfigError
 
 BYTE_VALUES = 256
 """Every source of data is text, taken byte by byte."""
+PER_STEP_METHODS = frozenset({"allreduce"})
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _ABSENT = object()
 GATHER = "gather"
@@ -95,7 +96,7 @@ class OptimizerConfig:
 class MethodConfig:
     """What is exchanged between nodes, and when. `name` picks from lowcomm.methods."""
 
-    name: Literal["diloco"] = "diloco"
+    name: Literal["diloco", "allreduce"] = "diloco"
     inner_steps: int = 20
     """Inner steps between two outer steps (H)."""
     outer_lr: float = 0.7
@@ -108,13 +109,23 @@ class MethodConfig:
     result_codec: Literal["auto", "gather", "fp32", "bf16", "fp16", "int8", "int4", "fp4"] = "auto"
     """How their mean travels back. With fp4 contributions take a finer one: bf16 or int8. `gather`:
     not the mean, but what each contributed. `auto`: gather for 2bit, sign and topk, else fp32."""
-
     feedback_decay: float = 1.0
     """What 2bit, sign and topk leave out of a contribution goes into the next: all of it (1), less
     (SparseLoCo: 0.95), or nothing (0)."""
+    commit_every_steps: int = 32
+    """Per-step methods: so many steps between two commits; a lost node takes back no more."""
+    snapshot_every_steps: int = 128
+    """Per-step methods: so many steps between two copies of the state, which each node keeps for
+    who comes later, with all payloads since; a multiple of commit_every_steps."""
 
     def __post_init__(self) -> None:
-        check_values("run.method", self, positive=("inner_steps", "outer_lr"))
+        rhythm = ("commit_every_steps", "snapshot_every_steps")
+        check_values("run.method", self, positive=("inner_steps", "outer_lr", *rhythm))
+        if self.snapshot_every_steps % self.commit_every_steps:
+            raise ConfigError(
+                f"run.method.snapshot_every_steps ({self.snapshot_every_steps}) must be a multiple "
+                f"of commit_every_steps ({self.commit_every_steps}): only a committed state is kept"
+            )
         if not 0 <= self.feedback_decay <= 1:
             raise ConfigError(
                 f"run.method.feedback_decay must be in [0, 1], got {self.feedback_decay}"
@@ -135,6 +146,11 @@ class MethodConfig:
         if self.result_codec != "auto":
             return self.result_codec
         return GATHER if self.contribution_codec in GATHERED else "fp32"
+
+    @property
+    def is_per_step(self) -> bool:
+        """Nodes agree on every step of the model, and not on rounds of many."""
+        return self.name in PER_STEP_METHODS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +190,8 @@ class RunConfig:
     peers_min: int = 1
     """Rounds begin when this many members are in."""
     outer_steps: int = 100
-    """The run is finished after this many commits of fragment 0."""
+    """The run is finished after this many commits of fragment 0; with a per-step method, after this
+    many steps."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
@@ -202,7 +219,7 @@ class RunConfig:
 
     @property
     def total_inner_steps(self) -> int:
-        return self.outer_steps * self.method.inner_steps
+        return self.outer_steps * (1 if self.method.is_per_step else self.method.inner_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

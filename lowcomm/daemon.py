@@ -20,13 +20,13 @@ from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
-from lowcomm.methods import method
 from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
-from lowcomm.replica import Replica, check_memory, free_memory_bytes, needed_bytes
+from lowcomm.replica import Replica, check_memory, free_memory_bytes
 from lowcomm.reporting import report, status_json, tell_entry, tell_samples, tell_traffic
 from lowcomm.security import Security
 from lowcomm.start import Start
+from lowcomm.step_replica import StepReplica
 from peers.bulk import Bulk
 from peers.driver import Driver
 from peers.faults import FaultInjector
@@ -58,7 +58,7 @@ class Daemon:
         """Takes the node's directory. Raises ConfigError."""
         self.config = config
         self.run_config: RunConfig | None = config.run
-        self.replica: Replica | None = None
+        self.replica: Replica | StepReplica | None = None
         self._start = start
         self._directory = NodeDirectory(directory)
         path = self._directory.path
@@ -179,7 +179,7 @@ class Daemon:
         digest = await self._corpus(run)
         self.node.configure(run)
         layout = await self.node.initial_layout()
-        self._hold(self._replica(run, layout))
+        self._hold(run, layout)
         digests = await self.node.initial_state()
         run_id = startup.new_run_id()
         self._remember(run_id)
@@ -189,21 +189,21 @@ class Daemon:
         self.driver.feed(startup.accepted(run))
         self.driver.feed(v.Bootstrap(agreed, digests))
 
-    def _hold(self, replica: Replica) -> None:
-        self.replica = replica
-        replica.checkpoints = self._directory.path / CHECKPOINTS
-        self.driver.exchange.work = replica
-        self.journal.write("layout", params=sum(replica.sizes))
-
-    def _replica(self, run: RunConfig, layout: Sequence[TensorSpec]) -> Replica:
-        """Refuse with figures, before anything is allocated."""
-        made, members = method(run.method), len(self.core.members.receivers)
+    def _hold(self, run: RunConfig, layout: Sequence[TensorSpec]) -> None:
+        """What the model needs; refuse with figures before anything is allocated."""
+        peers = max(run.peers_min, len(self.core.members.receivers) + 1)
         check_memory(
-            needed_bytes(layout, made, peers=max(run.peers_min, members + 1)),
+            startup.memory_needed(run, layout, peers=peers),
             memory_max_bytes=self.config.node.memory_max_bytes,
             free_bytes=free_memory_bytes(),
         )
-        return Replica(made, layout)
+        self.replica = self.driver.exchange.states = replica = startup.new_replica(run, layout)
+        if isinstance(replica, Replica):
+            replica.checkpoints = self._directory.path / CHECKPOINTS
+            self.driver.exchange.work = replica
+        else:
+            self.driver.stepping = self.node.stepping(replica)
+        self.journal.write("layout", params=sum(replica.sizes))
 
     async def _corpus(self, run: RunConfig) -> str:
         """Build or reuse this node's copy of the text; return its manifest's digest."""
@@ -240,7 +240,7 @@ class Daemon:
             )
         self.run_config = agreed
         self._remember(run.run)
-        self._hold(self._replica(agreed, run.layout))
+        self._hold(agreed, run.layout)
         self.node.configure(agreed)
         self.driver.feed(startup.accepted(agreed))
 
@@ -315,7 +315,9 @@ class Daemon:
                 self.node.provide(entry.info.slot, self._rank_state)
         if not self._caught_up:
             return  # History from before our time: others told it when it happened.
-        tell_entry(journal, command, self.core.name_of)
+        data = self.run_config.data if self.run_config is not None else None
+        tokens = data.batch * data.window if data is not None else 0
+        tell_entry(journal, command, self.core, step_tokens=tokens)
 
     # Ending ---------------------------------------------------------------------------------
 

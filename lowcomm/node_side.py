@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowcomm.config import RunConfig, run_to_json
+from lowcomm.replica import Replica
 from lowcomm.startup import interval_samples, layout_difference
 from peers import rank_events as r
+from peers.orders import Order, StepSlots
 from peers.rank_config import RanksConfig
 from peers.ranks import RankGroup
+from peers.stepping import Stepping
 from peers.supervisor import CommandSpawner, Spawner, ZygoteSpawner
 from protocols import commands as c
 from protocols import events as v
@@ -25,6 +28,7 @@ from protocols.samples import Samples, count
 
 if TYPE_CHECKING:
     from lowcomm.daemon import Daemon
+    from lowcomm.step_replica import StepReplica
 
 PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
 """What the zygote imports once, so that a rank starts in a fraction of a second."""
@@ -32,7 +36,7 @@ WORKER = "lowcomm.worker:main"
 
 
 class NodeSide:
-    """The ranks' events in, their results out."""
+    """The ranks' events in, their results out. Implements peers.stepping.StepRanks."""
 
     def __init__(self, daemon: Daemon, *, command: tuple[str, ...]) -> None:
         node = daemon.config.node
@@ -42,6 +46,7 @@ class NodeSide:
         self.loss = float("nan")
         self.tokens_per_s = 0.0
         self._daemon = daemon
+        self._stepping: Stepping | None = None
         self._slot = -1
         self._rank_state: Path | None = None
         self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
@@ -114,13 +119,37 @@ class NodeSide:
         assert replica is not None
         fresh = self.group.slots is None
         slots = self.group.provide(
-            fragment_bytes=tuple(4 * size for size in replica.sizes),
+            replica.shape(self._daemon.config.node.ranks),
             initial=self._initial is not None,
             slot=self._slot,
             rank_state=str(self._rank_state or ""),
         )
-        if fresh:
+        if fresh and isinstance(replica, Replica):
             replica.share(slots)
+
+    # Steps ----------------------------------------------------------------------------------
+
+    def stepping(self, replica: StepReplica) -> Stepping:
+        """In a stepwise run: who gives our ranks orders."""
+        self._stepping = Stepping(
+            self._daemon.core, work=replica, ranks=self, shell=self._daemon.driver
+        )
+        return self._stepping
+
+    @property
+    def memory(self) -> StepSlots:
+        assert self.group.slots is not None, "the ranks have no memory yet"
+        return StepSlots(self.group.slots)
+
+    def order(self, order: Order) -> bool:
+        given = self.group.order(order)
+        self._finishing = self._finishing or (given and order.kind == "finish")
+        return given
+
+    def _founded(self, digest: str) -> None:
+        assert self._initial is not None, "another peer began the run"
+        self._initial.set_result((digest,))
+        self._daemon.driver.feed(v.TrainersReady())
 
     # Results --------------------------------------------------------------------------------
 
@@ -134,7 +163,7 @@ class NodeSide:
     def resume(self, command: c.Resume) -> None:
         """Give the ranks what they go on with, and what they train on until the next result."""
         replica, run = self._daemon.replica, self._daemon.run_config
-        assert replica is not None
+        assert isinstance(replica, Replica), "a stepwise run has no rounds"
         assert run is not None
         if count(self._lease) < interval_samples(run) and not command.finish:
             # After a Restore, say. Whatever is applied meanwhile is in the result too, then.
@@ -163,6 +192,8 @@ class NodeSide:
 
     async def wait_finished(self, timeout_s: float) -> None:
         """The ranks have applied the last result, evaluated it and gone."""
+        if self._stepping is not None:
+            self._stepping.finish(evaluate=self._daemon.core.leads)
         if self._finishing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -181,6 +212,11 @@ class NodeSide:
                 daemon.journal.write("ranks_ready", attempt=attempt)
                 if self._initial is None or self._initial.done():
                     daemon.driver.feed(v.TrainersReady())
+                elif self._stepping is not None:
+                    self._stepping.found(self._founded)
+            case r.RanksObeyed(number=number):
+                if self._stepping is not None:
+                    self._stepping.obeyed(number)
             case r.RankContribution():
                 self._contribution(event)
             case r.RankMetrics():
@@ -199,6 +235,8 @@ class NodeSide:
                 self._waiting.clear()
                 # New ones will write where these have written.
                 daemon.driver.exchange.finish_encoding()
+                if self._stepping is not None:
+                    self._stepping.ranks_lost()
                 daemon.driver.feed(v.TrainersLost(why))
             case r.RanksFinished():
                 self._finished.set()
@@ -216,8 +254,9 @@ class NodeSide:
 
     def _contribution(self, event: r.RankContribution) -> None:
         daemon, slots = self._daemon, self.group.slots
-        assert daemon.replica is not None
         assert slots is not None
+        if not isinstance(daemon.replica, Replica):
+            return  # It waits for an order in vain, and is found to hang.
         local = slots.contribution(event.fragment, event.generation)
         if self._initial is not None and not self._initial.done():
             self._initial.set_result((daemon.replica.initialise(event.fragment, local),))

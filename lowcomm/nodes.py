@@ -154,10 +154,10 @@ def shard_views(model: nn.Module, *, rank: int) -> list[ShardView]:
 @torch.no_grad()
 def write_shards(shards: Sequence[ShardView], buffer: memoryview) -> None:
     """Copy this rank's parts into their places in the whole fragment, uint8 [fragment_bytes]."""
-    elements_P = _elements(buffer)
+    elements_P = whole(buffer)
     for shard in shards:
         if shard.writes:
-            _window(elements_P, shard).copy_(shard.local)
+            window(elements_P, shard).copy_(shard.local)
 
 
 @torch.no_grad()
@@ -169,13 +169,13 @@ def read_shards(
     "full" replaces the parameters, "delta" is added to them, with one fp32 rounding. For a model
     under FSDP2, `reshard` it first.
     """
-    elements_P = _elements(buffer)
+    elements_P = whole(buffer)
     for shard in shards:
-        window = _window(elements_P, shard)
+        here = window(elements_P, shard)
         if kind == "full":
-            shard.local.copy_(window)
+            shard.local.copy_(here)
         else:
-            shard.local.add_(window.to(shard.local.device))  # On the CPU this is no copy.
+            shard.local.add_(here.to(shard.local.device))  # On the CPU this is no copy.
 
 
 def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> ShardView:
@@ -207,7 +207,7 @@ def _local(parameter: nn.Parameter) -> Tensor:
         return parameter.to_local() if isinstance(parameter, DTensor) else parameter.detach()
 
 
-def _elements(buffer: memoryview) -> Tensor:
+def whole(buffer: memoryview) -> Tensor:
     """The bytes as fp32 [bytes / 4], not a copy. Never writes to what is read-only."""
     with warnings.catch_warnings():
         # torch has no read-only tensors and says so; `read_shards` only reads.
@@ -215,7 +215,7 @@ def _elements(buffer: memoryview) -> Tensor:
         return torch.frombuffer(buffer, dtype=torch.float32)
 
 
-def _window(elements_P: Tensor, shard: ShardView) -> Tensor:
+def window(elements_P: Tensor, shard: ShardView) -> Tensor:
     """The view of the fragment that `shard` covers, fp32 [*sizes]."""
     place = shard.place
     window = elements_P.narrow(0, place.offset, math.prod(place.shape)).view(place.shape)

@@ -12,7 +12,7 @@ import numpy as np
 
 from lowcomm import outer
 from lowcomm.outer import F32
-from peers.slots import MOVE, PLACES, Slots
+from peers.slots import COPIES, MOVE, Slots
 from peers.work import Bytes
 from protocols.ids import Stamp
 
@@ -34,7 +34,7 @@ class Places:
     def __init__(self, slots: Slots, fragment: int) -> None:
         self._slots = slots
         self._fragment = fragment
-        self.outer = tuple(self._array(place) for place in range(PLACES))
+        self.outer = tuple(self._array(place) for place in range(COPIES))
         """Of its outer parameters, fp32 [P] each."""
 
     def number(self, array_P: F32) -> int | None:
@@ -97,7 +97,7 @@ class OuterState:
         place = places.number(self.next_outer_P) if places is not None else None
         if places is not None and (is_base or place is None):
             used = {places.number(self.outer_P), places.number(self.base_P)}
-            place = next((place for place in range(PLACES) if place not in used), None)
+            place = next((place for place in range(COPIES) if place not in used), None)
         if places is not None and place is not None:
             self.next_outer_P = places.outer[place]
             places.begin(place)

@@ -25,7 +25,7 @@ from lowcomm.outer import F32
 from lowcomm.outer_state import Ahead, OuterState, Places
 from lowcomm.results import Results, Scratch
 from peers.pieces import PIECE_ELEMENTS, spans
-from peers.slots import Slots
+from peers.slots import Slots, SlotsShape
 from peers.work import Bytes
 from protocols.errors import ConfigError, LowcommError
 from protocols.ids import Contributor, Stamp, TensorSpec
@@ -108,6 +108,10 @@ class Replica:
         self._local.pop(fragment, None)
         with state.lock:
             return state.show() if full else state.show_move()
+
+    def shape(self, ranks: int) -> SlotsShape:
+        """The shared memory that the ranks need."""
+        return SlotsShape(ranks, tuple(4 * size for size in self.sizes))
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
         """Copies of (outer, momentum)."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lowcomm.metrics import figures_of, gauges_of, served
 from peers.counters import PURPOSES, RATE_WINDOW_S, watch
 from protocols import entries as e
+from protocols.step_entries import step_view
 from protocols.waiting import describe
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from peers.counters import Counters, PeerTraffic
     from peers.metrics import Figures
     from protocols.commands import Applied
+    from protocols.core import PeerCore
     from protocols.ids import PeerId
+    from protocols.membership import Membership
 
 METRICS_INTERVAL_S = 1.0
 TRAFFIC_INTERVAL_S = RATE_WINDOW_S
@@ -184,9 +187,10 @@ def status_json(daemon: Daemon) -> str:
     )
 
 
-def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], str]) -> None:
-    """A log entry as an event. Commits are told when they are applied; the rest is no news."""
-    entry = command.entry
+def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_tokens: int = 0) -> None:
+    """A log entry as an event. Commits of rounds are told when they are applied, those of steps
+    when the log has them; the rest is no news. `step_tokens`: of one node, in each step."""
+    entry, name_of = command.entry, core.name_of
     match entry:
         case e.Member(info=info):
             journal.write("member", member=info.peer, member_name=info.name, index=command.index)
@@ -216,8 +220,32 @@ def tell_entry(journal: Journal, command: Applied, name_of: Callable[[PeerId], s
                 roster=list(entry.roster),
                 why=entry.why,
             )
+        case e.StepCommit(upto_step=step, state_digest=digest):
+            roster = core.members.views[-1].roster
+            journal.write(
+                "commit",
+                fragment=0,
+                round=step,
+                attempt=0,
+                roster=list(roster),
+                tokens=step_tokens * _payloads_of(core.members, step),
+                counted=core.me.peer in roster,
+                state_digest=digest,
+                inner_step=step,
+            )
+        case e.Halt(view=view, why=why):
+            journal.write("note", topic="steps", text=f"view {view} stops: {why}")
         case _:
             pass
+
+
+def _payloads_of(members: Membership, upto_step: int) -> int:
+    """How many payloads are in the steps that a commit adds."""
+    assert members.run is not None
+    every = members.run.commit_every_steps
+    first = (upto_step - 1) // every * every + 1
+    views = [step_view(members, step) for step in range(first, upto_step + 1)]
+    return sum(len(view.roster) for view in views if view is not None)
 
 
 def fork_fields(fork: e.Restore, name_of: Callable[[PeerId], str]) -> dict[str, object]:

@@ -13,11 +13,23 @@ from pathlib import Path
 
 from lowcomm.checkpoint import Cut, newest_checkpoint, read_cut
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
-from lowcomm.config import FileConfig, RunConfig, first_difference, run_from_json, run_to_json
+from lowcomm.config import (
+    FileConfig,
+    RunConfig,
+    first_difference,
+    run_from_json,
+    run_to_json,
+)
 from lowcomm.identity import NodeDirectory, Record, new_peer_id, node_name, read_record
-from lowcomm.methods import method
+from lowcomm.methods import method, step_method
 from lowcomm.methods.base import Method
-from lowcomm.replica import LayoutError, fragment_elements
+from lowcomm.replica import (
+    LayoutError,
+    Replica,
+    fragment_elements,
+    needed_bytes,
+)
+from lowcomm.step_replica import StepReplica, needed_for_steps
 from peers.wal import FILE as WAL_FILE
 from protocols import entries as e
 from protocols import events as v
@@ -92,18 +104,36 @@ def run_entry(
     layout: Sequence[TensorSpec],
 ) -> e.Run:
     """The log's first entry, from what the first peer typed and what its ranks reported."""
-    made = method(run.method)
+    grain = 1 if run.method.is_per_step else common_grain(method(run.method))
+    commit_every_steps, snapshot_every_steps = rhythm(run)
     return e.Run(
         run=run_id,
         run_json=run_to_json(run),
         corpus_digest=corpus_digest,
         peers_min=run.peers_min,
         outer_steps=run.outer_steps,
-        grain=common_grain(made),
+        grain=grain,
         layout=tuple(layout),
         fragment_elements=fragment_elements(layout),
         founder=founder,
+        commit_every_steps=commit_every_steps,
+        snapshot_every_steps=snapshot_every_steps,
     )
+
+
+def rhythm(run: RunConfig) -> tuple[int, int]:
+    """Steps between two commits, and between two copies of the state; (0, 0) in a run of rounds."""
+    config = run.method
+    return (
+        (config.commit_every_steps, config.snapshot_every_steps) if config.is_per_step else (0, 0)
+    )
+
+
+def new_replica(run: RunConfig, layout: Sequence[TensorSpec]) -> Replica | StepReplica:
+    """What the daemon holds of the run's state. Raises LayoutError."""
+    if run.method.is_per_step:
+        return StepReplica(step_method(run.method), layout)
+    return Replica(method(run.method), layout)
 
 
 def common_grain(made: Method) -> int:
@@ -112,15 +142,18 @@ def common_grain(made: Method) -> int:
     return math.lcm(*(each.grain for each in codecs))
 
 
+def memory_needed(run: RunConfig, layout: Sequence[TensorSpec], *, peers: int) -> int:
+    """Bytes that the daemon needs for a run of this model among so many."""
+    if run.method.is_per_step:
+        return needed_for_steps(run, layout)
+    return needed_bytes(layout, method(run.method), peers=peers)
+
+
 def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
     """The `[run]` that the log holds, if this node can take part in it.
 
     Raises RefusedError naming the first key that differs from what this node's file says.
     """
-    if entry.commit_every_steps:
-        raise RefusedError(
-            "the run agrees on every step, and this lowcomm moves only rounds between nodes"
-        )
     try:
         agreed = run_from_json(entry.run_json)
         sizes = fragment_elements(entry.layout)
@@ -130,6 +163,12 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
         raise RefusedError(
             f"the run's layout has fragments of {list(sizes)} elements, but it says "
             f"{list(entry.fragment_elements)}"
+        )
+    said = (entry.commit_every_steps, entry.snapshot_every_steps)
+    if said != rhythm(agreed):
+        raise RefusedError(
+            f"the run commits and copies its state every {said} steps, but its configuration says "
+            f"{rhythm(agreed)}"
         )
     if mine is not None:
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
@@ -154,7 +193,9 @@ def known_rules(saved: Saved | None) -> ProtocolConfig | None:
 
 
 def interval_samples(run: RunConfig) -> int:
-    """What the ranks of a node draw between two results."""
+    """What the ranks of a node draw between two results; 0: nobody leases samples."""
+    if run.method.is_per_step:
+        return 0
     return run.method.inner_steps * run.data.batch
 
 

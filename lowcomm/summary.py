@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from lowcomm.charts import bytes_text, count_text, factor_text, seconds_text
+from lowcomm.config import PER_STEP_METHODS
 from lowcomm.events import (
     Checkpoint,
     Commit,
@@ -92,7 +93,7 @@ class Summary(TypedDict):
     finished: bool  # A peer reached the last outer step.
     started_unix_s: float | None
     wall_s: float | None  # First process start to last event.
-    outer_steps: int  # Committed rounds of fragment 0.
+    outer_steps: int  # Committed rounds of fragment 0, or steps of a per-step method.
     tokens: int  # Counted by them.
     samples: int  # Committed of the data that is leased, as the newest word of any peer says.
     samples_again: int  # Leased a second time, because who held them was lost.
@@ -159,7 +160,7 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
         "finished": any(isinstance(event, Finished) for event in events),
         "started_unix_s": begin,
         "wall_s": None if begin is None else events[-1].t - begin,
-        "outer_steps": len(anchors),
+        "outer_steps": _num_steps(anchors, run),
         "tokens": sum(commit.tokens for commit in anchors),
         "samples": samples[-1].committed if samples else 0,
         "samples_again": samples[-1].again if samples else 0,
@@ -239,6 +240,13 @@ def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         tiles.append(("tokens counted", count_text(summary["tokens"]), note))
         tiles.append(("wall time", seconds_text(summary["wall_s"]), "first start to last event"))
     return tiles
+
+
+def _num_steps(anchors: Sequence[Commit], run: Mapping[str, Any]) -> int:
+    """How many are committed: each commit of a per-step method takes in all before it."""
+    if run.get("method", {}).get("name") in PER_STEP_METHODS:
+        return max((commit.round for commit in anchors), default=0)
+    return len(anchors)
 
 
 def _peers(

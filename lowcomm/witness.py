@@ -165,6 +165,9 @@ class WitnessDaemon:
             return
         self._record = replace(self._record, run=run.run)
         self._directory.write(self._record)
+        if run.commit_every_steps:
+            self._end(c.Stop("a run that agrees on every step takes no witness", "refused"))
+            return
         try:
             agreed = startup.agreed_run(run, None)
         except RefusedError as error:
@@ -180,7 +183,7 @@ class WitnessDaemon:
             case c.Applied():
                 self._caught_up |= self.core.me.peer in self.core.members.witnesses
                 if self._caught_up:
-                    tell_entry(self.journal, command, self.core.name_of)
+                    tell_entry(self.journal, command, self.core)
             case c.Note(kind=kind, text=text):
                 self.journal.note(kind, text)
             case c.Stop():

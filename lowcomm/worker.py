@@ -13,6 +13,7 @@ from lowcomm.evaluate import generate, held_out_loss
 from lowcomm.meter import Meter
 from lowcomm.models.llama import Llama, build_model, next_token_loss
 from lowcomm.nodes import join_node, leave_node, rank_device, shard_model
+from lowcomm.step_trainer import AllReduce
 from lowcomm.trainer import CosineSchedule, DiLoCo
 
 PROMPT = b"def "
@@ -39,17 +40,19 @@ def main() -> int:
         weight_decay=run.optimizer.weight_decay,
         fused=True,  # A third of the time of a loop over the parameters, on the CPU too.
     )
-    method = DiLoCo(model, optimizer, peer, schedule=CosineSchedule.of(run))
+    make = AllReduce if run.method.is_per_step else DiLoCo
+    method = make(model, optimizer, peer, schedule=CosineSchedule.of(run))
     meter = Meter(peer, device)
     evaluate_if_due(model, peer)
     for tokens_BT1 in peer.batches():
         loss = next_token_loss(model, tokens_BT1.to(device))
         loss.backward()
-        if run.optimizer.grad_clip > 0:
-            clip_grad_norm_(model.parameters(), run.optimizer.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        method.step()
+        if isinstance(method, DiLoCo):
+            if run.optimizer.grad_clip > 0:
+                clip_grad_norm_(model.parameters(), run.optimizer.grad_clip)
+            optimizer.step()
+            optimizer.zero_grad()
+        method.step()  # A per-step method makes the step itself, of all nodes' gradients.
         meter.count(loss.detach())
         evaluate_if_due(model, peer)
     meter.report()

@@ -12,6 +12,7 @@ from enum import Enum
 
 from peers.bus import Contributed
 from peers.lifeline import Hello, TensorPlace
+from peers.orders import Order
 from protocols.errors import LowcommError
 
 TICK_S = 1.0
@@ -90,6 +91,10 @@ class Attempt:
         """By (fragment, generation): who is done."""
         self._snapshots: dict[str, set[int]] = {}
         """By directory: who has written."""
+        self._order: Order | None = None
+        """The last one."""
+        self._disobeying = set[int]()
+        """Who has not obeyed it yet."""
         self._ended: set[int] = set()
 
     def in_stage(self, stage: Stage) -> list[int]:
@@ -199,6 +204,27 @@ class Attempt:
         extra = finish or evaluate or bool(snapshot)
         for rank in range(len(self._ranks)):
             self._enter(rank, Stage.WORKING if extra else Stage.TRAINING)
+
+    def ordered(self, order: Order) -> None:
+        """All ranks have an order to obey."""
+        self.finishing = self.finishing or order.kind == "finish"
+        self._order, self._disobeying = order, set(range(len(self._ranks)))
+        # A step goes by the step counter; how long a large state takes, nobody can say.
+        steps = order.kind in ("make", "apply")
+        for rank in range(len(self._ranks)):
+            self._enter(rank, Stage.TRAINING if steps else Stage.WORKING)
+
+    def obeyed(self, rank: int, number: int) -> bool:
+        """True when all ranks have obeyed the last order."""
+        order = self._order
+        if order is None or number != order.number or rank not in self._disobeying:
+            raise RankFault(f"rank {rank} obeys order {number}, which it has not got")
+        self._disobeying.discard(rank)
+        self._enter(rank, Stage.IDLE)
+        if self._disobeying:
+            return False
+        self.contributed_once = self.contributed_once or order.kind == "make"
+        return True
 
     def snapshotted(self, rank: int, directory: str) -> bool:
         """True when all ranks have written their state."""

@@ -1,14 +1,15 @@
-"""Runs the processes of one attempt until it is over, and knows why it is.
+"""Runs the processes of one attempt until it is over, knows why it is, and speaks to them.
 
-Must NOT speak with the ranks (`peers/ranks.py` does) nor start another attempt.
+Must NOT listen to the ranks (`peers/ranks.py` does) nor start another attempt.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
-from peers.attempt import Attempt, RankFault
-from peers.lifeline import Lifeline
+from peers.attempt import Attempt, RankFault, Stage
+from peers.lifeline import Attached, Configured, Lifeline
+from peers.orders import Order
 from peers.supervisor import Spawner, SpawnError
 
 EXIT_REPORT_S = 0.25
@@ -41,6 +42,27 @@ class AttemptRun:
     def rank_of(self, link: Lifeline) -> int | None:
         """The rank at the other end; None for a stranger, or a rank of another attempt."""
         return next((rank for rank, other in self.links.items() if other is link), None)
+
+    def configure(self, configured: Configured) -> None:
+        """Answer the ranks that said hello."""
+        for rank in self.attempt.in_stage(Stage.GREETED):
+            self.links[rank].send(configured)
+            self.attempt.configured(rank)
+
+    def attach(self, attached: Attached, fd: int) -> None:
+        """Let the ranks that reported their layout map the shared memory."""
+        for rank in self.attempt.in_stage(Stage.REPORTED):
+            self.links[rank].send(attached, fd=fd)
+            self.attempt.attached(rank, attached.contribution_generations)
+
+    def order(self, order: Order) -> bool:
+        """To all ranks. False: they are not attached yet."""
+        if not self.attempt.is_ready:
+            return False
+        self.attempt.ordered(order)
+        for link in self.links.values():
+            link.send(order)
+        return True
 
     def lose(self, reason: str) -> None:
         """The first reason counts: what follows is its consequence."""

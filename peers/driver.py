@@ -14,10 +14,12 @@ from peers.counters import Counters
 from peers.exchange import Exchange
 from peers.frames import Frame
 from peers.mesh import Mesh
+from peers.outbound import Stream
 from peers.scribe import Scribe
+from peers.stepping import StepCommand, Stepping
 from peers.transfer import Transfer
 from peers.wal import Wal
-from peers.work import Bytes, Listener, Work
+from peers.work import Bytes, Listener, States, Work
 from protocols import commands as c
 from protocols import events as v
 from protocols import messages as m
@@ -28,6 +30,7 @@ from protocols.ids import PROTOCOL_VERSION, PeerId, Stamp
 from protocols.reduction import ELEMENT_BYTES
 
 T = TypeVar("T")
+AT_ONCE = (v.StepMade, v.StepReceived, v.StepApplied)
 Job = tuple[Callable[[], object], Callable[[object], None] | None]
 """(what the worker thread does, what the loop does with the result); without the second, the
 first is done in the loop, but in the order of the jobs."""
@@ -47,8 +50,14 @@ class Driver:
         )
         self.mesh: Mesh | None = None
         self.counters = Counters()
+        self.stepping: Stepping | None = None
+        """In a stepwise run, once its sizes are known."""
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
+        self._waiting = False
+        """`run` waits for an event, and has done what followed from the last one."""
+        self._wakes_at = 0.0
+        """What it waits for at most; a time of the loop's clock."""
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._scribe = Scribe(wal, self.feed)
         self._discarded = 0
@@ -61,8 +70,14 @@ class Driver:
         self.exchange.wake = mesh.wake
 
     def feed(self, event: v.Event) -> None:
-        """Let the core take an event, in its turn."""
-        self._inbox.put_nowait(event)
+        """Let the core take an event, in its turn; one of a step at once, if it is its turn: a hop
+        through the inbox costs as much as a small payload does otherwise."""
+        if self._waiting and isinstance(event, AT_ONCE) and self._inbox.empty():
+            self._take(event)
+            if self.core.stopped or self.core.deadline < self._wakes_at:
+                self._inbox.put_nowait(v.DeadlineReached())
+        else:
+            self._inbox.put_nowait(event)
 
     async def run(self) -> None:
         """Until Stop; the listener was told by then. Raises what the arithmetic raised."""
@@ -84,29 +99,57 @@ class Driver:
     @property
     def discarded(self) -> int:
         """Payloads of no open round, of nobody's interest, or damaged (I3)."""
-        return self._discarded + self.exchange.discarded
+        steps = self.stepping.payloads.refused if self.stepping is not None else 0
+        return self._discarded + self.exchange.discarded + steps
 
     @property
     def work(self) -> Work:
         assert self.exchange.work is not None, "the core asked for arithmetic before RunAccepted"
         return self.exchange.work
 
+    @property
+    def states(self) -> States:
+        assert self.exchange.states is not None, "the core asked for a state before RunAccepted"
+        return self.exchange.states
+
+    # Implements peers.stepping.StepShell ------------------------------------------------------
+
+    def send(self, peer: PeerId, stream: Stream) -> None:
+        self._sent(peer, self.exchange.send(peer, stream))
+
+    def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        self._job(work, done)
+
+    def in_turn(self, action: Callable[[], None]) -> None:
+        self._jobs.put_nowait((action, None))
+
     # The loops ------------------------------------------------------------------------------
 
     async def _decide(self) -> None:
-        loop = asyncio.get_running_loop()
         while not self.core.stopped:
-            deadline = self.core.deadline
+            self._wakes_at = self.core.deadline
+            self._waiting = True
             try:
-                async with asyncio.timeout_at(deadline if deadline < float("inf") else None):
+                async with asyncio.timeout_at(
+                    self._wakes_at if self._wakes_at < float("inf") else None
+                ):
                     event = await self._inbox.get()
             except TimeoutError:
                 event = v.DeadlineReached()
-            commands = self.core.handle(event, loop.time())
-            if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
-                self.exchange.decided(event, commands)
-            for command in commands:
-                self._do(command)
+            assert self._waiting, "what was taken at once broke off"
+            self._take(event)
+
+    def _take(self, event: v.Event) -> None:
+        """The core decides, and it is done. Not again before that: `_waiting` says so."""
+        self._waiting = False
+        commands = self.core.handle(event, asyncio.get_running_loop().time())
+        if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
+            self.exchange.decided(event, commands)
+        elif isinstance(event, v.StepReceived) and self.stepping is not None:
+            self.stepping.decided(event, commands)
+        for command in commands:
+            self._do(command)
+        self._waiting = True
 
     async def _work(self, thread: ThreadPoolExecutor) -> None:
         """One job at a time: a copy for a joiner never falls between two halves of a step."""
@@ -150,12 +193,18 @@ class Driver:
             case c.Resume() | c.Leased():
                 # After the steps that it lets the ranks see.
                 self._jobs.put_nowait((lambda: self._listener.handle(command), None))
+            case c.MakeStep() | c.SendStep() | c.ApplyStep() | c.LoadBase() | c.ReleaseSteps():
+                self._step(command)
             case c.Applied() | c.Note() | c.Stop():
                 self._listener.handle(command)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 self._listener.handle(command)
             case _:
                 self._compute(command)
+
+    def _step(self, command: StepCommand) -> None:
+        assert self.stepping is not None, "the core makes steps before RunAccepted"
+        self.stepping.do(command)
 
     def _compute(self, command: c.Command) -> None:
         """What needs arithmetic goes to the worker thread, in order."""
@@ -180,7 +229,7 @@ class Driver:
                 self.exchange.transfer = Transfer(donor, index, versions, now)
             case c.AdoptKept(fragment=fragment, round=round_):
                 self._job(
-                    lambda: self.work.adopt_kept(fragment, round_),
+                    lambda: self.states.adopt_kept(fragment, round_),
                     lambda digest: self.feed(v.KeptAdopted(fragment, round_, digest)),
                 )
             case c.AdoptState(fragment=fragment, round=round_):
@@ -188,7 +237,7 @@ class Driver:
                 assert transfer is not None, "the core adopts a state that it did not expect"
                 state = transfer.adopt(fragment)
                 self._job(
-                    lambda: self.work.adopt_state(fragment, round_, state),
+                    lambda: self.states.adopt_state(fragment, round_, state),
                     lambda _: self._adopted(transfer),
                 )
             case _:
@@ -220,7 +269,7 @@ class Driver:
         peer, run, lineage = command.peer, self.core.raft.run, self.core.members.lineage
         for version in command.versions:
             fragment = version.fragment
-            elements = self.work.state_bytes(fragment) // ELEMENT_BYTES
+            elements = self.states.state_bytes(fragment) // ELEMENT_BYTES
             of = (run, lineage, command.cut_index, fragment, version.round)
             header = m.StateChunk(*of, 0, elements)
 
@@ -228,7 +277,7 @@ class Driver:
                 self._sent(peer, self.exchange.send_state(peer, header, state))
                 self._listener.served(peer, memoryview(state).nbytes)
 
-            self._job(lambda fragment=fragment: self.work.copy_state(fragment), copied)
+            self._job(lambda fragment=fragment: self.states.copy_state(fragment), copied)
 
     def _sent(self, peer: PeerId, fits: bool) -> None:
         """A peer whose outbox is full gets a new connection, and all that it needs again."""
@@ -254,6 +303,8 @@ class Driver:
     def disconnected(self, peer: PeerId, why: str) -> None:
         self.counters.unfollow(peer)
         self.exchange.forget(peer)
+        if self.stepping is not None:
+            self.stepping.payloads.forget(peer)
         self.feed(v.PeerDisconnected(peer, why))
 
     def received(self, peer: PeerId, message: m.Control) -> None:
@@ -276,12 +327,18 @@ class Driver:
         return frame
 
     def place(self, peer: PeerId, chunk: m.Chunk, size: int) -> memoryview | None:
-        place = self.exchange.inbound.place(peer, chunk, size)
+        if not isinstance(chunk, m.StepChunk):
+            place = self.exchange.inbound.place(peer, chunk, size)
+        else:
+            place = self.stepping.payloads.place(peer, chunk, size) if self.stepping else None
         self.counters.received(peer, chunk, size, kept=place is not None)
         return place
 
     def chunk_received(self, peer: PeerId, chunk: m.Chunk) -> None:
-        self.exchange.inbound.arrived(peer, chunk)
+        if not isinstance(chunk, m.StepChunk):
+            self.exchange.inbound.arrived(peer, chunk)
+        elif self.stepping is not None:
+            self.stepping.payloads.arrived(peer)
 
     def _state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
         transfer, index, fragment = self.exchange.transfer, chunk.cut_index, chunk.fragment
@@ -290,6 +347,6 @@ class Driver:
             return
         transfer.states[fragment] = state
         self._job(
-            lambda: self.work.check_state(fragment, state),
+            lambda: self.states.check_state(fragment, state),
             lambda digest: self.feed(v.StateReceived(peer, index, fragment, chunk.round, digest)),
         )

@@ -15,7 +15,7 @@ from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Str
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from peers.reduction import Reducer
 from peers.transfer import Transfer
-from peers.work import Bytes, Work
+from peers.work import Bytes, States, Work
 from protocols import commands as c
 from protocols import events as v
 from protocols import messages as m
@@ -40,7 +40,10 @@ class Exchange:
     ) -> None:
         """`note`: somebody's bytes are damaged. `failed`: our own arithmetic does not work."""
         self.work: Work | None = None
-        """None until the run's sizes are known: nobody can make us hold bytes before."""
+        """None until the run's sizes are known: nobody can make us hold bytes before. In a stepwise
+        run there are no rounds, and this stays None."""
+        self.states: States | None = None
+        """As `work`, in every run."""
         self.wake: Callable[[PeerId], None] = lambda peer: None
         """There is something to send to this peer."""
         self.transfer: Transfer | None = None
@@ -96,7 +99,7 @@ class Exchange:
             return True
         elements = command.stop - command.start
         header = m.ContributionChunk(stamp, command.part, command.contributor, 0, elements)
-        return self._send(command.peer, SliceStream(header, encoding, command.start))
+        return self.send(command.peer, SliceStream(header, encoding, command.start))
 
     def send_result(self, command: c.SendResult) -> bool:
         stamp, part = command.stamp, command.part
@@ -106,7 +109,7 @@ class Exchange:
         left_out = self._owned_there(command, payload)
         of = (stamp, part, command.contributors, "", 0, payload.elements)
         header = m.ResultChunk(*of, 0, payload.layers, left_out is not None)
-        return self._send(command.peer, ResultStream(header, payload, left_out=left_out))
+        return self.send(command.peer, ResultStream(header, payload, left_out=left_out))
 
     def _owned_there(self, command: c.SendResult, payload: Payload) -> int | None:
         """Which slice of a gather its receiver has: its own, if it contributed it in this life. An
@@ -120,9 +123,10 @@ class Exchange:
         return None
 
     def send_state(self, peer: PeerId, header: m.StateChunk, state: Bytes) -> bool:
-        return self._send(peer, StateStream(header, state))
+        return self.send(peer, StateStream(header, state))
 
-    def _send(self, peer: PeerId, stream: Stream) -> bool:
+    def send(self, peer: PeerId, stream: Stream) -> bool:
+        """False: the peer is too slow for us."""
         outbound = self._outbound.get(peer)
         if outbound is None:
             return True  # Not connected any more: the core hears of it, and says it again.
@@ -278,20 +282,22 @@ class Exchange:
         self._outbound.pop(peer, None)
         self.inbound.forget(peer)
 
-    def size_of(self, peer: PeerId, chunk: m.Chunk) -> Callable[[int], int] | None:
+    def size_of(self, peer: PeerId, chunk: m.PieceChunk) -> Callable[[int], int] | None:
         """May a payload of this kind and size come from this peer? Nobody outside the run gets
         memory. What the core makes of it is another question."""
-        members, work = self._core.members, self.work
+        members, work, states = self._core.members, self.work, self.states
         run = members.run
-        if run is None or work is None or peer not in members.receivers or not chunk.elements:
+        if run is None or states is None or peer not in members.receivers or not chunk.elements:
             return None
         if isinstance(chunk, m.StateChunk):
             transfer = self.transfer
             lacks = transfer is not None and transfer.lacks(peer, chunk.cut_index, chunk.fragment)
             size = ELEMENT_BYTES * chunk.elements
-            fits = chunk.run == run.run and lacks and size == work.state_bytes(chunk.fragment)
+            fits = chunk.run == run.run and lacks and size == states.state_bytes(chunk.fragment)
             return (lambda count: ELEMENT_BYTES * count) if fits else None
         stamp, sizes = chunk.stamp, run.fragment_elements
+        if work is None:
+            return None
         if stamp.run != run.run or stamp.fragment >= len(sizes):
             return None
         borders = self._borders(stamp)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from peers.bulk import Bulk
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
-from protocols.messages import Chunk, ContributionChunk, ResultChunk
+from protocols.messages import Chunk, ContributionChunk, ResultChunk, StepChunk
 
 DRAIN_LOOK_S = 0.0005
 _FORM = re.compile(r"kill@round=([0-9]{1,9}),chunk=([0-9]{1,9})")
@@ -53,7 +53,7 @@ class FaultInjector:
 
     def chunk_sent(self, peer: PeerId, chunk: Chunk, bulk: Bulk) -> None:
         """For Mesh(on_chunk_sent=...), which holds all of them when one is held."""
-        if not isinstance(chunk, ContributionChunk | ResultChunk):
+        if not isinstance(chunk, ContributionChunk | ResultChunk | StepChunk):
             return
         if chunk.stamp.round != self._fault.round:
             return

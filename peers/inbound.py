@@ -13,7 +13,7 @@ from peers.keys import Key, ResultKey, SliceKey, key_of, slice_key
 from peers.pieces import Payload, Pool, digest_of
 from protocols import events as v
 from protocols.ids import PeerId
-from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
 
 OPEN_MAX = 64
 """Payloads of one peer that are under way, or refused: what more would come is a mistake."""
@@ -28,7 +28,7 @@ K = TypeVar("K", SliceKey, ResultKey, Key)
 class InboundOwner(ResultOwner, Protocol):
     """What these need from whoever made them. No method may raise or block."""
 
-    def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
+    def size_of(self, peer: PeerId, chunk: PieceChunk) -> Callable[[int], int] | None:
         """Bytes of so many elements in one layer, if this payload may come from there, with as
         many layers as it says; None: it may not."""
         ...
@@ -67,7 +67,7 @@ class Inbound:
 
     # The link's side ------------------------------------------------------------------------
 
-    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
+    def place(self, peer: PeerId, chunk: PieceChunk, size: int) -> memoryview | None:
         """Where the next `size` bytes go; None: nowhere."""
         key = key_of(chunk)
         opened = self._open.setdefault(peer, {})
@@ -88,7 +88,7 @@ class Inbound:
         return payload.chunk(index)
 
     def _begin(
-        self, peer: PeerId, key: Key, chunk: Chunk, opened: dict[Key, Payload | None]
+        self, peer: PeerId, key: Key, chunk: PieceChunk, opened: dict[Key, Payload | None]
     ) -> bool:
         """The first piece of a payload on this connection. False: it is not wanted."""
         if isinstance(key, ResultKey) and key in self.results:
@@ -122,7 +122,7 @@ class Inbound:
                 found = self._undecided.get((kind, peer, key))
         return found
 
-    def arrived(self, peer: PeerId, chunk: Chunk) -> None:
+    def arrived(self, peer: PeerId, chunk: PieceChunk) -> None:
         """The piece is at its place."""
         key = key_of(chunk)
         payload = self._open.get(peer, {}).get(key)
@@ -221,7 +221,7 @@ class Inbound:
             self._open[peer][key] = None
 
 
-def _layer_of(chunk: Chunk) -> tuple[int, int]:
+def _layer_of(chunk: PieceChunk) -> tuple[int, int]:
     """(which, of how many)."""
     return (chunk.layer, chunk.layers) if isinstance(chunk, ResultChunk) else (0, 1)
 

@@ -6,7 +6,7 @@ Must NOT say whether one is wanted.
 from typing import NamedTuple
 
 from protocols.ids import Contributor, Stamp
-from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
 
 
 class SliceKey(NamedTuple):
@@ -51,7 +51,7 @@ def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
     return SliceKey(stamp.fragment, stamp.round, stamp.view, part, contributor)
 
 
-def key_of(chunk: Chunk) -> Key:
+def key_of(chunk: PieceChunk) -> Key:
     """Which payload it is a piece of."""
     match chunk:
         case ContributionChunk():

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from peers.orders import Obeyed, Order
 from peers.records import RECORD_BYTES_MAX, LinkError, decode, frame, kinds_of, take_frame
+from peers.slots import SlotsShape
 
 UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that asks and never reads.
 UNREAD_FRAMES_MAX = 4  # A rank waits for each answer, so more than one is already a fault.
@@ -73,11 +75,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """daemon -> rank, with the memfd. `contribution_generations` are of each fragment's next
-    contribution; `slot` picks the data split; `rank_state` is a directory or ""."""
+    """daemon -> rank, with the memfd of this shape. `contribution_generations` are of each
+    fragment's next contribution; `slot` picks the data split; `rank_state` is a directory or ""."""
 
-    ranks: int
-    fragment_bytes: tuple[int, ...]
+    shape: SlotsShape
     initial: bool
     contribution_generations: tuple[int, ...]
     slot: int
@@ -114,9 +115,9 @@ class Closed:
     ended: bool
 
 
-RankMessage = Hello | Layout | Boundary
-DaemonMessage = Configured | Attached | Answer | Refused
-_FROM_RANK = kinds_of(Hello, Layout, Boundary)
+RankMessage = Hello | Layout | Boundary | Obeyed
+DaemonMessage = Configured | Attached | Answer | Order | Refused
+_FROM_RANK = kinds_of(Hello, Layout, Boundary, Obeyed)
 
 
 class RankLink:

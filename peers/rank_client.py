@@ -24,14 +24,16 @@ from peers.lifeline import (
     Refused,
     TensorPlace,
 )
+from peers.orders import Obeyed, Order, StepSlots
 from peers.records import kinds_of
-from peers.slots import Slots, SlotsError, SlotsShape
+from peers.slots import Slots, SlotsError
 from protocols.samples import Samples
 
 M = TypeVar("M")
 _CONFIGURED = kinds_of(Configured, Refused)
 _ATTACHED = kinds_of(Attached, Refused)
 _ANSWER = kinds_of(Answer, Refused)
+_ORDER = kinds_of(Order, Refused)
 
 
 class RankClient:
@@ -76,8 +78,7 @@ class RankClient:
         """
         self._link.send(Layout(tensors=tuple(tensors), elements=elements))
         attached: Attached = self._expect(_ATTACHED)
-        shape = SlotsShape(attached.ranks, attached.fragment_bytes)
-        self._slots = Slots.attach(self._link.take_fd(), shape)
+        self._slots = Slots.attach(self._link.take_fd(), attached.shape)
         self._next = list(attached.contribution_generations)
         self._bus = RankBus(self.configured.bus)
         self._bus.send(Ready(rank=self.rank, attempt=self._attempt))
@@ -138,6 +139,19 @@ class RankClient:
         self._link.send(Boundary(steps=steps))
         answer: Answer = self._expect(_ANSWER)
         return answer.contribute
+
+    @property
+    def memory(self) -> StepSlots:
+        """In a stepwise run: what orders are about."""
+        return StepSlots(self._mapped)
+
+    def next_order(self) -> Order:
+        """In a stepwise run: block until there is one, then do it and say `obeyed`."""
+        return self._expect(_ORDER)
+
+    def obeyed(self, order: Order) -> None:
+        """This rank's part of it is done."""
+        self._link.send(Obeyed(number=order.number))
 
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
         """Figures for people. Never blocks: dropped when the daemon is slow."""

@@ -34,6 +34,13 @@ class RankContribution:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksObeyed:
+    """All ranks have done their part of this order."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankMetrics:
     """Figures of one rank."""
 
@@ -84,6 +91,7 @@ RankEvent = (
     RanksLayout
     | RanksReady
     | RankContribution
+    | RanksObeyed
     | RankMetrics
     | RanksEvaluated
     | RanksSnapshotted

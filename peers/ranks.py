@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from peers.attempt import Attempt, RankFault, Stage, fragment_elements
+from peers.attempt import Attempt, RankFault, fragment_elements
 from peers.attempt_run import AttemptRun
 from peers.bus import (
     Bus,
@@ -41,6 +41,7 @@ from peers.lifeline import (
     LifelineServer,
     RankMessage,
 )
+from peers.orders import Obeyed, Order
 from peers.rank_config import RanksConfig, free_directory
 from peers.rank_events import (
     RankContribution,
@@ -50,6 +51,7 @@ from peers.rank_events import (
     RanksFinished,
     RanksLayout,
     RanksLost,
+    RanksObeyed,
     RanksReady,
     RanksSnapshotted,
     StopAsked,
@@ -95,6 +97,8 @@ class RankGroup:
         self._attached: Attached | None = None
         """What the ranks are told, but for the generations of that moment."""
         self._refusal = ""
+        self._layout_bytes: tuple[int, ...] = ()
+        """Of the fragments of their model, once some reported it."""
         self._contributions: list[int] = []
         """Last complete generation of each fragment; goes on across attempts, as do results'."""
         self._results: list[int] = []
@@ -111,11 +115,9 @@ class RankGroup:
         """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
         self._configured = Configured(run=run, node=node, bus=self.bus_endpoint, corpus=corpus)
         if self._running is not None:
-            self._configure_waiting(self._running)
+            self._running.configure(self._configured)
 
-    def provide(
-        self, *, fragment_bytes: tuple[int, ...], initial: bool, slot: int, rank_state: str
-    ) -> Slots:
+    def provide(self, shape: SlotsShape, *, initial: bool, slot: int, rank_state: str) -> Slots:
         """Attach the ranks from now on, in this attempt and later ones.
 
         The shared memory is made by the first call; later calls change the other values only.
@@ -123,13 +125,12 @@ class RankGroup:
         OSError when the system refuses the memory.
         """
         if self.slots is None:
-            self.slots = Slots.create(SlotsShape(self._config.ranks, fragment_bytes))
-            self._contributions = [0] * len(fragment_bytes)
-            self._results = [0] * len(fragment_bytes)
-        assert self.slots.shape.fragment_bytes == fragment_bytes, "one layout for a group's life"
+            self.slots = Slots.create(shape)
+            self._contributions = [0] * len(shape.fragment_bytes)
+            self._results = [0] * len(shape.fragment_bytes)
+        assert self.slots.shape == shape, "one shape for a group's life"
         self._attached = Attached(
-            ranks=self._config.ranks,
-            fragment_bytes=fragment_bytes,
+            shape=shape,
             initial=initial,
             contribution_generations=(),
             slot=slot,
@@ -192,6 +193,10 @@ class RankGroup:
             if not self._bus.send(connection, result):
                 running.suspect(f"rank {rank} does not take its results")
         running.attempt.result_sent(finish=finish, evaluate=evaluate, snapshot=snapshot)
+
+    def order(self, order: Order) -> bool:
+        """In a stepwise run: give the ranks an order. False: they are not there."""
+        return self._running is not None and self._running.order(order)
 
     async def run(self) -> None:
         """Until the ranks have finished. Raises RanksFailed; OSError if no socket can be made.
@@ -301,18 +306,23 @@ class RankGroup:
                 return
             link.accept()
             running.links[rank] = link
-            self._configure_waiting(running)
+            if self._configured is not None:
+                running.configure(self._configured)
 
     def _hear_rank(self, running: AttemptRun, rank: int, message: RankMessage | Closed) -> None:
         link, attempt = running.links[rank], running.attempt
         if isinstance(message, Boundary):
             link.send(Answer(contribute=attempt.boundary(rank, message.steps)))
+        elif isinstance(message, Obeyed):
+            if attempt.obeyed(rank, message.number):
+                self._on_event(RanksObeyed(message.number))
         elif isinstance(message, Layout):
             tensors = attempt.layout(rank, message.tensors, message.elements)
             if tensors is None:
                 return
             running.fragment_bytes = tuple(4 * count for count in fragment_elements(tensors))
-            if self.slots and self.slots.shape.fragment_bytes != running.fragment_bytes:
+            self._layout_bytes = self._layout_bytes or running.fragment_bytes
+            if self._layout_bytes != running.fragment_bytes:
                 raise RankFault("the model has another layout than in the attempts before")
             self._on_event(RanksLayout(attempt.number, tensors))
             if self.slots is not None:
@@ -324,21 +334,13 @@ class RankGroup:
         elif not attempt.finishing:
             running.suspect(f"rank {rank}: {message.why}")
 
-    def _configure_waiting(self, running: AttemptRun) -> None:
-        if self._configured is not None:
-            for rank in running.attempt.in_stage(Stage.GREETED):
-                running.links[rank].send(self._configured)
-                running.attempt.configured(rank)
-
     def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
         if self._attached is None or not running.fragment_bytes:
             return
         generations = tuple(generation + 1 for generation in self._contributions)
         initial = self._attached.initial and not any(self._results)
         attached = replace(self._attached, initial=initial, contribution_generations=generations)
-        for rank in running.attempt.in_stage(Stage.REPORTED):
-            running.links[rank].send(attached, fd=slots.fd)
-            running.attempt.attached(rank, generations)
+        running.attach(attached, slots.fd)
 
     async def _serve_bus(self, bus: Bus) -> None:
         while True:

@@ -19,9 +19,8 @@ from protocols.errors import LowcommError
 
 MAGIC = int.from_bytes(b"LCSLOTS\x02", "little")  # The last byte is the version of this layout.
 LINE_BYTES = 64  # One cache line for each word that a rank writes often: no false sharing.
-SLOTS = 2  # Contributions of a fragment: one is being written while the other is being read.
-PLACES = 2  # Of a fragment's outer parameters: one is being made while the other is being read.
-MOVE = PLACES  # Where the daemon writes what they moved by, seldom: no memory until it does.
+COPIES = 2  # Of a contribution, and of a result: one is made while the other is being read.
+MOVE = COPIES  # Where the daemon writes what a result moved by, seldom: no memory until it does.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # A mapped file that shrinks is a SIGBUS.
 
 
@@ -36,9 +35,11 @@ class SlotsShape:
     ranks: int
     fragment_bytes: tuple[int, ...]
     """Size of each whole fragment; multiples of 4 (fp32)."""
+    copies: int = COPIES
+    """Of each contribution, and of each result."""
 
     def __post_init__(self) -> None:
-        if self.ranks < 1 or not self.fragment_bytes:
+        if self.ranks < 1 or not self.fragment_bytes or self.copies < 1:
             raise SlotsError(f"needs at least one rank and one fragment, got {self}")
         if any(size <= 0 or size % 4 for size in self.fragment_bytes):
             raise SlotsError(f"fragment sizes must be positive multiples of 4, got {self}")
@@ -46,7 +47,7 @@ class SlotsShape:
     @property
     def digest(self) -> int:
         """Tells shapes of the same total size apart."""
-        return zlib.crc32(repr((self.ranks, self.fragment_bytes)).encode())
+        return zlib.crc32(repr((self.ranks, self.fragment_bytes, self.copies)).encode())
 
     @property
     def flags_bytes(self) -> int:
@@ -56,7 +57,7 @@ class SlotsShape:
     @property
     def words_bytes(self) -> int:
         """Of a fragment: done flags of its contributions, generations of its results."""
-        return SLOTS * self.flags_bytes + (PLACES + 1) * LINE_BYTES
+        return self.copies * self.flags_bytes + (MOVE + 1) * LINE_BYTES
 
     @property
     def header_bytes(self) -> int:
@@ -72,12 +73,17 @@ class SlotsShape:
     @property
     def ranks_bytes(self) -> int:
         """What ranks may write to: the header and the contributions."""
-        return self.header_bytes + SLOTS * self.model_bytes
+        return self.header_bytes + self.copies * self.model_bytes
 
     @property
     def total_bytes(self) -> int:
         """Size of the memfd: that, the results, and what they moved by."""
-        return self.ranks_bytes + (PLACES + 1) * self.model_bytes
+        return self.ranks_bytes + self.copies * self.model_bytes + self.moves_bytes
+
+    @property
+    def moves_bytes(self) -> int:
+        """A single copy is not made beside another one: there is nothing that it moved by."""
+        return self.model_bytes if self.copies == COPIES else 0
 
 
 class Slots:
@@ -90,14 +96,16 @@ class Slots:
         present, prot = mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ
         if writes_results:
             prot |= mmap.PROT_WRITE
-        results, moves = shape.ranks_bytes, shape.ranks_bytes + PLACES * shape.model_bytes
-        self._maps = (
+        results, moves = shape.ranks_bytes, shape.total_bytes - shape.moves_bytes
+        self._maps = [
             mmap.mmap(fd, shape.ranks_bytes, flags=present),
             # A program that writes past its own arrays does not hit what the daemon goes on with.
             mmap.mmap(fd, moves - results, flags=present, prot=prot, offset=results),
-            mmap.mmap(fd, shape.model_bytes, flags=mmap.MAP_SHARED, prot=prot, offset=moves),
-        )
-        self._contributions, self._results, self._moves = map(memoryview, self._maps)
+        ]
+        if shape.moves_bytes:
+            seldom = mmap.MAP_SHARED
+            self._maps.append(mmap.mmap(fd, shape.moves_bytes, seldom, prot, offset=moves))
+        self._contributions, self._results, *self._moves = map(memoryview, self._maps)
         # An aligned 8-byte item of a cast view is stored by one instruction: never half a word.
         self._words = self._contributions[: shape.header_bytes].cast("Q")
         self._starts: list[int] = []
@@ -119,7 +127,7 @@ class Slots:
         try:
             os.ftruncate(fd, shape.total_bytes)
             # It reports what is refused; a touch kills.
-            os.posix_fallocate(fd, 0, shape.total_bytes - shape.model_bytes)
+            os.posix_fallocate(fd, 0, shape.total_bytes - shape.moves_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             slots = cls(fd, shape=shape, writes_results=True)
         except BaseException:
@@ -149,17 +157,17 @@ class Slots:
 
     def contribution(self, fragment: int, generation: int) -> memoryview:
         """The whole fragment, uint8 [fragment_bytes], writable."""
-        slot = generation % SLOTS
+        slot = generation % self.shape.copies
         start = self.shape.header_bytes + slot * self.shape.model_bytes + self._starts[fragment]
         return self._contributions[start : start + self.shape.fragment_bytes[fragment]]
 
     def result(self, fragment: int, place: int) -> memoryview:
         """The whole fragment, uint8 [fragment_bytes], in this place (MOVE: what it moved by);
         read-only for a rank."""
-        assert 0 <= place <= MOVE, f"no place {place}"
         start, size = self._starts[fragment], self.shape.fragment_bytes[fragment]
         if place == MOVE:
-            return self._moves[start : start + size]
+            return self._moves[0][start : start + size]
+        assert 0 <= place < self.shape.copies, f"no place {place}"
         start += place * self.shape.model_bytes
         return self._results[start : start + size]
 
@@ -183,7 +191,7 @@ class Slots:
         """
         self._words[self._generation(fragment, place)] = 0
         if place == MOVE and fragment not in self._given_memory:
-            start = self.shape.total_bytes - self.shape.model_bytes + self._starts[fragment]
+            start = self.shape.total_bytes - self.shape.moves_bytes + self._starts[fragment]
             os.posix_fallocate(self.fd, start, self.shape.fragment_bytes[fragment])
             self._given_memory.add(fragment)
 
@@ -211,7 +219,7 @@ class Slots:
         for rank in range(self.shape.ranks):
             self.count_step(rank, 0)
         for fragment in range(len(self.shape.fragment_bytes)):
-            for generation in range(SLOTS):
+            for generation in range(self.shape.copies):
                 for rank in range(self.shape.ranks):
                     self.clear_done(fragment, generation, rank)
 
@@ -224,7 +232,7 @@ class Slots:
             return
         os.close(self.fd)
         self.fd = -1
-        for view in (self._words, self._contributions, self._results, self._moves):
+        for view in (self._words, self._contributions, self._results, *self._moves):
             view.release()
         for mapped in self._maps:
             with contextlib.suppress(BufferError):
@@ -238,13 +246,13 @@ class Slots:
     def _done(self, fragment: int, generation: int, rank: int) -> int:
         """Index of a rank's done word."""
         assert 0 <= rank < self.shape.ranks, f"no rank {rank}"
-        flags = self._flags(fragment) + generation % SLOTS * self.shape.flags_bytes
+        flags = self._flags(fragment) + generation % self.shape.copies * self.shape.flags_bytes
         return flags // 8 + rank
 
     def _generation(self, fragment: int, place: int) -> int:
         """Index of the word that says what a result's place holds."""
         assert 0 <= place <= MOVE, f"no place {place}"
-        lines = self._flags(fragment) + SLOTS * self.shape.flags_bytes
+        lines = self._flags(fragment) + self.shape.copies * self.shape.flags_bytes
         return (lines + place * LINE_BYTES) // 8
 
 

@@ -12,7 +12,32 @@ Told = Resume | Leased | Applied | Note | Stop | AtTheGate
 Bytes = bytes | bytearray | memoryview
 
 
-class Work(Protocol):
+class States(Protocol):
+    """The state of a run, as it goes from one peer to another. In the worker thread."""
+
+    def copy_state(self, fragment: int) -> Bytes:
+        """The fragment's state as it is now, as one buffer."""
+        ...
+
+    def check_state(self, fragment: int, payload: Bytes) -> str:
+        """The state digest of such a buffer; "" if it has the wrong size."""
+        ...
+
+    def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
+        """Replace the fragment's state."""
+        ...
+
+    def adopt_kept(self, fragment: int, round_: int) -> str:
+        """Take the fragment's state from our newest checkpoint, which must be of that round;
+        its digest, or "" if it cannot be read."""
+        ...
+
+    def state_bytes(self, fragment: int) -> int:
+        """Size of what `copy_state` returns."""
+        ...
+
+
+class Work(States, Protocol):
     """The arithmetic of a run.
 
     `begin`, `encode`, `reduce`, `check_result` and `ahead` are called in the loop's thread, for a
@@ -80,23 +105,6 @@ class Work(Protocol):
         """The outer step with a committed result, cut at `borders`; returns the state digest."""
         ...
 
-    def copy_state(self, fragment: int) -> Bytes:
-        """The fragment's state as it is now, as one buffer."""
-        ...
-
-    def check_state(self, fragment: int, payload: Bytes) -> str:
-        """The state digest of such a buffer; "" if it has the wrong size."""
-        ...
-
-    def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
-        """Replace the fragment's state."""
-        ...
-
-    def adopt_kept(self, fragment: int, round_: int) -> str:
-        """Take the fragment's state from our newest checkpoint, which must be of that round;
-        its digest, or "" if it cannot be read."""
-        ...
-
     def contribution_bytes(self, fragment: int, elements: int) -> int:
         """Size of an encoded slice of so many elements: what a sender may make us hold."""
         ...
@@ -109,8 +117,39 @@ class Work(Protocol):
         """Of a result of so many contributions: 1 for their mean, or one for each (a gather)."""
         ...
 
-    def state_bytes(self, fragment: int) -> int:
-        """Size of what `copy_state` returns."""
+
+class StepWork(States, Protocol):
+    """The arithmetic of a stepwise run, and its copies of the state. Of large payloads and states
+    in the worker thread, of small ones in the loop's; never in both at once."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of each payload."""
+        ...
+
+    def payload(self, written: Bytes) -> Bytes:
+        """What the ranks wrote, encoded: bytes of its own."""
+        ...
+
+    def mean(self, payloads: Sequence[Bytes], out: memoryview) -> None:
+        """The mean of these payloads, in this order: fp32, into `out`.
+
+        One that is no payload, or not finite, counts for nothing, here as everywhere.
+        """
+        ...
+
+    def state_digest(self, state: Bytes) -> str: ...
+
+    def keep(self, step: int, state: Bytes, digest: str) -> None:
+        """A copy of the state after this step: it may become the base."""
+        ...
+
+    def base(self, step: int) -> Bytes:
+        """The copy of the state after this step."""
+        ...
+
+    def release(self, step: int) -> None:
+        """The copy of the state after this step is the base now: older ones are of no use."""
         ...
 
 

@@ -61,6 +61,7 @@ MESSAGES: Mapping[int, type] = {
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
+    52: m.StepChunk,
 }
 ENTRIES: Mapping[int, type] = {
     1: e.Run,

@@ -12,7 +12,7 @@ from protocols.gate_messages import (
     HandOn,
     NotAdmitted,
 )
-from protocols.ids import Contributor, PeerId, Stamp, StepPayloads, Version
+from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.log_messages import (
     Append,
     Appended,
@@ -28,6 +28,7 @@ from protocols.log_messages import (
 )
 from protocols.record import record
 from protocols.samples import ALL_REMAIN, Remaining, Samples
+from protocols.step_messages import FetchSteps, StepChunk, Stepped, Stopped
 
 
 @record
@@ -254,38 +255,6 @@ class Wants:
 
 
 @record
-class Stepped:
-    """To the leader: I completed this step (its view is in the stamp) and arrived at this state."""
-
-    stamp: Stamp
-    state_digest: str
-
-
-@record
-class Stopped:
-    """To the leader: I stand at this step, and hold these payloads beyond it.
-
-    A promise: I take no payload of this view and complete no step until the log lets me go on.
-    """
-
-    stamp: Stamp
-    halted: int
-    """Log index of what made me stop: an earlier report is void."""
-    held: tuple[StepPayloads, ...]
-
-
-@record
-class FetchSteps:
-    """Send me what you hold of these steps' payloads, byte for byte."""
-
-    lineage: int
-    first: int
-    last: int
-    peers: tuple[PeerId, ...]
-    """Whose; none named: everybody's."""
-
-
-@record
 class ContributionChunk:
     """Bulk: a piece of one slice (a contribution within one part)."""
 
@@ -395,5 +364,7 @@ Control = (
     | AskKey
     | AuthorityKey
 )
-Chunk = ContributionChunk | ResultChunk | StateChunk
+PieceChunk = ContributionChunk | ResultChunk | StateChunk
+"""Of what is cut by its elements, in pieces that begin anywhere."""
+Chunk = PieceChunk | StepChunk
 Message = Control | Chunk

@@ -21,7 +21,7 @@ BEATS = (*HEARTBEATS, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""
 INNER = (
     *(v.Persisted, v.SliceBegun, v.SliceReceived, v.ResultReceived),
-    *(v.ContributionReady, v.Encoded, v.PartReduced),
+    *(v.ContributionReady, v.Encoded, v.PartReduced, v.StepMade, v.StepReceived),
 )
 """What comes for our log and our rounds; our state is the same after it."""
 REPORTS = (m.Ready, m.Hold, m.Have, m.Waiting, m.Kept, m.Able, m.Unable, m.Wants, m.Told, m.Stepped)
@@ -110,6 +110,8 @@ def is_quiet(event: v.Event, core: PeerCore, now: float) -> bool:
             quiet = raft.leader is not None and not (raft.leads and core.standing.leaving)
         case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
             quiet = not part.completes(event)
+        case v.StepReceived():
+            quiet = part.steps is not None and part.steps.still_lacks(event)
         case _:
             return False
     return quiet and now < min(core.deadline, relaying.deadline)

@@ -331,6 +331,13 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "round": _u32,
         **_span,
     },
+    m.StepChunk: {
+        "stamp": _stamp,
+        "whose": peer_id,
+        "digest": _digest,
+        "start_byte": _u63,
+        "size_bytes": _u63,
+    },
     i.Granted: {"index": _u63, "cut": _only(e.Cut)},
     i.Losses: {"peer": peer_id, "count": _u32},
     i.Returned: {"peer": peer_id, "view": _u32, "halt": _u63},

@@ -54,10 +54,12 @@ def num_making(members: Membership) -> int:
 def step_view(members: Membership, step: int) -> e.View | None:
     """In whose roster a step is made, as far as the log says; None: nobody's (yet, or any
     more: what came before the base is forgotten)."""
-    view = next((v for v in reversed(members.views) if v.first_round[0] <= step), None)
     close = members.course.close
-    ended = view is not None and view is members.views[-1] and close is not None
-    return None if ended and close is not None and step > close.last_step else view
+    for view in reversed(members.views):  # Mostly the newest one: this is asked for all the time.
+        if view.first_round[0] <= step:
+            ended = close is not None and step > close.last_step and view is members.views[-1]
+            return None if ended else view
+    return None
 
 
 def forget_views(members: Membership) -> None:

@@ -85,9 +85,7 @@ class Steps:
     def received(self, event: StepReceived) -> bool:
         """True if the bytes are worth keeping (I3)."""
         stamp, members = event.stamp, self.members
-        if (stamp.run, stamp.lineage) != (self.bounds.run.run, members.lineage):
-            return False
-        if not self._floor < stamp.round <= self.bounds.limit:
+        if not self.expects(stamp):
             return False
         newest = self.bounds.newest
         if stamp.view > newest:
@@ -164,6 +162,20 @@ class Steps:
         return self.refill.give(peer, message, self.payloads)
 
     # Questions ------------------------------------------------------------------------------
+
+    def expects(self, stamp: Stamp) -> bool:
+        """A payload of this step may come now: nobody makes us hold others (I3)."""
+        if (stamp.run, stamp.lineage) != (self.bounds.run.run, self.members.lineage):
+            return False
+        return self._floor < stamp.round <= self.bounds.limit
+
+    def still_lacks(self, event: StepReceived) -> bool:
+        """It is of the step that we are to complete next, and others of that step are missing."""
+        view, step = self.bounds.own_view, self.version + 1
+        stamp = event.stamp
+        if view is None or (stamp.view, stamp.round) != (view.view, step) or self.version < 0:
+            return False
+        return len(self.payloads.of(view.view, step)) < len(view.roster)
 
     @property
     def finished(self) -> bool:

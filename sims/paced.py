@@ -23,15 +23,19 @@ from typing import cast
 import numpy as np
 
 from lowcomm.attachment import Peer, attach
-from lowcomm.outer import F32
 from peers.bus import Result
-from peers.lifeline import TensorPlace
 from protocols.errors import ConfigError, LowcommError
+from sims.paced_moves import (
+    FRAGMENT,
+    TENSORS,
+    initial_parameters,
+    movement,
+    share,
+    stand_in_loss,
+    tensors,
+)
+from sims.paced_steps import PacedSteps
 
-FRAGMENT = 0  # The whole model, as in DiLoCo.
-TENSORS = 4
-INITIAL_SLOT = 1 << 20
-"""The initial parameters are a movement of a slot that no node has, so nobody undoes them."""
 REPORT_INTERVAL_S = 1.0
 SIGNALLED = 128
 """Exit status of a launcher whose rank was killed by a signal: this much more, as in a shell."""
@@ -168,44 +172,6 @@ class PacedTrainer:
         return Path(directory) / f"rank-{self._peer.rank}-of-{self._peer.world_size}.json"
 
 
-def movement(elements: int, *, slot: int, step: int) -> F32:
-    """What inner step `step` of the node in `slot` adds to the parameters: fp32 [elements].
-
-    Multiples of 2**-22 in [-2**-7, 2**-7), about evenly spread, so long runs stay small; exact in
-    fp32, so every machine computes the same bits.
-    """
-    start = (slot * 0x9E3779B1 + step * 0x85EBCA77) % 2**32  # Odd factors spread; nothing more.
-    bits_P = np.arange(elements, dtype=np.uint32) * np.uint32(0xC2B2AE3D) + np.uint32(start)
-    moved_P = (bits_P >> np.uint32(16)).astype(np.float32)
-    moved_P *= np.float32(2.0**-22)
-    moved_P -= np.float32(2.0**-7)
-    return moved_P
-
-
-def initial_parameters(elements: int, *, seed: int) -> F32:
-    """Version 0 of a run with this `run.seed`: fp32 [elements]."""
-    return movement(elements, slot=INITIAL_SLOT, step=seed)
-
-
-def stand_in_loss(theta_P: F32) -> float:
-    """A figure that is equal where the parameters are: their mean square."""
-    return float(np.mean(np.square(theta_P, dtype=np.float64)))
-
-
-def tensors(elements: int) -> tuple[TensorPlace, ...]:
-    """The layout: TENSORS tensors of about the same size."""
-    borders = [elements * number // TENSORS for number in range(TENSORS + 1)]
-    return tuple(
-        TensorPlace(FRAGMENT, f"paced.{number}", (borders[number + 1] - start,), start)
-        for number, start in enumerate(borders[:-1])
-    )
-
-
-def share(elements: int, *, rank: int, world_size: int) -> slice:
-    """The elements that one of a node's ranks writes."""
-    return slice(elements * rank // world_size, elements * (rank + 1) // world_size)
-
-
 def save_data_step(path: Path, data_step: int) -> None:
     """Write it whole and synced, or not at all; makes the directory. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +206,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     pace = Pace(step_s=cast(float, typed.step_s), elements=cast(int, typed.elements))
     _become_a_rank()
     peer = attach()
-    PacedTrainer(peer, pace).train()
+    if peer.run.method.is_per_step:
+        PacedSteps(peer, elements=pace.elements, step_s=pace.step_s).train()
+    else:
+        PacedTrainer(peer, pace).train()
     peer.close()
     return 0
 

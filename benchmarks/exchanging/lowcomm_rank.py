@@ -17,7 +17,7 @@ from benchmarks.exchanging.worker import (
 )
 from lowcomm.attachment import attach
 from peers.bus import Result
-from sims.paced import FRAGMENT, tensors
+from sims.paced_moves import FRAGMENT, tensors
 
 
 class Rank:

@@ -10,6 +10,25 @@ from lowcomm.codecs.base import Codec
 from lowcomm.outer import F32
 
 
+class StepMethod(Protocol):
+    """A per-step method: what the nodes exchange at every step. Holds the agreed configuration,
+    never the state of a run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def payload_codec(self) -> Codec:
+        """How payloads travel; each has as many elements as the model."""
+        ...
+
+    @property
+    def state_arrays(self) -> tuple[str, ...]:
+        """The fp32 arrays of the model's size that are the run's state, in the order in which they
+        lie one behind the other."""
+        ...
+
+
 class Method(Protocol):
     """Pure: holds the agreed configuration, never the state of a run."""
 

@@ -15,8 +15,9 @@ from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.config import RunConfig, load_config
 from lowcomm.events import Commit, Evaluated, Finished, Lost, Ready
 from sims.cluster import LOG, LocalCluster, LocalNode
-from sims.paced import Pace, initial_parameters, movement, stand_in_loss
+from sims.paced import Pace
 from sims.paced_cluster import start_all, start_paced
+from sims.paced_moves import initial_parameters, movement, stand_in_loss
 from tests.cluster.running import (
     alive,
     children_of,

@@ -27,7 +27,7 @@ from peers.rank_events import (
     RanksReady,
 )
 from peers.ranks import RankGroup
-from peers.slots import MOVE
+from peers.slots import MOVE, SlotsShape
 from peers.supervisor import Spawner
 from protocols.samples import SampleRange, Samples
 
@@ -52,6 +52,7 @@ class Driver:
         self.metrics: list[RankMetrics] = []
         self.events: asyncio.Queue[RankEvent] = asyncio.Queue()
         self.elements = 0
+        self.ranks = node.ranks
         self.group = RankGroup(
             RanksConfig(ranks=node.ranks),
             spawner=spawner,
@@ -91,7 +92,10 @@ class Driver:
 
     def provide(self, *, initial: bool, slot: int, rank_state: str) -> None:
         self.group.provide(
-            fragment_bytes=(4 * self.elements,), initial=initial, slot=slot, rank_state=rank_state
+            SlotsShape(self.ranks, (4 * self.elements,)),
+            initial=initial,
+            slot=slot,
+            rank_state=rank_state,
         )
 
     async def contribution(self) -> tuple[RankContribution, F32]:

@@ -11,7 +11,14 @@ from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
 from lowcomm.codecs.base import Codec
 from lowcomm.codecs.fp32 import Fp32
-from lowcomm.config import DataConfig, ModelConfig, OptimizerConfig, RunConfig, run_to_json
+from lowcomm.config import (
+    DataConfig,
+    MethodConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    run_to_json,
+)
 from lowcomm.methods.diloco import DiLoCo
 from lowcomm.outer import F32, state_digest
 from lowcomm.startup import (
@@ -20,12 +27,14 @@ from lowcomm.startup import (
     kept,
     known_rules,
     layout_difference,
+    new_replica,
     new_run_id,
     own_rank_state,
     run_entry,
 )
+from lowcomm.step_replica import StepReplica
 from protocols import entries as e
-from protocols.errors import RefusedError
+from protocols.errors import ConfigError, RefusedError
 from protocols.ids import PeerId, TensorSpec, Version
 from protocols.messages import Kept
 from protocols.storage import Saved
@@ -172,7 +181,7 @@ def test_who_starts_again_knows_how_patient_its_run_is() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"commit_every_steps": 32}, "this lowcomm moves only rounds between nodes"),
+        ({"commit_every_steps": 32}, "its configuration says (0, 0)"),
         ({"run_json": "{"}, "the agreed [run] is not JSON"),
         ({"run_json": "[" * 100_000}, "the agreed [run] is not JSON"),
         ({"run_json": '{"news":1}'}, "the agreed [run]: unknown key news; known here: "),
@@ -270,3 +279,23 @@ def test_without_a_whole_checkpoint_nothing_is_kept(tmp_path: Path) -> None:
     assert found is None
     assert len(skipped) == 1
     assert own_rank_state(tmp_path) is None
+
+
+def test_a_per_step_run_says_its_rhythm_and_is_taken_with_it() -> None:
+    method = MethodConfig(name="allreduce", commit_every_steps=8, snapshot_every_steps=24)
+    run = replace(RUN, method=method)
+    entry = run_entry(
+        run, run_id=7, founder=FOUNDER, corpus_digest=ENTRY.corpus_digest, layout=LAYOUT[:2]
+    )
+    assert (entry.commit_every_steps, entry.snapshot_every_steps, entry.grain) == (8, 24, 1)
+    assert agreed_run(entry, None) == run
+    assert run.total_inner_steps == run.outer_steps
+    assert isinstance(new_replica(run, entry.layout), StepReplica)
+    for wrong in ({"commit_every_steps": 4}, {"snapshot_every_steps": 48}):
+        with pytest.raises(RefusedError, match=r"its configuration says \(8, 24\)"):
+            agreed_run(replace(entry, **wrong), None)
+
+
+def test_only_a_committed_state_is_copied() -> None:
+    with pytest.raises(ConfigError, match="must be a multiple of commit_every_steps"):
+        MethodConfig(name="allreduce", commit_every_steps=8, snapshot_every_steps=12)

@@ -288,3 +288,11 @@ def test_samples_are_shown_where_tokens_are(tmp_path: Path, lines: list[Line]) -
     assert (summary["samples"], summary["samples_again"]) == (2700, 40)
     notes = {what: note for what, _, note in key_figures(summary)}
     assert notes["tokens counted"].endswith("per second; 2.7 k samples, 40 leased again")
+
+
+def test_a_commit_of_a_per_step_method_takes_in_all_steps_before(
+    tmp_path: Path, lines: list[Line]
+) -> None:
+    run = {**RUN, "method": {"name": "allreduce"}}
+    summary = build_summary(write(tmp_path, lines), run=run)
+    assert summary["outer_steps"] == max(each["round"] for each in summary["rounds"]) == 9

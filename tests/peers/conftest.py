@@ -17,7 +17,7 @@ import pytest
 from peers.rank_config import RanksConfig
 from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksLost, RanksReady
 from peers.ranks import RankGroup
-from peers.slots import PLACES, Slots
+from peers.slots import COPIES, Slots, SlotsShape
 from peers.supervisor import Spawner, ZygoteSpawner
 
 HERE = Path(__file__).parent
@@ -37,6 +37,7 @@ class Owner:
         """The first ones of each rank: `step` is its pid, `tokens` its MASTER_PORT."""
         self.version = 0
         self.attaches = True
+        self.ranks = config.ranks
         self.group = RankGroup(
             config,
             spawner=spawner or ZygoteSpawner(["peers.rank_client"], target="rank_programs:rank"),
@@ -60,7 +61,7 @@ class Owner:
 
     def attach(self) -> Slots:
         return self.group.provide(
-            fragment_bytes=FRAGMENT_BYTES, initial=True, slot=0, rank_state=""
+            SlotsShape(self.ranks, FRAGMENT_BYTES), initial=True, slot=0, rank_state=""
         )
 
     def post(self, *, finish: bool = False, evaluate: bool = False, snapshot: str = "") -> None:
@@ -129,7 +130,7 @@ async def run_owner(
 def fill_with(slots: Slots | None, byte: int) -> int:
     """The same byte everywhere, in the place that it returns."""
     assert slots is not None
-    place = byte % PLACES
+    place = byte % COPIES
     slots.begin_result(0, place)
     view = slots.result(0, place)
     view[:] = bytes([byte]) * len(view)

@@ -97,6 +97,7 @@ class Node:
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
         if not self.accepts:
             return None
+        assert isinstance(chunk, StateChunk)
         if peer not in self._buffers:
             self._buffers[peer] = bytearray(ELEMENT_BYTES * chunk.elements)
         start = ELEMENT_BYTES * chunk.start
@@ -104,6 +105,7 @@ class Node:
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
         """By several connections they come in any order."""
+        assert isinstance(chunk, StateChunk)
         self._arrived[peer] += 1
         if self._arrived[peer] * PIECE_ELEMENTS >= chunk.elements:
             del self._arrived[peer]

@@ -13,7 +13,7 @@ from peers.work import Bytes
 from protocols import events as v
 from protocols.errors import LowcommError
 from protocols.ids import Contributor, PeerId, Stamp
-from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
 
 ALPHA, BETA, GAMMA = PeerId("alpha.1"), PeerId("beta.2"), PeerId("gamma.3")
 STAMP = Stamp(run=1, lineage=2, view=1, fragment=0, group=0, round=5, attempt=0)
@@ -67,11 +67,11 @@ def state_size_of(elements: int) -> int:
     return 4 * elements
 
 
-def pieces_of(header: Chunk, payload: bytes) -> list[tuple[Chunk, bytes]]:
+def pieces_of(header: PieceChunk, payload: bytes) -> list[tuple[PieceChunk, bytes]]:
     """As they travel."""
     of = state_size_of if isinstance(header, StateChunk) else size_of
     layers = header.layers if isinstance(header, ResultChunk) else 1
-    found: list[tuple[Chunk, bytes]] = []
+    found: list[tuple[PieceChunk, bytes]] = []
     for start, stop in spans(header.elements):
         for layer in range(layers):
             size = of(stop) - of(start)
@@ -187,7 +187,7 @@ def summed(slices: Sequence[Bytes]) -> bytes:
 class Room:
     """The owner of one Inbound: a core that wants everything, unless it is told otherwise."""
 
-    def __init__(self, expects: Callable[[PeerId, Chunk], bool] = lambda _peer, _chunk: True):
+    def __init__(self, expects: Callable[[PeerId, PieceChunk], bool] = lambda _peer, _chunk: True):
         self.pool = Pool()
         self.inbound = Inbound(self, self.pool)
         self.expects = expects
@@ -205,7 +205,7 @@ class Room:
         self.own = b""
         """Our contribution."""
 
-    def size_of(self, peer: PeerId, chunk: Chunk) -> Callable[[int], int] | None:
+    def size_of(self, peer: PeerId, chunk: PieceChunk) -> Callable[[int], int] | None:
         if not self.expects(peer, chunk):
             return None
         return state_size_of if isinstance(chunk, StateChunk) else size_of
@@ -236,7 +236,7 @@ class Room:
     def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
         self.states.append((peer, bytes(state)))
 
-    def bring(self, peer: PeerId, chunk: Chunk, piece: bytes) -> bool:
+    def bring(self, peer: PeerId, chunk: PieceChunk, piece: bytes) -> bool:
         """What a link does with a piece; False: it was read and dropped."""
         place = self.inbound.place(peer, chunk, len(piece))
         if place is None:
@@ -255,7 +255,7 @@ class Room:
         self.told += looked
         return looked
 
-    def bring_all(self, peer: PeerId, header: Chunk, payload: bytes) -> None:
+    def bring_all(self, peer: PeerId, header: PieceChunk, payload: bytes) -> None:
         """Every piece, and the core looks at each."""
         for chunk, piece in pieces_of(header, payload):
             self.bring(peer, chunk, piece)

@@ -20,7 +20,7 @@ from peers.rank_config import RanksConfig
 from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksReady
 from peers.ranks import RankGroup
 from peers.records import encode
-from peers.slots import PLACES, Slots
+from peers.slots import COPIES, Slots, SlotsShape
 from peers.supervisor import ZygoteSpawner
 
 ELEMENTS = 1 << 10
@@ -180,8 +180,7 @@ async def _daemon() -> None:
 
     def on_event(event: RankEvent) -> None:
         if isinstance(event, RanksLayout):
-            sizes = (4 * ELEMENTS,)
-            group.provide(fragment_bytes=sizes, initial=False, slot=0, rank_state="")
+            group.provide(SlotsShape(2, (4 * ELEMENTS,)), initial=False, slot=0, rank_state="")
         elif isinstance(event, RanksReady):
             group.post_result(
                 0, fill_with(group.slots, 1), kind="full", version=1, inner_step=0, boundary_steps=1
@@ -208,7 +207,7 @@ async def _daemon() -> None:
 def fill_with(slots: Slots | None, byte: int) -> int:
     """The same byte everywhere, in the place that it returns."""
     assert slots is not None
-    place = byte % PLACES
+    place = byte % COPIES
     slots.begin_result(0, place)
     view = slots.result(0, place)
     view[:] = bytes([byte]) * len(view)

@@ -14,6 +14,7 @@ from peers.attempt import (
 )
 from peers.bus import Contributed
 from peers.lifeline import Hello, TensorPlace
+from peers.orders import Order, OrderKind
 from protocols.samples import SampleRange
 
 LAYOUT = (TensorPlace(0, "a", (2, 3), 0), TensorPlace(0, "b", (4,), 6), TensorPlace(1, "c", (), 0))
@@ -292,3 +293,50 @@ def test_a_rank_that_waits_for_us_waits(stage: Stage) -> None:
     for _ in range(10_000):
         attempt.tick([0])
     assert attempt.in_stage(stage) == [0]
+
+
+def ordered(attempt: Attempt, number: int, kind: OrderKind) -> None:
+    attempt.ordered(Order(number=number, kind=kind, step=1))
+
+
+def test_an_order_is_obeyed_when_all_ranks_have() -> None:
+    attempt = ready_attempt()
+    ordered(attempt, 1, "load")
+    assert not attempt.obeyed(1, 1)
+    assert attempt.in_stage(Stage.IDLE) == [1]
+    assert attempt.obeyed(0, 1)
+    assert not attempt.contributed_once, "it may crash at each first step"
+    ordered(attempt, 2, "make")
+    assert not attempt.obeyed(0, 2)
+    assert attempt.obeyed(1, 2)
+    assert attempt.contributed_once
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_who_obeys_what_it_was_not_told_is_at_fault(number: int) -> None:
+    attempt = ready_attempt()
+    with pytest.raises(RankFault, match="which it has not got"):
+        attempt.obeyed(0, number)
+    for given in (1, 2):
+        ordered(attempt, given, "apply")
+    with pytest.raises(RankFault, match="which it has not got"):
+        attempt.obeyed(0, number)
+    assert not attempt.obeyed(0, 2)
+    with pytest.raises(RankFault, match="which it has not got"):
+        attempt.obeyed(0, 2)
+
+
+def test_ranks_that_obey_no_order_hang() -> None:
+    attempt = ready_attempt()
+    ordered(attempt, 1, "make")
+    for _ in range(39):
+        attempt.tick([0, 0])
+    with pytest.raises(RankFault, match="rank 0 hangs: it counts no step for 40 s"):
+        attempt.tick([0, 0])
+
+
+def test_ranks_end_when_they_were_told_to_finish() -> None:
+    attempt = ready_attempt()
+    ordered(attempt, 1, "finish")
+    assert not attempt.ended(0, 0)
+    assert attempt.ended(1, 0)

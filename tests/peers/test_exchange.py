@@ -15,7 +15,7 @@ from protocols.core import PeerCore
 from protocols.errors import LowcommError
 from protocols.hellos import Identity
 from protocols.ids import PeerId
-from protocols.messages import Chunk, StateChunk
+from protocols.messages import PieceChunk, StateChunk
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
@@ -52,7 +52,7 @@ class Alone:
             failed=self.failed.append,
             state_here=lambda peer, chunk, state: None,
         )
-        self.exchange.work = self.work
+        self.exchange.work = self.exchange.states = self.work
         self.exchange.wake = self.woken.append
 
     def reduce(self) -> None:
@@ -82,11 +82,11 @@ def test_what_is_sent_to_nobody_is_not_kept() -> None:
 
 
 def test_a_result_goes_out_while_it_is_made() -> None:
-    alone, fetched = Alone(), list[Chunk]()
+    alone, fetched = Alone(), list[PieceChunk]()
 
     def wake(peer: PeerId) -> None:
         for frame in alone.fetch(peer):
-            assert isinstance(frame[0], Chunk)
+            assert isinstance(frame[0], PieceChunk)
             if peer == ALPHA:
                 fetched.append(frame[0])
 
@@ -179,10 +179,11 @@ def gatherer() -> Alone:
     return alone
 
 
-async def sent(alone: Alone, peer: PeerId) -> list[tuple[Chunk, bytes]]:
+async def sent(alone: Alone, peer: PeerId) -> list[tuple[PieceChunk, bytes]]:
     """What one peer gets of the result, now that it is made."""
     alone.exchange.send_result(c.SendResult(peer, STAMP, 0, TERMS))
-    return [(chunk, bytes(piece)) for chunk, piece in alone.fetch(peer)]
+    frames = alone.fetch(peer)
+    return [(chunk, bytes(piece)) for chunk, piece in frames if isinstance(chunk, PieceChunk)]
 
 
 async def made(alone: Alone) -> None:

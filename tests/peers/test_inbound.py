@@ -11,7 +11,7 @@ from peers.keys import ResultKey, key_of, slice_key
 from peers.pieces import PIECE_ELEMENTS, digest_of
 from protocols import events as v
 from protocols.ids import PeerId
-from protocols.messages import Chunk, StateChunk
+from protocols.messages import PieceChunk, StateChunk
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
@@ -201,7 +201,7 @@ def test_no_order_of_chunks_makes_a_torn_payload_or_takes_more_memory(
         assert set(whole(payload)) == {1}
 
 
-def damaged(chunk: Chunk, piece: bytes) -> tuple[Chunk, bytes]:
+def damaged(chunk: PieceChunk, piece: bytes) -> tuple[PieceChunk, bytes]:
     return chunk, bytes([piece[0] ^ 1]) + piece[1:]
 
 
@@ -259,7 +259,9 @@ def test_the_first_slice_stays_whatever_comes_later() -> None:
 
 
 @pytest.mark.parametrize("header", [slice_of(TWO), result_of(TWO)], ids=["slice", "result"])
-def test_a_piece_that_comes_by_two_connections_at_once_is_written_by_one(header: Chunk) -> None:
+def test_a_piece_that_comes_by_two_connections_at_once_is_written_by_one(
+    header: PieceChunk,
+) -> None:
     """The second one could change it after it was checked."""
     room = Room()
     (chunk, piece), second = pieces_of(header, some_bytes(TWO))

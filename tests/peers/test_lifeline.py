@@ -35,12 +35,12 @@ from peers.lifeline import (
     TensorPlace,
 )
 from peers.records import RECORD_BYTES_MAX, LinkError, encode, kinds_of
+from peers.slots import SlotsShape
 
 HELLO = Hello(rank=1, world_size=2, attempt=3, pid=4)
 LAYOUT = Layout(tensors=(TensorPlace(0, "w", (2, 3), 0), TensorPlace(0, "b", (), 6)), elements=7)
 ATTACHED = Attached(
-    ranks=2,
-    fragment_bytes=(28,),
+    shape=SlotsShape(2, (28,)),
     initial=True,
     contribution_generations=(1,),
     slot=5,

@@ -11,7 +11,7 @@ from peers.frames import Frame
 from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool, digest_of, spans
 from protocols.ids import Stamp
-from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
@@ -59,17 +59,17 @@ def a_state() -> StateStream:
     return StateStream(STATE, b"state of it!")
 
 
-def frames(outbound: Outbound) -> list[tuple[Chunk, bytes]]:
+def frames(outbound: Outbound) -> list[tuple[PieceChunk, bytes]]:
     """Everything that can be sent now."""
-    found: list[tuple[Chunk, bytes]] = []
+    found: list[tuple[PieceChunk, bytes]] = []
     while (frame := outbound.next()) is not None:
         found.append(taken(frame))
     return found
 
 
-def taken(frame: Frame) -> tuple[Chunk, bytes]:
+def taken(frame: Frame) -> tuple[PieceChunk, bytes]:
     message, piece = frame
-    assert isinstance(message, Chunk)
+    assert isinstance(message, PieceChunk)
     return message, bytes(piece)
 
 
@@ -192,7 +192,7 @@ def test_however_results_are_made_and_fetched_each_goes_out_whole_and_in_order(
 ) -> None:
     made = [Making(size, part=part) for part, size in enumerate(sizes)]
     outbound = filled(*(one.stream for one in made))
-    found: list[tuple[Chunk, bytes]] = []
+    found: list[tuple[PieceChunk, bytes]] = []
     for which, index in steps:
         if which < len(made):
             made[which].make(min(index, len(made[which].payload) - 1))

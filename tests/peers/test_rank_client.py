@@ -27,7 +27,7 @@ from peers.lifeline import (
     TensorPlace,
 )
 from peers.rank_client import RankClient
-from peers.slots import PLACES, Slots, SlotsError, SlotsShape
+from peers.slots import COPIES, Slots, SlotsError, SlotsShape
 
 ROOT = Path(__file__).parents[2]
 TENSORS = (TensorPlace(0, "a", (2,), 0), TensorPlace(1, "b", (3,), 0))
@@ -77,8 +77,7 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline,
         attaching = asyncio.create_task(asyncio.to_thread(client.attach, TENSORS, elements=3))
         assert (await daemon.lifelines.receive())[1] == Layout(tensors=TENSORS, elements=3)
         answer = Attached(
-            ranks=2,
-            fragment_bytes=(8, 12),
+            shape=SHAPE,
             initial=False,
             contribution_generations=(7, 2),
             slot=0,
@@ -98,7 +97,7 @@ def result_of(fragment: int, generation: int) -> Result:
     return Result(
         fragment=fragment,
         generation=generation,
-        place=generation % PLACES,
+        place=generation % COPIES,
         kind="full",
         version=1,
         inner_step=0,

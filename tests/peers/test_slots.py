@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from peers.slots import MOVE, PLACES, Slots, SlotsError, SlotsShape
+from peers.slots import COPIES, MOVE, Slots, SlotsError, SlotsShape
 
 SHAPE = SlotsShape(ranks=2, fragment_bytes=(12, 8192))
 
@@ -116,13 +116,13 @@ def test_words_of_many_ranks_do_not_overlap() -> None:
         for fragment in range(3):
             for generation in (1 << 40, (1 << 40) + 1):
                 slots.set_done(fragment, generation, rank)
-                slots.publish_result(fragment, generation % PLACES, generation)
+                slots.publish_result(fragment, generation % COPIES, generation)
                 slots.contribution(fragment, generation)[:] = b"abcd"
     assert [slots.step(rank) for rank in range(11)] == list(range(100, 111))
     for fragment in range(3):
         for generation in (1 << 40, (1 << 40) + 1):
             assert slots.all_done(fragment, generation)
-            assert slots.result_generation(fragment, generation % PLACES) == generation
+            assert slots.result_generation(fragment, generation % COPIES) == generation
     slots.close()
 
 

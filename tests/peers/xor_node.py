@@ -191,7 +191,7 @@ class Node:
         self._news = asyncio.Event()
 
     def check_run(self, run: Run) -> None:
-        self.driver.exchange.work = self.work
+        self.driver.exchange.work = self.driver.exchange.states = self.work
         self.driver.feed(v.RunAccepted(RULES))
         self.driver.feed(v.TrainersReady())
 

@@ -14,21 +14,17 @@ from peers.attempt import fragment_elements
 from peers.rank_events import RanksEvaluated, RanksFinished, RanksSnapshotted
 from peers.supervisor import CommandSpawner
 from protocols.errors import ConfigError
-from sims.paced import (
+from sims.paced import PACE, Pace, load_data_step, main, save_data_step
+from sims.paced_cluster import paced_command
+from sims.paced_moves import (
     INITIAL_SLOT,
-    PACE,
     TENSORS,
-    Pace,
     initial_parameters,
-    load_data_step,
-    main,
     movement,
-    save_data_step,
     share,
     stand_in_loss,
     tensors,
 )
-from sims.paced_cluster import paced_command
 from tests.lowcomm.rank_driver import Driver, drive
 
 ROOT = Path(__file__).parent.parent.parent

@@ -1,0 +1,61 @@
+"""A rank of a stepwise run that computes nothing: how long is it from payload to mean?
+
+    lowcomm peer run.toml --new -- python -m benchmarks.exchanging.step_rank ELEMENTS FILE
+
+Must NOT import torch.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lowcomm.attachment import attach
+from lowcomm.outer import F32
+from lowcomm.step_rank import StepRank
+from sims.paced_moves import tensors
+
+
+class TimedSteps:
+    """Implements lowcomm.step_rank.StepState."""
+
+    def __init__(self, elements: int) -> None:
+        self.seconds: list[float] = []
+        """Of each step, from the payload handed over to the mean in our own buffer."""
+        self._values_P: F32 = np.arange(elements, dtype=np.float32)
+        self._mean_P: F32 = np.zeros(elements, np.float32)
+        self._handed = 0.0
+
+    def write_payload(self, payload: memoryview) -> None:
+        self._handed = time.perf_counter()
+        np.frombuffer(payload, np.float32)[:] = self._values_P
+
+    def apply(self, mean: memoryview, step: int) -> None:
+        del step
+        self._mean_P[:] = np.frombuffer(mean, np.float32)
+        self.seconds.append(time.perf_counter() - self._handed)
+
+    def write_state(self, state: memoryview) -> None:
+        np.frombuffer(state, np.float32)[: self._mean_P.size] = self._mean_P
+
+    def read_state(self, state: memoryview) -> None:
+        self._mean_P[:] = np.frombuffer(state, np.float32)[: self._mean_P.size]
+
+
+def main(elements: int, file: Path) -> None:
+    """Until the run is finished; then the seconds are in the file."""
+    peer, state = attach(), TimedSteps(elements)
+    rank = StepRank(peer, state, peer.join(tensors(elements), elements=elements))
+    rank.follow()
+    while not peer.finished:
+        rank.hand_over()
+    if peer.evaluation_due:
+        peer.evaluated(loss=0.0, windows=peer.run.data.eval_windows, sample="")
+    file.write_text(json.dumps(state.seconds), encoding="ascii")
+    peer.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,131 @@
+"""What one step of a stepwise run costs: `python -m benchmarks.steps --peers 2 --kib 4 --json`.
+
+Real daemons and ranks on this machine, and gloo's processes, in turns in one run. Must NOT compare
+figures of two runs: the machine may be busy.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.exchanging.lowcomm_system import SETTINGS
+from benchmarks.machine import machine
+from peers.processes import dying_with_us, start_child
+from protocols.errors import LowcommError
+from sims.cluster import LOG, LocalCluster
+from sims.leader_loss import write_config
+from sims.terminal import run
+
+TIMEOUT_S = 180.0
+WARMUP_STEPS = 100
+"""The first ones of each turn, which do not count."""
+EXIT_FAILED = 1
+Q = typer.Option
+Samples = dict[str, list[float]]
+"""By system: seconds of steps."""
+
+
+def main(
+    peers: Annotated[int, Q(help="How many.", min=2, max=16)] = 2,
+    kib: Annotated[int, Q(help="KiB of fp32 in each payload.", min=1, max=65536)] = 4,
+    steps: Annotated[int, Q(help="Of each system in each turn, that count.", min=100)] = 2000,
+    turns: Annotated[int, Q(help="How often each system has its turn.", min=1)] = 2,
+    as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """From a rank's payload handed over to the mean of all in the rank's own buffer.
+
+    \b
+    Examples:
+      python -m benchmarks.steps
+      python -m benchmarks.steps --peers 4 --kib 64 --json
+    """
+    taken: Samples = {}
+    for _ in range(turns):
+        for system, seconds in asyncio.run(_turn(peers, 256 * kib, steps)).items():
+            taken.setdefault(system, []).extend(seconds)
+    figures = {system: told(seconds) for system, seconds in taken.items()}
+    if as_json:
+        asked = {"peers": peers, "kib": kib, "steps": steps, "turns": turns}
+        print(json.dumps({**asked, "machine": machine(), "results": figures}))
+        return
+    for system, figure in figures.items():
+        print(f"{system:20}", *(f"{name} {value:.3f}" for name, value in figure.items()))
+
+
+def told(seconds: Sequence[float]) -> Mapping[str, float]:
+    """Of all steps of all ranks."""
+    cuts = statistics.quantiles(seconds, n=100)
+    return {
+        "p10_ms": 1e3 * cuts[9],
+        "p50_ms": 1e3 * cuts[49],
+        "p99_ms": 1e3 * cuts[98],
+        "mean_ms": 1e3 * statistics.fmean(seconds),
+        "steps": len(seconds),
+    }
+
+
+async def _turn(peers: int, elements: int, steps: int) -> Samples:
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
+        async with asyncio.timeout(2 * TIMEOUT_S):
+            ours = await _ours(Path(directory), peers, elements, steps + WARMUP_STEPS)
+            gloo = await _gloo(Path(directory), peers, elements, steps + WARMUP_STEPS)
+    return {"lowcomm": ours, **gloo}
+
+
+async def _ours(directory: Path, peers: int, elements: int, steps: int) -> list[float]:
+    config = write_config(directory, peers=peers, rounds=steps)
+    settings = [*SETTINGS, 'run.method.name="allreduce"', "node.insecure=true"]
+    files = [directory / f"rank-{number}.json" for number in range(peers)]
+    async with LocalCluster(directory / "run") as cluster:
+        token = ""
+        for number, file in enumerate(files):
+            program = ["-m", "benchmarks.exchanging.step_rank", str(elements), str(file)]
+            node = cluster.start_peer(
+                f"p{number}",
+                config,
+                join=token,
+                overrides=settings,
+                command=[sys.executable, *program],
+            )
+            token = token or await cluster.token_of(node)
+        for node in cluster.nodes:
+            if await node.child.wait():
+                log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
+                raise LowcommError(f"{node.name} failed: {log.strip()[-1000:]}")
+    return [x for file in files for x in json.loads(file.read_text())[WARMUP_STEPS:]]
+
+
+async def _gloo(directory: Path, peers: int, elements: int, steps: int) -> Samples:
+    program = [sys.executable, "-m", "benchmarks.exchanging.gloo_steps"]
+    children = [
+        start_child(
+            dying_with_us([*program, *map(str, (rank, peers, elements, steps, directory))]),
+            env=dict(os.environ),
+        )
+        for rank in range(peers)
+    ]
+    for child in children:
+        if await child.wait():
+            raise LowcommError("gloo failed")
+    found: Samples = {}
+    for rank in range(peers):
+        taken: Samples = json.loads((directory / f"gloo-{rank}.json").read_text())
+        for name, seconds in taken.items():
+            found.setdefault(f"gloo {name}", []).extend(seconds[WARMUP_STEPS:])
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        run(main)
+    except LowcommError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)

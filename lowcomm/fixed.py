@@ -1,0 +1,55 @@
+"""Tensor arithmetic that gives every node the same bits, whatever its CPU is.
+
+One IEEE operation at a time, as a call of its own, and sums in an order that is written out: no
+library optimizer and no library reduction, whose order and fused operations differ between CPUs
+(protocol.md section 6). Must NOT know of nodes or ranks.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+TILE_ELEMENTS = 1 << 18
+"""Of a norm: as many as a cache holds in fp64. A power of two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamWRates:
+    """Of one step, as torch.optim.AdamW calls them."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+
+
+@torch.no_grad()
+def adamw_step(
+    param: Tensor, grad: Tensor, moments: tuple[Tensor, Tensor], step: int, rates: AdamWRates
+) -> None:
+    """One step of AdamW, in place on `param` and its two moments; `step` counts from 1."""
+    (beta1, beta2), (first, second) = rates.betas, moments
+    param.mul_(1 - rates.lr * rates.weight_decay)
+    first.mul_(beta1)
+    first.add_(grad.mul(1 - beta1))
+    second.mul_(beta2)
+    second.add_(grad.mul(grad).mul_(1 - beta2))
+    scale = second.div(1 - beta2**step).sqrt_().add_(rates.eps)
+    param.sub_(first.div(1 - beta1**step).div_(scale).mul_(rates.lr))
+
+
+@torch.no_grad()
+def norm(values_P: Tensor) -> float:
+    """The L2 norm, summed pairwise in fp64."""
+    total = 0.0
+    for tile in torch.split(values_P, TILE_ELEMENTS):
+        squares = torch.zeros(TILE_ELEMENTS, dtype=torch.float64, device=tile.device)
+        squares[: tile.numel()] = tile
+        squares.mul_(squares)
+        while squares.numel() > 1:
+            half = squares.numel() // 2
+            squares = squares[:half] + squares[half:]
+        total += squares.item()
+    return math.sqrt(total)

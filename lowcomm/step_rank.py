@@ -1,0 +1,94 @@
+"""A rank of a stepwise run, as far as it needs no torch: it obeys the daemon's orders.
+
+Between two payloads any number of orders may come: the step that everybody completed, or another
+state and the steps since, after a loss. Must NOT know what the state is (a StepState does), nor
+decide when anything happens.
+"""
+
+from typing import Protocol
+
+from lowcomm.attachment import Peer
+from peers.lifeline import Attached
+from peers.orders import Order
+from protocols.samples import SampleRange
+
+SLOT_SAMPLES = 1 << 36
+"""Samples are not leased in a stepwise run: each node draws from a stretch of its own, of the
+endless sequence (batches.py). Two nodes see the same windows in another order."""
+
+
+class StepState(Protocol):
+    """This rank's part of the run's state, and what it makes of it. Buffers are the whole node's:
+    each rank reads and writes its own elements."""
+
+    def write_payload(self, payload: memoryview) -> None:
+        """What this step would change: uint8, as fp32 [elements]."""
+        ...
+
+    def apply(self, mean: memoryview, step: int) -> None:
+        """Complete the step with the mean of all nodes' payloads, the same bits everywhere."""
+        ...
+
+    def write_state(self, state: memoryview) -> None: ...
+
+    def read_state(self, state: memoryview) -> None:
+        """It replaces ours."""
+        ...
+
+
+class StepRank:
+    """`follow`, then make a payload and `hand_over`, until `peer.finished`."""
+
+    def __init__(self, peer: Peer, state: StepState, attached: Attached) -> None:
+        self.step = 0
+        """The one whose payload is wanted, counted from 1."""
+        self._peer = peer
+        self._state = state
+        self._slot = attached.slot
+        self._wanted: Order | None = None
+        self._obeyed = 0
+
+    def hand_over(self) -> None:
+        """Our payload of this step is made; obey until the next one is wanted."""
+        assert self._wanted is not None, "follow first"
+        client = self._peer.client
+        self._state.write_payload(client.memory.payload)
+        self._done(self._wanted)
+        self.follow()
+
+    def follow(self) -> None:
+        """Until a payload is wanted, or the run is over."""
+        peer, memory = self._peer, self._peer.client.memory
+        self._wanted = None
+        while self._wanted is None and not peer.finished:
+            order = peer.client.next_order()
+            match order.kind:
+                case "make":
+                    self._wanted, self.step = order, order.step
+                    self._lease(order.step)
+                    return
+                case "load":
+                    self._state.read_state(memory.given)
+                case "apply":
+                    self._state.apply(memory.mean, order.step)
+                case "finish":
+                    peer.finish(evaluate=order.evaluate)
+                    return
+                case "show":
+                    pass
+            if order.show or order.kind == "show":
+                self._state.write_state(memory.shown)
+            self._done(order)
+
+    def _done(self, order: Order) -> None:
+        self._obeyed += 1
+        self._peer.client.count_step(self._obeyed)
+        self._peer.client.obeyed(order)
+
+    def _lease(self, step: int) -> None:
+        """What this step trains on, the same if it is made again."""
+        lease, batch = self._peer.lease, self._peer.run.data.batch
+        lease.step()
+        lease.contribute()
+        start = self._slot * SLOT_SAMPLES + (step - 1) * batch
+        lease.renew((SampleRange(start, start + batch),))

@@ -1,0 +1,132 @@
+"""Copies of the state of a stepwise run, and the arithmetic that its daemon does.
+
+The ranks own the state; here it is so many bytes. Implements peers.work.StepWork with numpy. Must
+NOT import torch, nor know of connections.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+
+from lowcomm import outer
+from lowcomm.codecs import direct
+from lowcomm.codecs.base import CodecError
+from lowcomm.config import RunConfig
+from lowcomm.methods import step_method
+from lowcomm.methods.base import StepMethod
+from lowcomm.outer import F32
+from lowcomm.replica import fragment_elements
+from peers.orders import step_shape
+from peers.slots import SlotsShape
+from peers.work import Bytes
+from protocols.course import TENTATIVE_COMMITS
+from protocols.ids import TensorSpec
+
+STATES_HELD = 6
+"""At the busiest moment: the two of shared memory, the base, one that may follow it, one that is
+being sent, one that arrives."""
+
+
+def needed_for_steps(run: RunConfig, layout: Sequence[TensorSpec]) -> int:
+    """What the daemon needs, at the busiest moment: states, and the payloads since the base."""
+    method, elements = step_method(run.method), sum(fragment_elements(layout))
+    states = 4 * elements * len(method.state_arrays) * STATES_HELD
+    steps = run.method.snapshot_every_steps + TENTATIVE_COMMITS * run.method.commit_every_steps
+    return states + method.payload_codec.encoded_bytes(elements) * steps * (run.peers_min + 1)
+
+
+class StepReplica:
+    """One per node, for the life of its daemon."""
+
+    def __init__(self, method: StepMethod, layout: Sequence[TensorSpec]) -> None:
+        """Without a state until `keep` or `adopt_state`. Raises LayoutError."""
+        self.method = method
+        self.layout = tuple(layout)
+        self.sizes = fragment_elements(layout)
+        """Elements of the model, which is one fragment."""
+        (self._elements,) = self.sizes
+        self._copies: dict[int, Bytes] = {}
+        """By step: states."""
+        self._newest = (0, "")
+        """(step, digest) of the last state that was copied here."""
+        self._scratch: list[F32] = []
+        """Decoded payloads."""
+
+    def shape(self, ranks: int) -> SlotsShape:
+        """The shared memory that the ranks need."""
+        mean_bytes = 4 * self._elements
+        return step_shape(ranks, mean_bytes=mean_bytes, state_bytes=self.state_bytes(0))
+
+    def version(self, fragment: int) -> tuple[int, str]:
+        """(step, digest) of the newest state here."""
+        del fragment
+        return self._newest
+
+    # StepWork -------------------------------------------------------------------------------
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.method.payload_codec.encoded_bytes(self._elements)
+
+    def payload(self, written: Bytes) -> Bytes:
+        payload = memoryview(bytearray(self.payload_bytes))
+        values_P = np.frombuffer(written, np.float32)
+        to_encode_P = direct.to_encode(self.method.payload_codec, payload, values_P)
+        if to_encode_P is not values_P:
+            to_encode_P[:] = values_P
+        direct.encode(self.method.payload_codec, values_P, payload)
+        return payload
+
+    def mean(self, payloads: Sequence[Bytes], out: memoryview) -> None:
+        mean_P, terms = np.frombuffer(out, np.float32), list[F32]()
+        for payload in payloads:
+            term_P = self._decoded(payload, len(terms))
+            if term_P is not None:
+                terms.append(term_P)
+        if terms:
+            outer.weighted_mean(terms, [1] * len(terms), mean_P)
+        else:
+            mean_P[:] = 0
+
+    def _decoded(self, payload: Bytes, number: int) -> F32 | None:
+        """None: it counts for nothing. The same bytes are the same to everybody."""
+        while len(self._scratch) <= number:
+            self._scratch.append(np.empty(self._elements, np.float32))
+        try:
+            term_P = direct.decoded(self.method.payload_codec, payload, self._scratch[number])
+        except CodecError:
+            return None
+        return term_P if np.isfinite(term_P).all() else None
+
+    def state_digest(self, state: Bytes) -> str:
+        return xxhash.xxh3_128_hexdigest(state)
+
+    def keep(self, step: int, state: Bytes, digest: str) -> None:
+        self._copies[step] = state
+        self._newest = (step, digest)
+
+    def base(self, step: int) -> Bytes:
+        return self._copies[step]
+
+    def release(self, step: int) -> None:
+        self._copies = {at: state for at, state in self._copies.items() if at >= step}
+
+    # States ---------------------------------------------------------------------------------
+
+    def copy_state(self, fragment: int) -> Bytes:
+        return self._copies[min(self._copies)]  # The base.
+
+    def check_state(self, fragment: int, payload: Bytes) -> str:
+        fits = memoryview(payload).nbytes == self.state_bytes(fragment)
+        return self.state_digest(payload) if fits else ""
+
+    def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
+        self._copies = {}
+        self.keep(round_, payload, self.state_digest(payload))
+
+    def adopt_kept(self, fragment: int, round_: int) -> str:
+        return ""  # No state of such a run is on the disk.
+
+    def state_bytes(self, fragment: int) -> int:
+        return 4 * self._elements * len(self.method.state_arrays) if fragment == 0 else 0

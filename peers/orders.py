@@ -1,0 +1,72 @@
+"""What a daemon and its ranks say to each other in a stepwise run, over the lifeline.
+
+The daemon gives one order at a time, every rank obeys it and says so. What an order is about lies
+in shared memory: `StepSlots` says where. Must NOT wait for anybody, nor know what bytes mean.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from peers.slots import Slots, SlotsShape
+
+OrderKind = Literal["show", "load", "make", "apply", "finish"]
+_STEP, _STATE = 0, 1
+"""What lies where fragments do in a run of rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """daemon -> rank.
+
+    "show": write your state. "load": take the state that lies there. "make": compute your payload
+    of `step` and write it. "apply": complete `step` with the mean that lies there. "finish": the
+    run is over, the last steps are applied.
+    """
+
+    number: int
+    kind: OrderKind
+    step: int
+    show: bool = False
+    """With "apply": write the state after it."""
+    evaluate: bool = False
+    """With "finish": say first how good the model is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obeyed:
+    """rank -> daemon: this rank's part of the order is done."""
+
+    number: int
+
+
+def step_shape(ranks: int, *, mean_bytes: int, state_bytes: int) -> SlotsShape:
+    """The shared memory of a stepwise run. One of each: nobody writes a payload before the step of
+    the last one is over."""
+    return SlotsShape(ranks, (mean_bytes, state_bytes), copies=1)
+
+
+class StepSlots:
+    """Views of a stepwise run's shared memory, on both sides."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+
+    @property
+    def payload(self) -> memoryview:
+        """Ranks write their parts of it, not encoded yet: uint8 [mean_bytes]."""
+        return self._slots.contribution(_STEP, 0)
+
+    @property
+    def mean(self) -> memoryview:
+        """The daemon writes it: uint8 [mean_bytes]."""
+        return self._slots.result(_STEP, 0)
+
+    @property
+    def shown(self) -> memoryview:
+        """The state that ranks write: uint8 [state_bytes]."""
+        return self._slots.contribution(_STATE, 0)
+
+    @property
+    def given(self) -> memoryview:
+        """The state that ranks take: uint8 [state_bytes]."""
+        return self._slots.result(_STATE, 0)

@@ -1,0 +1,167 @@
+"""Payloads of steps, kept by the digest of their bytes: those that come, and those that go.
+
+Memory is given only for a payload that somebody may send us now, for one at a time from each, and
+bytes that are not what their digest says are dropped. Must NOT decide whether a payload counts
+(the core does), nor look into it.
+"""
+
+from collections.abc import Callable, Set
+from dataclasses import replace
+
+import xxhash
+
+from peers.frames import Frame
+from peers.work import Bytes
+from protocols.events import StepReceived
+from protocols.ids import PeerId
+from protocols.limits import CHUNK_BYTES_MAX
+from protocols.messages import StepChunk
+
+UNDECIDED_MAX = 256
+"""Payloads of one peer that our core has not looked at yet: who is far behind gets this many at
+most, in answer to what it asks for at a time."""
+
+
+def digest_of(payload: Bytes) -> str:
+    """A payload's name."""
+    return xxhash.xxh3_128_hexdigest(payload)
+
+
+class _Arriving:
+    """One payload on one connection: its pieces come in order."""
+
+    def __init__(self, first: StepChunk) -> None:
+        self.first = first
+        self.buffer = memoryview(bytearray(first.size_bytes))
+        self.here = 0
+        self._placed = 0
+        self._hash = xxhash.xxh3_128()
+
+    def place(self, chunk: StepChunk, size: int) -> memoryview | None:
+        """Where the next piece goes; None: this is not it."""
+        stop = self.here + size
+        expected = replace(self.first, start_byte=self.here)
+        if chunk != expected or stop > self.first.size_bytes:
+            return None
+        self._placed = stop
+        return self.buffer[self.here : stop]
+
+    def arrived(self) -> bool:
+        """The piece is at its place. True: it was the last one."""
+        self._hash.update(self.buffer[self.here : self._placed])
+        self.here = self._placed
+        return self.here == self.first.size_bytes
+
+    @property
+    def is_intact(self) -> bool:
+        return self._hash.hexdigest() == self.first.digest
+
+
+class StepPayloads:
+    """Of one peer: its own, and others'."""
+
+    def __init__(
+        self, may: Callable[[PeerId, StepChunk], bool], feed: Callable[[StepReceived], None]
+    ) -> None:
+        """`may`: this payload, of this size, may come from there now."""
+        self.held: dict[str, Bytes] = {}
+        """What the core counts, and our own."""
+        self.refused = 0
+        """Payloads that got no memory, broke off, were damaged or were not wanted."""
+        self._may = may
+        self._feed = feed
+        self._arriving: dict[PeerId, _Arriving] = {}
+        self._undecided: dict[PeerId, dict[StepReceived, Bytes]] = {}
+
+    # The link's side ------------------------------------------------------------------------
+
+    def place(self, peer: PeerId, chunk: StepChunk, size: int) -> memoryview | None:
+        """Where the next `size` bytes go; None: nowhere."""
+        if chunk.start_byte == 0 and not self._begin(peer, chunk):
+            return None
+        arriving = self._arriving.get(peer)
+        found = arriving.place(chunk, size) if arriving is not None else None
+        if found is None and self._arriving.pop(peer, None) is not None:
+            self.refused += 1
+        return found
+
+    def _begin(self, peer: PeerId, chunk: StepChunk) -> bool:
+        if self._arriving.pop(peer, None) is not None:
+            self.refused += 1  # Its rest never comes.
+        crowded = len(self._undecided.get(peer, ())) >= UNDECIDED_MAX
+        if crowded or not self._may(peer, chunk):
+            self.refused += 1
+            return False
+        known = self.held.get(chunk.digest)
+        if known is not None:
+            self._tell(peer, chunk, known)  # Another's, or another step's: the same bytes.
+            return False
+        self._arriving[peer] = _Arriving(chunk)
+        return True
+
+    def arrived(self, peer: PeerId) -> None:
+        """The piece is at its place."""
+        arriving = self._arriving.get(peer)
+        if arriving is None or not arriving.arrived():
+            return
+        del self._arriving[peer]
+        if arriving.is_intact:
+            self._tell(peer, arriving.first, arriving.buffer)
+        else:
+            self.refused += 1  # Damaged on its way, or a lie: as if it had not come.
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection is over: nothing half-received is ever used (I2)."""
+        self._arriving.pop(peer, None)
+
+    # What the core makes of it ----------------------------------------------------------------
+
+    def decided(self, event: StepReceived, *, wanted: bool) -> None:
+        """The core looked at a payload: keep it if it counts, or drop it. Before the core's
+        commands are done: they may need these bytes."""
+        waiting = self._undecided.get(event.sender, {})
+        payload = waiting.pop(event, None)
+        if not waiting:
+            self._undecided.pop(event.sender, None)
+        if not wanted:
+            self.refused += 1
+        elif payload is not None:
+            self.held.setdefault(event.digest, payload)
+
+    def keep(self, digest: str, payload: Bytes) -> None:
+        """Our own, by its name."""
+        self.held.setdefault(digest, payload)
+
+    def prune(self, named: Set[str]) -> None:
+        """Nobody asks for others any more."""
+        self.held = {digest: held for digest, held in self.held.items() if digest in named}
+
+    def _tell(self, peer: PeerId, chunk: StepChunk, payload: Bytes) -> None:
+        event = StepReceived(peer, chunk.stamp, chunk.whose, chunk.digest)
+        self._undecided.setdefault(peer, {})[event] = payload
+        self._feed(event)
+
+
+class StepStream:
+    """A payload on its way to one peer. Implements peers.outbound.Stream."""
+
+    rank = 0  # Others wait for it.
+
+    def __init__(self, header: StepChunk, payload: Bytes) -> None:
+        """`header`: of the first piece."""
+        self._header = header
+        self._payload = memoryview(payload).cast("B")
+        self._next = 0
+
+    def next(self) -> Frame | None:
+        start, stop = self._next, min(self._next + CHUNK_BYTES_MAX, len(self._payload))
+        self._next = stop
+        return replace(self._header, start_byte=start), self._payload[start:stop]
+
+    @property
+    def over(self) -> bool:
+        return self._next == len(self._payload)
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        del fragment, round_, released  # A step has no round; its bytes stay as they are.
+        return False

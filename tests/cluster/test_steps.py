@@ -1,0 +1,162 @@
+"""Stepwise runs as real processes: the bits of a plain loop, whoever comes, goes and crashes."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from lowcomm import outer
+from lowcomm.config import load_config
+from lowcomm.events import Commit, Evaluated, Finished, Member, RanksLost, View
+from lowcomm.outer import F32
+from sims.cluster import LocalCluster, LocalNode
+from sims.paced import Pace
+from sims.paced_cluster import start_paced
+from sims.paced_moves import initial_parameters, movement, stand_in_loss
+from sims.paced_steps import apply_step
+from tests.cluster.running import (
+    children_of,
+    commits_until,
+    marked_processes,
+    of,
+    until,
+    write_config,
+)
+
+SLOTS = {"alpha": 0, "beta": 1, "gamma": 2, "delta": 3}
+"""In the order in which they are let in."""
+PER_STEP = (
+    'run.method.name="allreduce"',
+    "run.method.commit_every_steps=8",
+    "run.method.snapshot_every_steps=16",
+)
+
+
+@pytest.mark.deadline(120)
+def test_steps_go_on_with_the_same_bits_through_losses_and_a_join(tmp_path: Path) -> None:
+    config, run_dir = write_config(tmp_path, peers=3, rounds=1_000_000), tmp_path / "run"
+    pace = Pace(step_s=0.01, elements=4096)
+
+    def in_view(name: str, *, within_s: float = 40) -> None:
+        def look() -> bool:
+            views = of(View, run_dir / "alpha")
+            return bool(views) and name in [peer.rpartition(".")[0] for peer in views[-1].roster]
+
+        until(look, within_s=within_s, what=f"{name} in the roster")
+
+    async def play() -> None:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(110):
+            nodes = await one_by_one(cluster, ("alpha", "beta", "gamma"), config, pace=pace)
+            await asyncio.to_thread(commits_until, run_dir / "beta", 40)
+            os.kill(nodes["gamma"].child.pid, signal.SIGKILL)
+            reached = of(Commit, run_dir / "alpha")[-1].round
+            await asyncio.to_thread(commits_until, run_dir / "beta", reached + 24)
+            for rank in children_of(nodes["beta"].child.pid):
+                os.kill(rank, signal.SIGKILL)
+            await asyncio.to_thread(
+                until, lambda: of(RanksLost, run_dir / "beta"), within_s=20, what="ranks lost"
+            )
+            await one_by_one(cluster, ("delta",), config, pace=pace, first=nodes["alpha"])
+            await asyncio.to_thread(in_view, "delta")
+            await asyncio.to_thread(in_view, "beta")
+            reached = of(Commit, run_dir / "alpha")[-1].round
+            for name in ("beta", "delta"):
+                await asyncio.to_thread(commits_until, run_dir / name, reached + 24)
+
+    asyncio.run(play())
+    assert marked_processes() == {}
+    run = load_config(config).run
+    assert run is not None
+    committed = of(Commit, run_dir / "alpha")
+    expected = digests(run_dir / "alpha", committed[-1].round, 4096, run.seed)
+    assert len(committed) > 10
+    for commit in of(Commit, run_dir):
+        assert expected.get(commit.round) in (commit.state_digest, None), commit
+    rosters = {len(commit.roster) for commit in committed}
+    assert rosters >= {2, 3}
+
+
+@pytest.mark.deadline(90)
+def test_large_payloads_end_with_the_bits_of_a_plain_loop(tmp_path: Path) -> None:
+    """Larger than a chunk, and than what the loop's thread does by itself; two ranks a node."""
+    steps, elements = 40, (1 << 18) + 1000
+    config, run_dir = write_config(tmp_path, peers=2, rounds=steps), tmp_path / "run"
+
+    async def play() -> list[int]:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
+            nodes = await one_by_one(
+                cluster,
+                ("alpha", "beta"),
+                config,
+                pace=Pace(step_s=0, elements=elements),
+                overrides=("node.ranks=2",),
+            )
+            return [await node.child.wait() for node in nodes.values()]
+
+    assert asyncio.run(play()) == [0, 0]
+    assert marked_processes() == {}
+    run = load_config(config).run
+    assert run is not None
+    expected = digests(run_dir / "alpha", steps, elements, run.seed)
+    for commit in of(Commit, run_dir):
+        assert expected[commit.round] == commit.state_digest, commit
+    assert [event.state_digest for event in of(Finished, run_dir)] == [expected[steps]] * 2
+    (evaluated,) = of(Evaluated, run_dir)
+    *_, (_, last_3P) = states(run_dir / "alpha", steps, elements, run.seed)
+    assert evaluated.loss == stand_in_loss(last_3P[0])
+
+
+async def one_by_one(
+    cluster: LocalCluster,
+    names: Sequence[str],
+    config: Path,
+    *,
+    pace: Pace,
+    first: LocalNode | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, LocalNode]:
+    """Each is let in before the next one starts, so that its slot is known."""
+    nodes: dict[str, LocalNode] = {}
+    sets = [*PER_STEP, *overrides]
+    for name in names:
+        join = await cluster.token_of(first) if first is not None else ""
+        nodes[name] = start_paced(cluster, name, config, pace=pace, join=join, overrides=sets)
+        first = first or nodes[name]
+        await asyncio.to_thread(is_in, first.directory, name)
+    return nodes
+
+
+def is_in(directory: Path, name: str) -> None:
+    """Wait for it."""
+
+    def look() -> bool:
+        return name in [event.member_name for event in of(Member, directory)]
+
+    until(look, within_s=40, what=f"{name} a member")
+
+
+def states(directory: Path, steps: int, elements: int, seed: int) -> Iterator[tuple[int, F32]]:
+    """(step, the state after it), by one plain loop over the rosters of a node's log."""
+    views = of(View, directory)
+    state_3P = np.zeros((3, elements), np.float32)
+    state_3P[0] = initial_parameters(elements, seed=seed)
+    mean_P = np.empty(elements, np.float32)
+    for step in range(1, steps + 1):
+        # The newest view that reaches back so far: steps of older ones were taken back.
+        roster = next(view.roster for view in reversed(views) if view.first_round <= step)
+        slots = [SLOTS[peer.rpartition(".")[0]] for peer in sorted(roster)]
+        moves = [movement(elements, slot=slot, step=step) for slot in slots]
+        outer.weighted_mean(moves, [1] * len(moves), mean_P)
+        apply_step(state_3P, mean_P, step)
+        yield step, state_3P
+
+
+def digests(directory: Path, steps: int, elements: int, seed: int) -> dict[int, str]:
+    """By step: of the state after it."""
+    made = states(directory, steps, elements, seed)
+    return {step: xxhash.xxh3_128_hexdigest(state_3P.tobytes()) for step, state_3P in made}
