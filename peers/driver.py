@@ -338,7 +338,7 @@ class Driver:
         if not isinstance(chunk, m.StepChunk):
             self.exchange.inbound.arrived(peer, chunk)
         elif self.stepping is not None:
-            self.stepping.payloads.arrived(peer)
+            self.stepping.payloads.arrived(peer, chunk)
 
     def _state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
         transfer, index, fragment = self.exchange.transfer, chunk.cut_index, chunk.fragment

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from protocols import limits, wire
 from protocols.checks import WireError
-from protocols.messages import Chunk, ContributionChunk, ResultChunk, StateChunk
+from protocols.messages import Chunk
 
 PREFIX = struct.Struct("<II")
 STAGE_BYTES = 1 << 10
@@ -164,7 +164,7 @@ def unpack_prefix(staged: memoryview) -> tuple[int, int]:
 def decode_head(head: memoryview) -> Chunk:
     """Raises WireError."""
     message = wire.decode(head, size_max=limits.CHUNK_HEADER_BYTES_MAX)
-    if not isinstance(message, ContributionChunk | ResultChunk | StateChunk):
+    if not isinstance(message, Chunk):
         raise WireError("only chunks travel on bulk connections")
     return message
 

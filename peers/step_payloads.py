@@ -1,7 +1,7 @@
 """Payloads of steps, kept by the digest of their bytes: those that come, and those that go.
 
-Memory is given only for a payload that somebody may send us now, for one at a time from each, and
-bytes that are not what their digest says are dropped. Must NOT decide whether a payload counts
+Memory is given only for a payload that somebody may send us now, for OPEN_MAX from each, and bytes
+that are not what their digest says are dropped. Must NOT decide whether a payload counts
 (the core does), nor look into it.
 """
 
@@ -21,6 +21,9 @@ UNDECIDED_MAX = 256
 """Payloads of one peer that our core has not looked at yet: who is far behind gets this many at
 most, in answer to what it asks for at a time."""
 
+OPEN_MAX = 8
+"""Payloads of one peer that are under way: one on each connection."""
+
 
 def digest_of(payload: Bytes) -> str:
     """A payload's name."""
@@ -28,29 +31,38 @@ def digest_of(payload: Bytes) -> str:
 
 
 class _Arriving:
-    """One payload on one connection: its pieces come in order."""
+    """One payload: its pieces come by several connections, in any order."""
 
     def __init__(self, first: StepChunk) -> None:
         self.first = first
         self.buffer = memoryview(bytearray(first.size_bytes))
-        self.here = 0
-        self._placed = 0
+        self._taken: set[int] = set()
+        """Pieces that somebody writes, or has written: each once, so that nobody changes what was
+        hashed."""
+        self._here: set[int] = set()
+        self._hashed = 0
+        """So many from the first one on."""
         self._hash = xxhash.xxh3_128()
 
     def place(self, chunk: StepChunk, size: int) -> memoryview | None:
-        """Where the next piece goes; None: this is not it."""
-        stop = self.here + size
-        expected = replace(self.first, start_byte=self.here)
-        if chunk != expected or stop > self.first.size_bytes:
+        """Where this piece goes; None: nowhere."""
+        index, rest = divmod(chunk.start_byte, CHUNK_BYTES_MAX)
+        piece = self._piece(index)
+        if rest or index in self._taken or len(piece) != size:
             return None
-        self._placed = stop
-        return self.buffer[self.here : stop]
+        self._taken.add(index)
+        return piece
 
-    def arrived(self) -> bool:
-        """The piece is at its place. True: it was the last one."""
-        self._hash.update(self.buffer[self.here : self._placed])
-        self.here = self._placed
-        return self.here == self.first.size_bytes
+    def arrived(self, chunk: StepChunk) -> bool:
+        """The piece is at its place. True: all are."""
+        self._here.add(chunk.start_byte // CHUNK_BYTES_MAX)
+        while self._hashed in self._here:
+            self._hash.update(self._piece(self._hashed))
+            self._hashed += 1
+        return self._hashed * CHUNK_BYTES_MAX >= self.first.size_bytes
+
+    def _piece(self, index: int) -> memoryview:
+        return self.buffer[index * CHUNK_BYTES_MAX : (index + 1) * CHUNK_BYTES_MAX]
 
     @property
     def is_intact(self) -> bool:
@@ -70,48 +82,55 @@ class StepPayloads:
         """Payloads that got no memory, broke off, were damaged or were not wanted."""
         self._may = may
         self._feed = feed
-        self._arriving: dict[PeerId, _Arriving] = {}
+        self._arriving: dict[PeerId, dict[StepChunk, _Arriving]] = {}
+        """By what is said of each of their pieces."""
         self._undecided: dict[PeerId, dict[StepReceived, Bytes]] = {}
 
     # The link's side ------------------------------------------------------------------------
 
     def place(self, peer: PeerId, chunk: StepChunk, size: int) -> memoryview | None:
         """Where the next `size` bytes go; None: nowhere."""
-        if chunk.start_byte == 0 and not self._begin(peer, chunk):
+        whole, opened = replace(chunk, start_byte=0), self._arriving.setdefault(peer, {})
+        if whole not in opened and not self._begin(peer, chunk):
             return None
-        arriving = self._arriving.get(peer)
-        found = arriving.place(chunk, size) if arriving is not None else None
-        if found is None and self._arriving.pop(peer, None) is not None:
+        found = opened[whole].place(chunk, size)
+        if found is None:
+            del opened[whole]
             self.refused += 1
         return found
 
     def _begin(self, peer: PeerId, chunk: StepChunk) -> bool:
-        if self._arriving.pop(peer, None) is not None:
-            self.refused += 1  # Its rest never comes.
         crowded = len(self._undecided.get(peer, ())) >= UNDECIDED_MAX
         if crowded or not self._may(peer, chunk):
             self.refused += 1
             return False
         known = self.held.get(chunk.digest)
         if known is not None:
-            self._tell(peer, chunk, known)  # Another's, or another step's: the same bytes.
+            if chunk.start_byte == 0:  # Another's, or another step's: the same bytes.
+                self._tell(peer, chunk, known)
             return False
-        self._arriving[peer] = _Arriving(chunk)
+        opened = self._arriving[peer]
+        if len(opened) >= OPEN_MAX:
+            del opened[next(iter(opened))]  # Its rest never comes.
+            self.refused += 1
+        whole = replace(chunk, start_byte=0)
+        opened[whole] = _Arriving(whole)
         return True
 
-    def arrived(self, peer: PeerId) -> None:
+    def arrived(self, peer: PeerId, chunk: StepChunk) -> None:
         """The piece is at its place."""
-        arriving = self._arriving.get(peer)
-        if arriving is None or not arriving.arrived():
+        whole = replace(chunk, start_byte=0)
+        arriving = self._arriving.get(peer, {}).get(whole)
+        if arriving is None or not arriving.arrived(chunk):
             return
-        del self._arriving[peer]
+        del self._arriving[peer][whole]
         if arriving.is_intact:
             self._tell(peer, arriving.first, arriving.buffer)
         else:
             self.refused += 1  # Damaged on its way, or a lie: as if it had not come.
 
     def forget(self, peer: PeerId) -> None:
-        """The connection is over: nothing half-received is ever used (I2)."""
+        """The connections are over: nothing half-received is ever used (I2)."""
         self._arriving.pop(peer, None)
 
     # What the core makes of it ----------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from peers.step_payloads import UNDECIDED_MAX, StepPayloads, StepStream, digest_of
+import pytest
+
+from peers.step_payloads import OPEN_MAX, UNDECIDED_MAX, StepPayloads, StepStream, digest_of
 from protocols.events import StepReceived
 from protocols.ids import PeerId, Stamp
 from protocols.limits import CHUNK_BYTES_MAX
@@ -29,7 +31,7 @@ class Room:
         if place is None:
             return False
         place[:] = piece
-        self.payloads.arrived(sender)
+        self.payloads.arrived(sender, chunk)
         return True
 
     def bring_all(self, sender: PeerId, payload: bytes, *, header: StepChunk) -> None:
@@ -100,20 +102,37 @@ def test_a_payload_that_breaks_off_is_begun_again() -> None:
     room = Room()
     room.bring(ALPHA, of(LARGE), LARGE[:CHUNK_BYTES_MAX])
     room.payloads.forget(ALPHA)
-    second = replace(of(LARGE), start_byte=CHUNK_BYTES_MAX)
-    assert not room.bring(ALPHA, second, LARGE[CHUNK_BYTES_MAX : 2 * CHUNK_BYTES_MAX])
-    assert room.events == []
     room.bring_all(ALPHA, LARGE, header=of(LARGE))
     assert len(room.events) == 1
 
 
-def test_a_piece_out_of_order_ends_its_payload() -> None:
+def piece_of(payload: bytes, index: int) -> tuple[StepChunk, bytes]:
+    start = index * CHUNK_BYTES_MAX
+    return replace(of(payload), start_byte=start), payload[start : start + CHUNK_BYTES_MAX]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_pieces_come_by_several_connections_in_any_order(order: tuple[int, ...]) -> None:
     room = Room()
-    room.bring(ALPHA, of(LARGE), LARGE[:CHUNK_BYTES_MAX])
-    third = replace(of(LARGE), start_byte=2 * CHUNK_BYTES_MAX)
-    assert not room.bring(ALPHA, third, LARGE[2 * CHUNK_BYTES_MAX :])
-    second = replace(of(LARGE), start_byte=CHUNK_BYTES_MAX)
-    assert not room.bring(ALPHA, second, LARGE[CHUNK_BYTES_MAX : 2 * CHUNK_BYTES_MAX])
+    for index in order:
+        assert room.bring(ALPHA, *piece_of(LARGE, index))
+    room.decide()
+    assert bytes(room.payloads.held[digest_of(LARGE)]) == LARGE
+
+
+def test_a_piece_is_written_once() -> None:
+    """By another connection it could be changed after it was hashed."""
+    room = Room()
+    chunk, piece = piece_of(LARGE, 1)
+    assert room.payloads.place(ALPHA, chunk, len(piece)) is not None
+    assert room.payloads.place(ALPHA, chunk, len(piece)) is None
+    assert room.payloads.refused == 1
+
+
+@pytest.mark.parametrize("start", [1, CHUNK_BYTES_MAX - 1, 3 * CHUNK_BYTES_MAX])
+def test_a_piece_that_begins_nowhere_is_refused(start: int) -> None:
+    room = Room()
+    assert not room.bring(ALPHA, replace(of(LARGE), start_byte=start), bytes(CHUNK_BYTES_MAX))
     assert room.payloads.refused == 1
 
 
@@ -123,13 +142,16 @@ def test_a_piece_never_reaches_beyond_its_payload() -> None:
     assert room.payloads.refused == 1
 
 
-def test_one_payload_is_open_at_a_time_from_each() -> None:
+def test_so_many_payloads_are_open_from_each() -> None:
     room = Room()
-    room.bring(ALPHA, of(LARGE), LARGE[:CHUNK_BYTES_MAX])
+    for step in range(OPEN_MAX):
+        chunk, piece = piece_of(LARGE, 0)
+        stamp = replace(STAMP, round=step + 1)
+        assert room.bring(ALPHA, replace(chunk, stamp=stamp), piece)
     room.bring_all(BETA, SMALL, header=of(SMALL, whose=BETA))
-    assert len(room.events) == 1
+    assert (len(room.events), room.payloads.refused) == (1, 0)
     room.bring_all(ALPHA, SMALL, header=of(SMALL))
-    assert room.payloads.refused == 1, "the large one, whose rest never comes"
+    assert (len(room.events), room.payloads.refused) == (2, 1), "the oldest: its rest never comes"
 
 
 def test_the_same_bytes_of_two_peers_are_kept_once_and_count_for_both() -> None:
