@@ -294,7 +294,8 @@ def agree(nodes: Sequence[Node]) -> None:
 
 
 def count_the_same(nodes: Sequence[Node], *, rounds: int, gathers: bool) -> None:
-    """What one counts as sent the other one counts as received; heads of chunks are left out."""
+    """What one counts as sent the other one counts as received, but for what was on its way at the
+    end; heads of chunks are left out. Who was late may have asked for something once more."""
     size, others = ELEMENTS * ELEMENT_BYTES, len(nodes) - 1
     told = {
         (node.peer, traffic.peer): traffic
@@ -305,11 +306,11 @@ def count_the_same(nodes: Sequence[Node], *, rounds: int, gathers: bool) -> None
     assert set(told) == pairs
     for (here, there), traffic in told.items():
         for purpose in ("payload", "transfer"):
-            assert traffic.sent[purpose] == told[there, here].received[purpose]
+            assert 0 <= traffic.sent[purpose] - told[there, here].received[purpose] <= size
         assert traffic.sent["control"] > 0
         assert traffic.refused_bytes == 0
     whole = len(nodes) if gathers else 2  # Gathered from each, or a slice and a sum of each part.
-    assert sum(each.sent["payload"] for each in told.values()) == rounds * whole * others * size
+    assert sum(each.sent["payload"] for each in told.values()) >= rounds * whole * others * size
     assert sum(each.sent["transfer"] for each in told.values()) == others * size  # They joined.
     for node in nodes:
         mine = [each for (here, _), each in told.items() if here == node.peer]
