@@ -107,7 +107,7 @@ def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.Monkey
 def test_who_imported_a_function_has_the_bug_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_view, "__code__", step_view.__code__)
     before = steps.step_view.__code__
-    Edit(step_view, "if ended and", "if not ended and").plant()
+    Edit(step_view, "if ended else", "if not ended else").plant()
     assert steps.step_view.__code__ != before
 
 
