@@ -45,6 +45,9 @@ class StepCheckers(Checkers):
         """By (lineage, view, step): what was added, and the state it led to."""
         self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
         """By (lineage, view, step): who made it."""
+        self._misled: dict[tuple[int, int, int], set[PeerId]] = {}
+        """The same, of those who were corrupt then: their ranks may have another state by now, and
+        what they reported stands."""
 
     @property
     def num_commits(self) -> int:
@@ -105,7 +108,8 @@ class StepCheckers(Checkers):
         step = commit.upto_step
         self.step_commits[lineage, step] = commit.state_digest
         view, nodes = self._view_of(lineage, step), self._who_makes(lineage, commit.view)
-        if nodes and all(node.corrupt for node in nodes):
+        misled = self._misled.get((lineage, view, step), set[PeerId]())
+        if nodes and all(node.corrupt or node.peer in misled for node in nodes):
             self.tainted = True  # Nobody is there who could tell.
         made = self._steps.get((lineage, view, step))
         if made is None and not self.tainted:
@@ -113,7 +117,7 @@ class StepCheckers(Checkers):
         if made and state_digest(made[1]) != commit.state_digest and not self.tainted:
             self.found(f"step {step} is committed with another state than it led to")
         completed = self._completed.get((lineage, view, step), set[PeerId]())
-        missing = {node.peer for node in nodes if not node.corrupt} - completed
+        missing = {node.peer for node in nodes if not node.corrupt} - completed - misled
         if missing:
             self.found(f"step {step} is committed without {', '.join(sorted(missing))}")
 
@@ -156,6 +160,7 @@ class StepCheckers(Checkers):
         if mine and node.promised and step > max(node.promised[1], node.core.members.course.step):
             self.found(f"{node.peer} makes step {step} though it stopped at {node.promised[1]}")
         if node.corrupt:
+            self._misled.setdefault(key, set()).add(node.peer)
             return
         roster = next(v.roster for v in self._views[lineage] if v.view == view)
         if tuple(peer for peer, _ in terms) != roster:
