@@ -178,12 +178,13 @@ class Replica:
         contributors: Sequence[Contributor],
     ) -> None:
         state = self._states[stamp.fragment]
+        # Decoded in any case: what is no payload must not be found out by the step.
+        mean_C = self._results.mean(piece, elements, contributors, self._looping)
         if not state.lock.acquire(blocking=False):
             return  # It is made with the rest, once it is committed.
         try:
             if state.version != stamp.round - 1:
                 return
-            mean_C = self._results.mean(piece, elements, contributors, self._looping)
             made = state.ahead_of(stamp)
             self._make(state, made, start, mean_C)
             made.parts[start] = part

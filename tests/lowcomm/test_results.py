@@ -163,6 +163,17 @@ def played(replicas: Sequence[Replica], borders: tuple[int, ...], *, ahead: bool
     return found.pop()
 
 
+@pytest.mark.parametrize("round_", [1, 3])
+def test_a_piece_that_no_codec_reads_is_refused_also_where_nothing_is_made_of_it(
+    round_: int,
+) -> None:
+    """Not of the next round, say, or while the state is another thread's: the step cannot refuse."""
+    (one,) = made_of(1, "topk")
+    damaged = bytes(one.result_bytes(0, SIZE) - 1)
+    with pytest.raises(CodecError):
+        one.ahead(stamp(0, round_), 0, damaged, damaged, SIZE, contributors(1))
+
+
 # What is left out -------------------------------------------------------------------------------
 
 
