@@ -155,7 +155,7 @@ class Method:
         result = client.wait_result(FRAGMENT)
         reshard(self._model)  # The caller may have evaluated: nothing stale may stay gathered.
         read_shards(self._shards, client.result(result), result.kind)
-        client.release(result)
+        client.check_untorn(result)
         self._peer.follow(result)
         if result.snapshot:
             self._snapshot(result.snapshot)

@@ -118,16 +118,21 @@ class RankClient:
         return waiting.popleft()
 
     def result(self, result: Result) -> memoryview:
-        """The published bytes: uint8 [fragment_bytes], read-only. Copy, then call `release`.
+        """The published bytes: uint8 [fragment_bytes], read-only. Copy, then call `check_untorn`.
 
         Raises SlotsError if a later result has taken its place.
         """
-        self._check_untorn(result)
+        self.check_untorn(result)
         return self._mapped.result(result.fragment, result.place)
 
-    def release(self, result: Result) -> None:
-        """Done reading. Raises SlotsError if the daemon wrote meanwhile: what was read is torn."""
-        self._check_untorn(result)
+    def check_untorn(self, result: Result) -> None:
+        """Raises SlotsError if the daemon writes there, or wrote: what was read is torn."""
+        seen = self._mapped.result_generation(result.fragment, result.place)
+        if seen != result.generation:
+            raise SlotsError(
+                f"result {result.generation} of fragment {result.fragment} is torn: "
+                f"its place holds generation {seen}"
+            )
 
     def count_step(self, step: int) -> None:
         """After every inner step: the daemon takes a counter that stands still for a hang."""
@@ -204,14 +209,6 @@ class RankClient:
             sys.stderr.write(f"rank {self.rank}: refused by its daemon: {message.why}\n")
             raise SystemExit(EXIT_REFUSED)
         return message
-
-    def _check_untorn(self, result: Result) -> None:
-        seen = self._mapped.result_generation(result.fragment, result.place)
-        if seen != result.generation:
-            raise SlotsError(
-                f"result {result.generation} of fragment {result.fragment} is torn: "
-                f"its place holds generation {seen}"
-            )
 
     def _exit_without_daemon(self) -> None:
         """In the watcher's thread. No clean-up: nothing here outlives the process, and the main

@@ -90,8 +90,8 @@ class StepPayloads:
 
     def place(self, peer: PeerId, chunk: StepChunk, size: int) -> memoryview | None:
         """Where the next `size` bytes go; None: nowhere."""
-        whole, opened = replace(chunk, start_byte=0), self._arriving.setdefault(peer, {})
-        if whole not in opened and not self._begin(peer, chunk):
+        whole, opened = _whole(chunk), self._arriving.setdefault(peer, {})
+        if whole not in opened and not self._begin(peer, chunk, opened):
             return None
         found = opened[whole].place(chunk, size)
         if found is None:
@@ -99,7 +99,7 @@ class StepPayloads:
             self.refused += 1
         return found
 
-    def _begin(self, peer: PeerId, chunk: StepChunk) -> bool:
+    def _begin(self, peer: PeerId, chunk: StepChunk, opened: dict[StepChunk, _Arriving]) -> bool:
         crowded = len(self._undecided.get(peer, ())) >= UNDECIDED_MAX
         if crowded or not self._may(peer, chunk):
             self.refused += 1
@@ -109,17 +109,16 @@ class StepPayloads:
             if chunk.start_byte == 0:  # Another's, or another step's: the same bytes.
                 self._tell(peer, chunk, known)
             return False
-        opened = self._arriving[peer]
         if len(opened) >= OPEN_MAX:
             del opened[next(iter(opened))]  # Its rest never comes.
             self.refused += 1
-        whole = replace(chunk, start_byte=0)
+        whole = _whole(chunk)
         opened[whole] = _Arriving(whole)
         return True
 
     def arrived(self, peer: PeerId, chunk: StepChunk) -> None:
         """The piece is at its place."""
-        whole = replace(chunk, start_byte=0)
+        whole = _whole(chunk)
         arriving = self._arriving.get(peer, {}).get(whole)
         if arriving is None or not arriving.arrived(chunk):
             return
@@ -159,6 +158,11 @@ class StepPayloads:
         event = StepReceived(peer, chunk.stamp, chunk.whose, chunk.digest)
         self._undecided.setdefault(peer, {})[event] = payload
         self._feed(event)
+
+
+def _whole(chunk: StepChunk) -> StepChunk:
+    """What is said of its payload in each piece: the first one, mostly this."""
+    return replace(chunk, start_byte=0) if chunk.start_byte else chunk
 
 
 class StepStream:

@@ -133,7 +133,7 @@ class PacedTrainer:
             self.theta_P[:] = published_P
         else:
             self.theta_P += published_P
-        peer.client.release(result)
+        peer.client.check_untorn(result)
         peer.follow(result)
         self._data_step = max(self._data_step, result.inner_step)
         if result.snapshot:

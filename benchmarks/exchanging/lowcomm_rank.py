@@ -82,7 +82,7 @@ class Rank:
             self._theta_P[:] = published_P
         else:
             self._theta_P += published_P
-        self._peer.client.release(result)
+        self._peer.client.check_untorn(result)
         self._peer.follow(result)
 
 

@@ -167,7 +167,7 @@ def played(replicas: Sequence[Replica], borders: tuple[int, ...], *, ahead: bool
 def test_a_piece_that_no_codec_reads_is_refused_also_where_nothing_is_made_of_it(
     round_: int,
 ) -> None:
-    """Not of the next round, say, or while the state is another thread's: the step cannot refuse."""
+    """Of another round than the next one, say: the step cannot refuse it."""
     (one,) = made_of(1, "topk")
     damaged = bytes(one.result_bytes(0, SIZE) - 1)
     with pytest.raises(CodecError):

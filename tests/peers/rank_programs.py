@@ -51,7 +51,7 @@ def rank() -> int:
         view = client.result(result)
         if bytes(view) != bytes([result.version]) * (4 * ELEMENTS):
             return EXIT_WRONG_BYTES
-        client.release(result)
+        client.check_untorn(result)
         if result.evaluate:
             client.evaluated(loss=1.5, windows=4, sample=f"rank {number}")
         if result.snapshot:

@@ -140,7 +140,7 @@ async def test_results_come_by_fragment() -> None:
         view = client.result(result)
         assert view.readonly
         assert bytes(view[:4]) == bytes(4)
-        client.release(result)
+        client.check_untorn(result)
         assert client.wait_result(1) == result_of(1, 1), "it came first and was kept"
 
 
@@ -151,9 +151,9 @@ async def test_a_result_that_is_overwritten_is_torn() -> None:
         client.result(result_of(0, 1))
         daemon.slots.begin_result(0, 1)
         with pytest.raises(SlotsError, match="torn"):
-            client.release(result_of(0, 1))
+            client.check_untorn(result_of(0, 1))
         daemon.slots.publish_result(0, 1, 3)
-        for use in (client.release, client.result):
+        for use in (client.check_untorn, client.result):
             with pytest.raises(SlotsError, match="holds generation 3"):
                 use(result_of(0, 1))
 
