@@ -26,7 +26,7 @@ from benchmarks.exchanging.payloads import payloads
 from benchmarks.exchanging.rounds import Plan, check_memory, compare
 from benchmarks.exchanging.systems import System, prepared
 from benchmarks.machine import machine
-from lowcomm.replica import free_memory_bytes
+from lowcomm.memory import free_memory_bytes
 from protocols.errors import ConfigError, LowcommError
 from sims.terminal import Advance, Tell, bar, run
 from sims.wan.units import RATE, SHARE, TIME, parse

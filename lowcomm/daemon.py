@@ -20,9 +20,10 @@ from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
+from lowcomm.memory import check_memory, free_memory_bytes
 from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
-from lowcomm.replica import Replica, check_memory, free_memory_bytes
+from lowcomm.replica import Replica
 from lowcomm.reporting import report, status_json, tell_entry, tell_samples, tell_traffic
 from lowcomm.security import Security
 from lowcomm.start import Start

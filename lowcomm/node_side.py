@@ -233,8 +233,7 @@ class NodeSide:
                 self._counted_before = (self.steps, self.tokens)
                 self._uncounted.clear()
                 self._waiting.clear()
-                # New ones will write where these have written.
-                daemon.driver.exchange.finish_encoding()
+                self._keep_given()
                 if self._stepping is not None:
                     self._stepping.ranks_lost()
                 daemon.driver.feed(v.TrainersLost(why))
@@ -257,7 +256,7 @@ class NodeSide:
         assert slots is not None
         if not isinstance(daemon.replica, Replica):
             return  # It waits for an order in vain, and is found to hang.
-        local = slots.contribution(event.fragment, event.generation)
+        local = slots.contribution(event.fragment)
         if self._initial is not None and not self._initial.done():
             self._initial.set_result((daemon.replica.initialise(event.fragment, local),))
             daemon.driver.feed(v.TrainersReady())
@@ -275,6 +274,16 @@ class NodeSide:
             steps=event.steps,
             tokens=event.tokens,
         )
+
+    def _keep_given(self) -> None:
+        """New ranks may contribute while others still need what the lost ones wrote."""
+        replica, slots = self._daemon.replica, self.group.slots
+        if slots is None or not isinstance(replica, Replica):
+            return
+        for fragment in range(len(replica.sizes)):
+            encoding = self._daemon.driver.exchange.is_encoding(fragment)
+            if replica.needs(fragment, slots.contribution(fragment), encoding=encoding):
+                slots.contribute_elsewhere(fragment)
 
     def _decide_boundary(self, steps: int) -> bool:
         """A joiner's first round: contribute as soon as the others wait for us."""

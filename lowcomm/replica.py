@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm import feedback, outer
+from lowcomm import outer
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.codecs import direct
 from lowcomm.feedback import ErrorFeedback
@@ -27,16 +27,8 @@ from lowcomm.results import Results, Scratch
 from peers.pieces import PIECE_ELEMENTS, spans
 from peers.slots import Slots, SlotsShape
 from peers.work import Bytes
-from protocols.errors import ConfigError, LowcommError
+from protocols.errors import LowcommError
 from protocols.ids import Contributor, Stamp, TensorSpec
-
-ARRAYS_PER_FRAGMENT = 14
-"""Fragment-sized fp32 arrays at the busiest moment: outer parameters and momentum, now and next
-(4), and while the ranks keep the base that they have, a third of the former; two contributions in
-shared memory, and what the parameters moved by; an encoded contribution, the slices of our part,
-a state copied for a joiner and one for a checkpoint (2 each)."""
-RESULTS_PER_FRAGMENT = 2
-"""Beyond those: the last one, and the next."""
 
 
 class LayoutError(LowcommError):
@@ -45,7 +37,7 @@ class LayoutError(LowcommError):
 
 @dataclass(slots=True)
 class Contribution:
-    """fp32 [P] each; neither changes while `encode` is about it."""
+    """fp32 [P] each; neither changes while `encode` is about it, but where that itself writes."""
 
     base_P: F32
     local_P: F32
@@ -98,7 +90,8 @@ class Replica:
         return self._replace(fragment, version, outer_P, momentum_P)
 
     def take_local(self, fragment: int, local: memoryview) -> None:
-        """The ranks wrote their parameters there; they stay until the next `place_result`."""
+        """The ranks wrote their parameters there. Nobody but `encode` writes there until the next
+        `place_result`, or, once those ranks are lost, as long as `needs` says that it must stay."""
         self._local[fragment] = np.frombuffer(local, np.float32)
 
     def place_result(self, fragment: int, *, full: bool) -> int:
@@ -136,12 +129,21 @@ class Replica:
 
     # Work -----------------------------------------------------------------------------------
 
-    def begin(self, fragment: int, manifest: str) -> None:
+    def begin(self, fragment: int, manifest: str) -> memoryview | None:
         local_P = self._local.get(fragment)
         assert local_P is not None, "nothing was contributed"
         self._given[fragment] = Contribution(self._states[fragment].base_P, local_P)
         if self._feedback:
             self._feedback[fragment].begin(manifest)
+            return None
+        return direct.in_place(self.method.contribution_codec, local_P)
+
+    def needs(self, fragment: int, local: memoryview, *, encoding: bool) -> bool:
+        """Is a contribution made from what the ranks wrote there? `encoding`: the one that was
+        begun last is for an open round; else one that waits may be begun yet."""
+        given = self._given.get(fragment)
+        needed_P = given.local_P if encoding and given is not None else self._local.get(fragment)
+        return needed_P is not None and np.may_share_memory(needed_P, np.asarray(local))
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
         given, codec = self._given.get(fragment), self.method.contribution_codec
@@ -294,34 +296,3 @@ def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
     if sorted(sizes) != list(range(len(sizes))):
         raise LayoutError(f"the layout has fragments {sorted(sizes)}: one is missing")
     return tuple(sizes[fragment] for fragment in range(len(sizes)))
-
-
-def needed_bytes(layout: Sequence[TensorSpec], made: Method, *, peers: int) -> int:
-    """What the daemon's arrays take; `peers`: whose contributions a gather brings here."""
-    results, needed = Results(made.contribution_codec, made.result_codec), 0
-    for size in fragment_elements(layout):
-        result = results.layers(peers) * results.layer_bytes(size)
-        if made.result_codec is not None:
-            result = 4 * size  # A mean is never larger, whatever its codec.
-        arrays = ARRAYS_PER_FRAGMENT + (feedback.ARRAYS_PER_FRAGMENT if made.feedback_decay else 0)
-        needed += 4 * arrays * size + RESULTS_PER_FRAGMENT * result
-    return needed
-
-
-def check_memory(needed: int, *, memory_max_bytes: int, free_bytes: int) -> None:
-    """Refuse now, with figures, rather than be killed later. Raises ConfigError."""
-    allowed = memory_max_bytes or free_bytes // 2
-    if needed > allowed:
-        raise ConfigError(
-            f"the daemon needs about {needed / 2**30:.2f} GiB for this model and may use "
-            f"{allowed / 2**30:.2f} GiB: set node.memory_max_bytes higher if the machine has it"
-        )
-
-
-def free_memory_bytes() -> int:
-    """What the kernel says can be had without swapping."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0

@@ -21,14 +21,10 @@ from lowcomm.config import (
     run_to_json,
 )
 from lowcomm.identity import NodeDirectory, Record, new_peer_id, node_name, read_record
+from lowcomm.memory import needed_bytes
 from lowcomm.methods import method, step_method
 from lowcomm.methods.base import Method
-from lowcomm.replica import (
-    LayoutError,
-    Replica,
-    fragment_elements,
-    needed_bytes,
-)
+from lowcomm.replica import LayoutError, Replica, fragment_elements
 from lowcomm.step_replica import StepReplica, needed_for_steps
 from peers.wal import FILE as WAL_FILE
 from protocols import entries as e

@@ -78,7 +78,6 @@ class Exchange:
         run, work = self._core.members.run, self.work
         assert run is not None
         assert work is not None
-        work.begin(fragment, manifest)
         now = asyncio.get_running_loop().time()
         self._times[fragment, round_] = (now, now)
         elements = run.fragment_elements[fragment]
@@ -86,10 +85,9 @@ class Exchange:
         self.encoded[fragment, round_] = encoding
         self.feed(v.Encoded(fragment, round_, manifest))
 
-    def finish_encoding(self) -> None:
-        """The ranks' memory will change under contributions that are not all encoded yet."""
-        for encoding in self.encoded.values():
-            encoding.finish()
+    def is_encoding(self, fragment: int) -> bool:
+        """Somebody may still need pieces of our contribution to an open round."""
+        return any(key[0] == fragment for key in self.encoded)
 
     def send_slice(self, command: c.SendSlice) -> bool:
         """False: the peer is too slow for us."""
@@ -168,7 +166,7 @@ class Exchange:
             outbound.drop(fragment, round_, released=released)
         self.inbound.end(fragment, round_, released=released)
         for key in [key for key in self.encoded if key[0] == fragment and key[1] <= round_]:
-            self._pool.give(self.encoded.pop(key).buffer)
+            self.encoded.pop(key).release()
 
     def seconds(self, stamp: Stamp) -> float | None:
         """From our contribution's beginning to the last piece of the round's result, if we made

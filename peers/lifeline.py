@@ -75,14 +75,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """daemon -> rank, with the memfd of this shape. `contribution_generations` are of each
-    fragment's next contribution; `slot` picks the data split; `rank_state` is a directory or ""."""
+    """daemon -> rank, with the memfd of this shape. `contribution_generations` and
+    `contribution_places` are of each fragment's next contribution; `slot` picks the data split;
+    `rank_state` is a directory or ""."""
 
     shape: SlotsShape
     initial: bool
-    contribution_generations: tuple[int, ...]
     slot: int
     rank_state: str
+    contribution_generations: tuple[int, ...] = ()
+    contribution_places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ class StepSlots:
     @property
     def payload(self) -> memoryview:
         """Ranks write their parts of it, not encoded yet: uint8 [mean_bytes]."""
-        return self._slots.contribution(_STEP, 0)
+        return self._slots.contribution(_STEP)
 
     @property
     def mean(self) -> memoryview:
@@ -64,7 +64,7 @@ class StepSlots:
     @property
     def shown(self) -> memoryview:
         """The state that ranks write: uint8 [state_bytes]."""
-        return self._slots.contribution(_STATE, 0)
+        return self._slots.contribution(_STATE)
 
     @property
     def given(self) -> memoryview:

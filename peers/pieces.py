@@ -154,7 +154,8 @@ class Encoding:
     def __init__(
         self, work: Work, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
     ) -> None:
-        """The ranks' parameters stand still until `finish`, or until nobody needs it any more."""
+        """The ranks' parameters stand still until nobody needs it any more."""
+        place = work.begin(fragment, manifest)
         self.manifest = manifest
         self._work = work
         self._fragment = fragment
@@ -162,7 +163,13 @@ class Encoding:
         self._spans = list(spans(elements))
         self._starts = [start for start, _ in self._spans]
         self._made = bytearray(len(self._spans))
-        self.buffer = pool.take(self._size_of(elements))
+        self._pool = None if place is not None else pool
+        self._buffer = place if place is not None else pool.take(self._size_of(elements))
+
+    def release(self) -> None:
+        """Nobody needs it any more, and whoever still sends it sends what is over."""
+        if self._pool is not None:
+            self._pool.give(self._buffer)
 
     def cut(self, start: int, stop: int) -> memoryview:
         """The bytes of elements [start, stop)."""
@@ -172,16 +179,10 @@ class Encoding:
                 break
             if not self._made[index]:
                 self._make(index)
-        return self.buffer[self._size_of(start) : self._size_of(stop)]
-
-    def finish(self) -> None:
-        """Make what was not needed yet: the parameters that it is made from will change."""
-        for index, made in enumerate(self._made):
-            if not made:
-                self._make(index)
+        return self._buffer[self._size_of(start) : self._size_of(stop)]
 
     def _make(self, index: int) -> None:
         start, stop = self._spans[index]
-        out = self.buffer[self._size_of(start) : self._size_of(stop)]
+        out = self._buffer[self._size_of(start) : self._size_of(stop)]
         self._work.encode(self._fragment, start, stop, out)
         self._made[index] = 1

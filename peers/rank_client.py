@@ -79,6 +79,7 @@ class RankClient:
         self._link.send(Layout(tensors=tuple(tensors), elements=elements))
         attached: Attached = self._expect(_ATTACHED)
         self._slots = Slots.attach(self._link.take_fd(), attached.shape)
+        self._slots.places = list(attached.contribution_places)
         self._next = list(attached.contribution_generations)
         self._bus = RankBus(self.configured.bus)
         self._bus.send(Ready(rank=self.rank, attempt=self._attempt))
@@ -87,9 +88,8 @@ class RankClient:
     def contribution(self, fragment: int) -> memoryview:
         """Where to write the next contribution: uint8 [fragment_bytes], the whole fragment, of
         which this rank writes its own shard; then call `contribute`."""
-        generation = self._next[fragment]
-        self._mapped.clear_done(fragment, generation, self.rank)
-        return self._mapped.contribution(fragment, generation)
+        self._mapped.clear_done(fragment, self.rank)
+        return self._mapped.contribution(fragment)
 
     def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples = ()) -> None:
         """This rank's shard is written. `steps`, `tokens` and what the steps saw are the whole

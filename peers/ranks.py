@@ -129,13 +129,7 @@ class RankGroup:
             self._contributions = [0] * len(shape.fragment_bytes)
             self._results = [0] * len(shape.fragment_bytes)
         assert self.slots.shape == shape, "one shape for a group's life"
-        self._attached = Attached(
-            shape=shape,
-            initial=initial,
-            contribution_generations=(),
-            slot=slot,
-            rank_state=rank_state,
-        )
+        self._attached = Attached(shape=shape, initial=initial, slot=slot, rank_state=rank_state)
         if self._running is not None:
             self._attach_waiting(self._running, self.slots)
         return self.slots
@@ -337,9 +331,12 @@ class RankGroup:
     def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
         if self._attached is None or not running.fragment_bytes:
             return
-        generations = tuple(generation + 1 for generation in self._contributions)
-        initial = self._attached.initial and not any(self._results)
-        attached = replace(self._attached, initial=initial, contribution_generations=generations)
+        attached = replace(
+            self._attached,
+            initial=self._attached.initial and not any(self._results),
+            contribution_generations=tuple(each + 1 for each in self._contributions),
+            contribution_places=tuple(slots.places),
+        )
         running.attach(attached, slots.fd)
 
     async def _serve_bus(self, bus: Bus) -> None:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from protocols.errors import LowcommError
 
-MAGIC = int.from_bytes(b"LCSLOTS\x02", "little")  # The last byte is the version of this layout.
+MAGIC = int.from_bytes(b"LCSLOTS\x03", "little")  # The last byte is the version of this layout.
 LINE_BYTES = 64  # One cache line for each word that a rank writes often: no false sharing.
-COPIES = 2  # Of a contribution, and of a result: one is made while the other is being read.
+COPIES = 2  # Of a result: one is made while the other is being read.
 MOVE = COPIES  # Where the daemon writes what a result moved by, seldom: no memory until it does.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # A mapped file that shrinks is a SIGBUS.
 
@@ -36,7 +36,7 @@ class SlotsShape:
     fragment_bytes: tuple[int, ...]
     """Size of each whole fragment; multiples of 4 (fp32)."""
     copies: int = COPIES
-    """Of each contribution, and of each result."""
+    """Of each result."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or not self.fragment_bytes or self.copies < 1:
@@ -51,13 +51,13 @@ class SlotsShape:
 
     @property
     def flags_bytes(self) -> int:
-        """The ranks' done flags of one contribution."""
+        """The ranks' done flags of a fragment's contribution."""
         return _round_up(8 * self.ranks, LINE_BYTES)
 
     @property
     def words_bytes(self) -> int:
-        """Of a fragment: done flags of its contributions, generations of its results."""
-        return self.copies * self.flags_bytes + (MOVE + 1) * LINE_BYTES
+        """Of a fragment: done flags of its contribution, generations of its results."""
+        return self.flags_bytes + (MOVE + 1) * LINE_BYTES
 
     @property
     def header_bytes(self) -> int:
@@ -71,19 +71,19 @@ class SlotsShape:
         return sum(_round_up(size, mmap.PAGESIZE) for size in self.fragment_bytes)
 
     @property
-    def ranks_bytes(self) -> int:
-        """What ranks may write to: the header and the contributions."""
-        return self.header_bytes + self.copies * self.model_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        """Size of the memfd: that, the results, and what they moved by."""
-        return self.ranks_bytes + self.copies * self.model_bytes + self.moves_bytes
+    def present_bytes(self) -> int:
+        """What has memory from the beginning: header, contributions, results."""
+        return self.header_bytes + (1 + self.copies) * self.model_bytes
 
     @property
     def moves_bytes(self) -> int:
         """A single copy is not made beside another one: there is nothing that it moved by."""
         return self.model_bytes if self.copies == COPIES else 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of the memfd: that, contributions at their second place, what results moved by."""
+        return self.present_bytes + self.model_bytes + self.moves_bytes
 
 
 class Slots:
@@ -93,19 +93,24 @@ class Slots:
         """Map `fd`, which this object owns from now on. Call `create` or `attach` instead."""
         self.fd = fd
         self.shape = shape
-        present, prot = mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ
-        if writes_results:
-            prot |= mmap.PROT_WRITE
-        results, moves = shape.ranks_bytes, shape.total_bytes - shape.moves_bytes
-        self._maps = [
-            mmap.mmap(fd, shape.ranks_bytes, flags=present),
-            # A program that writes past its own arrays does not hit what the daemon goes on with.
-            mmap.mmap(fd, moves - results, flags=present, prot=prot, offset=results),
-        ]
-        if shape.moves_bytes:
-            seldom = mmap.MAP_SHARED
-            self._maps.append(mmap.mmap(fd, shape.moves_bytes, seldom, prot, offset=moves))
-        self._contributions, self._results, *self._moves = map(memoryview, self._maps)
+        both, present = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | mmap.MAP_POPULATE
+        # A program that writes past its own arrays does not hit what the daemon goes on with.
+        theirs = both if writes_results else mmap.PROT_READ
+        self._maps: list[mmap.mmap] = []
+        self._views: list[memoryview] = []
+
+        def view(size: int, prot: int, flags: int) -> memoryview:
+            """Of the next so many bytes of the file."""
+            start = sum(map(len, self._maps))
+            self._maps.append(mmap.mmap(fd, size, flags, prot, offset=start))
+            self._views.append(memoryview(self._maps[-1]))
+            return self._views[-1]
+
+        size = shape.model_bytes
+        self._contributions = view(shape.header_bytes + size, both, present)
+        self._results = view(shape.copies * size, theirs, present)
+        self._elsewhere = view(size, both, mmap.MAP_SHARED)
+        self._moves = view(size, theirs, mmap.MAP_SHARED) if shape.moves_bytes else self._results
         # An aligned 8-byte item of a cast view is stored by one instruction: never half a word.
         self._words = self._contributions[: shape.header_bytes].cast("Q")
         self._starts: list[int] = []
@@ -114,8 +119,11 @@ class Slots:
         for size in shape.fragment_bytes:
             self._starts.append(position)
             position += _round_up(size, mmap.PAGESIZE)
+        self.places = [0] * len(shape.fragment_bytes)
+        """By fragment: in which of two places its ranks contribute. The second one has no memory
+        until somebody is to write there."""
         self._given_memory: set[int] = set()
-        """Fragments that moved once."""
+        """Where in the file there is some now that was without."""
 
     @classmethod
     def create(cls, shape: SlotsShape) -> "Slots":
@@ -127,7 +135,7 @@ class Slots:
         try:
             os.ftruncate(fd, shape.total_bytes)
             # It reports what is refused; a touch kills.
-            os.posix_fallocate(fd, 0, shape.total_bytes - shape.moves_bytes)
+            os.posix_fallocate(fd, 0, shape.present_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             slots = cls(fd, shape=shape, writes_results=True)
         except BaseException:
@@ -155,45 +163,53 @@ class Slots:
             raise SlotsError(f"shared memory has the header {magic:x} {digest:x}, not of {shape}")
         return slots
 
-    def contribution(self, fragment: int, generation: int) -> memoryview:
-        """The whole fragment, uint8 [fragment_bytes], writable."""
-        slot = generation % self.shape.copies
-        start = self.shape.header_bytes + slot * self.shape.model_bytes + self._starts[fragment]
-        return self._contributions[start : start + self.shape.fragment_bytes[fragment]]
+    def contribution(self, fragment: int) -> memoryview:
+        """The whole fragment, uint8 [fragment_bytes], writable, where the ranks write it now."""
+        start, size = self._starts[fragment], self.shape.fragment_bytes[fragment]
+        if self.places[fragment]:
+            return self._elsewhere[start : start + size]
+        start += self.shape.header_bytes
+        return self._contributions[start : start + size]
+
+    def contribute_elsewhere(self, fragment: int) -> None:
+        """The next ranks write at the other place: what the last ones wrote is still needed.
+
+        Raises SlotsError when the system refuses the memory.
+        """
+        self.places[fragment] = 1 - self.places[fragment]
+        self._give_memory(fragment, self.shape.present_bytes)
 
     def result(self, fragment: int, place: int) -> memoryview:
         """The whole fragment, uint8 [fragment_bytes], in this place (MOVE: what it moved by);
         read-only for a rank."""
         start, size = self._starts[fragment], self.shape.fragment_bytes[fragment]
         if place == MOVE:
-            return self._moves[0][start : start + size]
+            return self._moves[start : start + size]
         assert 0 <= place < self.shape.copies, f"no place {place}"
         start += place * self.shape.model_bytes
         return self._results[start : start + size]
 
     def set_done(self, fragment: int, generation: int, rank: int) -> None:
         """This rank has written its shard of the contribution."""
-        self._words[self._done(fragment, generation, rank)] = generation
+        self._words[self._done(fragment, rank)] = generation
 
-    def clear_done(self, fragment: int, generation: int, rank: int) -> None:
+    def clear_done(self, fragment: int, rank: int) -> None:
         """This rank begins to write to the contribution's slot again."""
-        self._words[self._done(fragment, generation, rank)] = 0
+        self._words[self._done(fragment, rank)] = 0
 
     def all_done(self, fragment: int, generation: int) -> bool:
         """True when every rank is done with exactly this generation."""
-        first = self._done(fragment, generation, 0)
+        first = self._done(fragment, 0)
         return all(word == generation for word in self._words[first : first + self.shape.ranks])
 
     def begin_result(self, fragment: int, place: int) -> None:
         """Before the first byte: whoever still reads what is there finds it torn.
 
-        Raises OSError when the system refuses the memory for a first MOVE.
+        Raises SlotsError when the system refuses the memory for a first MOVE.
         """
         self._words[self._generation(fragment, place)] = 0
-        if place == MOVE and fragment not in self._given_memory:
-            start = self.shape.total_bytes - self.shape.moves_bytes + self._starts[fragment]
-            os.posix_fallocate(self.fd, start, self.shape.fragment_bytes[fragment])
-            self._given_memory.add(fragment)
+        if place == MOVE:
+            self._give_memory(fragment, self.shape.total_bytes - self.shape.moves_bytes)
 
     def publish_result(self, fragment: int, place: int, generation: int) -> None:
         """After the last byte."""
@@ -219,9 +235,8 @@ class Slots:
         for rank in range(self.shape.ranks):
             self.count_step(rank, 0)
         for fragment in range(len(self.shape.fragment_bytes)):
-            for generation in range(self.shape.copies):
-                for rank in range(self.shape.ranks):
-                    self.clear_done(fragment, generation, rank)
+            for rank in range(self.shape.ranks):
+                self.clear_done(fragment, rank)
 
     def close(self) -> None:
         """Close the descriptor and unmap; idempotent.
@@ -232,27 +247,39 @@ class Slots:
             return
         os.close(self.fd)
         self.fd = -1
-        for view in (self._words, self._contributions, self._results, *self._moves):
+        for view in (self._words, *self._views):
             view.release()
         for mapped in self._maps:
             with contextlib.suppress(BufferError):
                 mapped.close()
+
+    def _give_memory(self, fragment: int, first: int) -> None:
+        """To a fragment among those that begin there in the file."""
+        start, size = first + self._starts[fragment], self.shape.fragment_bytes[fragment]
+        if start in self._given_memory:
+            return
+        try:
+            os.posix_fallocate(self.fd, start, size)  # It reports what is refused; a touch kills.
+        except OSError as error:
+            raise SlotsError(
+                f"the system gives no {size >> 20} MiB more to share with the ranks: {error}"
+            ) from error
+        self._given_memory.add(start)
 
     def _flags(self, fragment: int) -> int:
         """Offset of the fragment's words."""
         assert 0 <= fragment < len(self.shape.fragment_bytes), f"no fragment {fragment}"
         return LINE_BYTES * (1 + self.shape.ranks) + fragment * self.shape.words_bytes
 
-    def _done(self, fragment: int, generation: int, rank: int) -> int:
+    def _done(self, fragment: int, rank: int) -> int:
         """Index of a rank's done word."""
         assert 0 <= rank < self.shape.ranks, f"no rank {rank}"
-        flags = self._flags(fragment) + generation % self.shape.copies * self.shape.flags_bytes
-        return flags // 8 + rank
+        return self._flags(fragment) // 8 + rank
 
     def _generation(self, fragment: int, place: int) -> int:
         """Index of the word that says what a result's place holds."""
         assert 0 <= place <= MOVE, f"no place {place}"
-        lines = self._flags(fragment) + self.shape.copies * self.shape.flags_bytes
+        lines = self._flags(fragment) + self.shape.flags_bytes
         return (lines + place * LINE_BYTES) // 8
 
 

@@ -46,9 +46,10 @@ class Work(States, Protocol):
     Buffers that are returned are never written to again. Sizes are in fp32 elements.
     """
 
-    def begin(self, fragment: int, manifest: str) -> None:
+    def begin(self, fragment: int, manifest: str) -> memoryview | None:
         """The ranks' last contribution is the one that `encode` is about from now on. `manifest`:
-        its name, as `apply` will get it if it counts."""
+        its name, as `apply` will get it if it counts. Returns where to encode it, each piece once:
+        in place of what the ranks wrote; None: anywhere else, as it has another size."""
         ...
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:

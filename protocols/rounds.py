@@ -31,7 +31,7 @@ from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.patience import Fetching, Stall
 from protocols.samples import RANGES_MAX, Samples, contains, subtract, union
 
-KEEP_ROUNDS = 2
+KEEP_ROUNDS = 1
 """Results stay this many rounds after their commit, for whoever still lacks them."""
 NO_RANKS = -1
 VOID = -(1 << 40)

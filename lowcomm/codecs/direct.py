@@ -25,6 +25,11 @@ def to_encode(codec: Codec, out: WritablePayload, scratch_P: F32) -> F32:
     return np.frombuffer(out, WIRE) if isinstance(codec, Fp32) else scratch_P
 
 
+def in_place(codec: Codec, values_P: F32) -> memoryview | None:
+    """These values' own bytes, where the codec's are the values themselves."""
+    return values_P.view(np.uint8).data if isinstance(codec, Fp32) else None
+
+
 def encode(codec: Codec, values_P: F32, out: WritablePayload) -> None:
     """Of what `to_encode` gave."""
     if not isinstance(codec, Fp32):

@@ -102,7 +102,7 @@ class Driver:
         """The next contribution, and what is in it."""
         event = await self.expect(RankContribution)
         assert self.group.slots is not None
-        view = self.group.slots.contribution(event.fragment, event.generation)
+        view = self.group.slots.contribution(event.fragment)
         return event, np.frombuffer(bytes(view), np.float32)
 
     def post(

@@ -16,14 +16,10 @@ from lowcomm.outer import WeightsError
 from lowcomm.replica import (
     LayoutError,
     Replica,
-    check_memory,
     fragment_elements,
-    free_memory_bytes,
-    needed_bytes,
 )
 from lowcomm.startup import common_grain
 from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
-from protocols.errors import ConfigError
 from protocols.ids import TensorSpec
 from tests.lowcomm.replicas import (
     LAYOUT,
@@ -316,37 +312,6 @@ def test_a_layout_with_holes_is_refused(layout: list[TensorSpec], why: str) -> N
         Replica(TwoCodecs(Fp32(), Fp32()), layout)
 
 
-def test_memory_is_refused_with_both_figures() -> None:
-    made = method(MethodConfig())
-    needed = needed_bytes(LAYOUT, made, peers=9)
-    assert needed == 4 * 16 * sum(SIZES)
-    check_memory(needed, memory_max_bytes=needed, free_bytes=0)
-    check_memory(needed, memory_max_bytes=0, free_bytes=2 * needed)
-    for limit, free in ((needed - 1, 1 << 60), (0, 2 * needed - 1)):
-        with pytest.raises(ConfigError, match=r"^the daemon needs about 0\.00 GiB"):
-            check_memory(needed, memory_max_bytes=limit, free_bytes=free)
-    billion = needed_bytes([TensorSpec(0, "a", (1 << 30,), 0)], made, peers=1)
-    with pytest.raises(ConfigError) as caught:
-        check_memory(billion, memory_max_bytes=0, free_bytes=3 << 30)
-    assert str(caught.value) == (
-        "the daemon needs about 64.00 GiB for this model and may use 1.50 GiB: "
-        "set node.memory_max_bytes higher if the machine has it"
-    )
-
-
-@pytest.mark.parametrize("peers", [1, 2, 9])
-def test_a_gather_needs_memory_for_what_each_contributes(peers: int) -> None:
-    made = method(MethodConfig(contribution_codec="fp32", result_codec="gather"))
-    assert needed_bytes(LAYOUT, made, peers=peers) == 4 * (14 + 2 * peers) * sum(SIZES)
-    sparse = method(MethodConfig(contribution_codec="topk"))
-    result = peers * sum(sparse.contribution_codec.encoded_bytes(size) for size in SIZES)
-    assert needed_bytes(LAYOUT, sparse, peers=peers) == 4 * (14 + 5) * sum(SIZES) + 2 * result
-
-
-def test_the_machine_has_some_memory_free() -> None:
-    assert 1 << 20 < free_memory_bytes() < 1 << 50
-
-
 @pytest.mark.parametrize(
     ("contribution", "result"), [("int8", "int8"), ("fp4", "bf16"), ("ternary", "fp16")]
 )
@@ -374,7 +339,7 @@ def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, re
 
 @pytest.mark.parametrize("name", known_codecs())
 def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str) -> None:
-    """Cut at borders of parts, out of order, and finished: the bytes of all values at once."""
+    """Cut at borders of parts, out of order: the bytes of all values at once."""
     named: dict[str, Any] = {"contribution_codec": name}
     made, size = method(MethodConfig(**named)), PIECE_ELEMENTS + 5000
     replica, grain = Replica(made, (TensorSpec(0, "w", (size,), 0),)), common_grain(made)
@@ -382,7 +347,6 @@ def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str
     replica.initialise(0, view(gaussian(1, size)))
     replica.place_result(0, full=True)
     replica.take_local(0, view(gaussian(2, size)))
-    replica.begin(0, "")
     one = made.contribution_codec
     whole = bytearray(one.encoded_bytes(size))
     one.encode(gaussian(1, size) - gaussian(2, size), whole)
@@ -390,5 +354,40 @@ def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str
     for start, stop in ((PIECE_ELEMENTS - grain, size), (0, grain), (grain, PIECE_ELEMENTS)):
         wanted = whole[one.encoded_bytes(start) : one.encoded_bytes(stop)]
         assert bytes(encoding.cut(start, stop)) == wanted
-    encoding.finish()
-    assert bytes(encoding.buffer) == whole
+    assert bytes(encoding.cut(0, size)) == whole
+
+
+def test_a_contribution_of_fp32_is_made_where_the_ranks_wrote_it() -> None:
+    replica = plain()
+    slots = share(replica)
+    replica.initialise(0, view(gaussian(0, 23)))
+    replica.place_result(0, full=True)
+    local = slots.contribution(0)
+    local[:] = view(gaussian(1, 23))
+    replica.take_local(0, local)
+    encoding = Encoding(replica, 0, 23, Pool())
+    assert encoding.cut(0, 23).tobytes() == (gaussian(0, 23) - gaussian(1, 23)).tobytes()
+    assert local == encoding.cut(0, 23), "no array of its own"
+    del encoding, local
+
+
+def test_what_lost_ranks_wrote_is_needed_until_nobody_asks_for_it() -> None:
+    replica = plain()
+    slots = share(replica)
+    replica.initialise(0, view(gaussian(0, 23)))
+    replica.place_result(0, full=True)
+    first = slots.contribution(0)
+    assert not replica.needs(0, first, encoding=False), "nothing was contributed"
+    replica.take_local(0, first)
+    assert replica.needs(0, first, encoding=False), "its round may be about to open"
+    replica.begin(0, "")
+    replica.place_result(0, full=True)
+    assert replica.needs(0, first, encoding=True)
+    assert not replica.needs(0, first, encoding=False), "its round is over"
+
+    slots.contribute_elsewhere(0)
+    second = slots.contribution(0)
+    replica.take_local(0, second)
+    assert not replica.needs(0, second, encoding=True), "it is the first one that is on its way"
+    assert replica.needs(0, second, encoding=False)
+    del first, second

@@ -88,9 +88,18 @@ def pieces_of(header: PieceChunk, payload: bytes) -> list[tuple[PieceChunk, byte
 class CodedWork:
     """Arithmetic that knows what was asked of it; sums depend on their order."""
 
-    def __init__(self, elements: int, *, salt: int = 0, gathers: bool = False) -> None:
+    def __init__(
+        self,
+        elements: int,
+        *,
+        salt: int = 0,
+        gathers: bool = False,
+        place: memoryview | None = None,
+    ) -> None:
         self.whole = some_bytes(elements, salt)
         """Our contribution."""
+        self.place = place
+        """Where to encode it."""
         self.gathers = gathers
         self.checked: list[bytes] = []
         """Pieces of results."""
@@ -128,10 +137,10 @@ class CodedWork:
     def layers(self, contributors: int) -> int:
         return contributors if self.gathers else 1
 
-    # What a sum does not need.
+    def begin(self, fragment: int, manifest: str) -> memoryview | None:
+        return self.place
 
-    def begin(self, fragment: int, manifest: str) -> None:
-        raise NotImplementedError
+    # What a sum does not need.
 
     def check_result(
         self, piece: Bytes, elements: int, contributors: Sequence[Contributor]

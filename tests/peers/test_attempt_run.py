@@ -33,7 +33,7 @@ async def test_a_killed_rank_is_replaced_and_its_torn_contribution_is_void(
         slots = owner.group.slots
         assert slots is not None
         assert torn.rank == 1
-        assert slots.contribution(0, 1)[2048:] == b"\x01" * 2048, "it has written, but not told"
+        assert slots.contribution(0)[2048:] == b"\x01" * 2048, "it has written, but not told"
         os.kill(first[1].step, signal.SIGKILL)
         assert await owner.until(RanksLost) == RanksLost(0, "rank 1 was killed by signal 9")
 
@@ -47,7 +47,7 @@ async def test_a_killed_rank_is_replaced_and_its_torn_contribution_is_void(
         owner.post()
         contribution = await owner.until(RankContribution)
         assert contribution.generation == 1, "the dead attempt's never counted"
-        assert slots.contribution(0, 1) == b"\x10" * 2048 + b"\x11" * 2048
+        assert slots.contribution(0) == b"\x10" * 2048 + b"\x11" * 2048
         owner.post()
         assert (await owner.until(RankContribution)).generation == 2
         os.kill(again[0].step, signal.SIGKILL)

@@ -43,6 +43,7 @@ ATTACHED = Attached(
     shape=SlotsShape(2, (28,)),
     initial=True,
     contribution_generations=(1,),
+    contribution_places=(0,),
     slot=5,
     rank_state="",
 )

@@ -188,20 +188,17 @@ def test_cuts_at_any_borders_are_the_bytes_of_the_whole_encoded_once(
         assert len(set(work.encoded)) == len(work.encoded), "no element is encoded twice"
     if all(start < stop for start, stop in cuts):
         assert set(work.encoded) == needed, "nor one that nobody needs"
-    encoding.finish()
+    assert bytes(encoding.cut(0, elements)) == work.whole
     assert sorted(work.encoded) == list(spans(elements))
-    assert bytes(encoding.buffer) == work.whole
 
 
-def test_what_is_finished_does_not_change_with_the_parameters() -> None:
-    work = CodedWork(2 * PIECE_ELEMENTS)
-    encoding, before = Encoding(work, 0, 2 * PIECE_ELEMENTS, Pool()), work.whole
-    encoding.cut(PIECE_ELEMENTS, 2 * PIECE_ELEMENTS)
-    encoding.finish()
-    work.whole = some_bytes(2 * PIECE_ELEMENTS, salt=1)
-    assert bytes(encoding.cut(0, 2 * PIECE_ELEMENTS)) == before
-
-
-def test_a_cut_is_no_copy() -> None:
-    encoding = Encoding(CodedWork(PIECE_ELEMENTS), 0, PIECE_ELEMENTS, Pool())
-    assert encoding.cut(GRAIN, 2 * GRAIN).obj is encoding.buffer.obj
+def test_it_is_made_where_the_work_says_or_in_memory_of_the_pool() -> None:
+    pool, place = Pool(), memoryview(bytearray(size_of(PIECE_ELEMENTS)))
+    there = Encoding(CodedWork(PIECE_ELEMENTS, place=place), 0, PIECE_ELEMENTS, pool)
+    assert there.cut(GRAIN, 2 * GRAIN).obj is place.obj
+    there.release()
+    elsewhere = Encoding(CodedWork(PIECE_ELEMENTS), 0, PIECE_ELEMENTS, pool)
+    memory = elsewhere.cut(GRAIN, 2 * GRAIN).obj
+    assert memory is not place.obj, "a place is not the pool's to give away"
+    elsewhere.release()
+    assert pool.take(size_of(PIECE_ELEMENTS)).obj is memory

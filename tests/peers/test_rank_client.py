@@ -80,6 +80,7 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline,
             shape=SHAPE,
             initial=False,
             contribution_generations=(7, 2),
+            contribution_places=tuple(daemon.slots.places),
             slot=0,
             rank_state="",
         )
@@ -111,8 +112,8 @@ def result_of(fragment: int, generation: int) -> Result:
 @pytest.mark.asyncio
 async def test_a_contribution_is_whole_when_the_daemon_hears_of_it() -> None:
     async with serving() as daemon, attached(daemon) as (client, _, sender):
-        daemon.slots.set_done(0, 7, 0)
         for fragment, generation in ((0, 7), (1, 2), (0, 8)):
+            daemon.slots.set_done(fragment, generation, 0)
             view = client.contribution(fragment)
             assert not daemon.slots.all_done(fragment, generation)
             view[4:8] = bytes([generation]) * 4
@@ -121,11 +122,11 @@ async def test_a_contribution_is_whole_when_the_daemon_hears_of_it() -> None:
                 rank=1, attempt=4, fragment=fragment, generation=generation, steps=3, tokens=6
             )
             assert await daemon.bus.receive() == (sender, message)
-            written = daemon.slots.contribution(fragment, generation)[4:8]
+            written = daemon.slots.contribution(fragment)[4:8]
             assert written == bytes([generation]) * 4
-        assert daemon.slots.all_done(0, 7)
-        client.contribution(0)  # Generation 9 takes the slot of 7.
-        assert not daemon.slots.all_done(0, 7)
+            assert daemon.slots.all_done(fragment, generation)
+        client.contribution(0)  # Generation 9 goes where 8 is.
+        assert not daemon.slots.all_done(0, 8)
 
 
 @pytest.mark.asyncio

@@ -43,7 +43,7 @@ async def test_two_ranks_train_and_finish(running: "Running") -> None:
             slots = owner.group.slots
             assert slots is not None
             assert slots.all_done(0, generation)
-            assert slots.contribution(0, generation) == bytes(2048) + b"\x01" * 2048
+            assert slots.contribution(0) == bytes(2048) + b"\x01" * 2048
         del slots
         owner.post(evaluate=True, snapshot="there")
         assert await owner.until(RanksEvaluated) == RanksEvaluated(1.5, 4, "rank 0")

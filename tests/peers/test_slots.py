@@ -18,17 +18,13 @@ def test_both_sides_see_the_same_bytes() -> None:
     rank = attach(daemon)
     try:
         for fragment, size in enumerate(SHAPE.fragment_bytes):
-            for generation in (1, 2):
-                rank.contribution(fragment, generation)[:] = bytes([generation]) * size
+            rank.contribution(fragment)[:] = b"c" * size
             for place in (0, 1, MOVE):
                 daemon.begin_result(fragment, place)
                 daemon.result(fragment, place)[:] = bytes([place + 10]) * size
-            for generation in (1, 2):
-                contribution = daemon.contribution(fragment, generation)
-                assert contribution == bytes([generation]) * size
+            assert daemon.contribution(fragment) == b"c" * size
             for place in (0, 1, MOVE):
                 assert rank.result(fragment, place) == bytes([place + 10]) * size
-            assert daemon.contribution(fragment, 3) == bytes([1]) * size, "two slots alternate"
     finally:
         rank.close()
         daemon.close()
@@ -48,7 +44,7 @@ def test_a_rank_cannot_write_what_the_daemon_goes_on_with() -> None:
 def test_what_parameters_moved_by_takes_memory_when_it_is_first_written() -> None:
     slots = Slots.create(SHAPE)
     before = os.fstat(slots.fd).st_blocks * 512
-    assert before == SHAPE.total_bytes - SHAPE.model_bytes
+    assert before == SHAPE.present_bytes
     for _ in range(2):
         slots.begin_result(1, MOVE)
         slots.result(1, MOVE)[:] = b"m" * 8192
@@ -56,17 +52,41 @@ def test_what_parameters_moved_by_takes_memory_when_it_is_first_written() -> Non
     slots.close()
 
 
+def test_the_next_ranks_contribute_elsewhere_and_what_the_last_ones_wrote_stays() -> None:
+    daemon = Slots.create(SHAPE)
+    before = os.fstat(daemon.fd).st_blocks * 512
+    lost = attach(daemon)
+    lost.contribution(1)[:] = b"l" * 8192
+    needed = daemon.contribution(1)
+    daemon.contribute_elsewhere(1)
+    assert daemon.places == [0, 1]
+    assert os.fstat(daemon.fd).st_blocks * 512 == before + 8192
+    rank = attach(daemon)
+    rank.places = list(daemon.places)
+    rank.contribution(0)[:] = b"x" * 12
+    rank.contribution(1)[:] = b"n" * 8192
+    assert needed == b"l" * 8192
+    assert daemon.contribution(1) == b"n" * 8192
+    assert daemon.contribution(0) == b"x" * 12
+    daemon.contribute_elsewhere(1)
+    assert daemon.contribution(1) == b"l" * 8192, "there are two places"
+    assert os.fstat(daemon.fd).st_blocks * 512 == before + 8192
+    del needed
+    for slots in (lost, rank, daemon):
+        slots.close()
+
+
 def test_all_ranks_must_be_done_with_the_same_generation() -> None:
     slots = Slots.create(SHAPE)
     slots.set_done(1, 5, 0)
     assert not slots.all_done(1, 5)
     slots.set_done(1, 3, 1)
-    assert not slots.all_done(1, 5), "rank 1 is still in the slot's generation before"
+    assert not slots.all_done(1, 5), "rank 1 is still in the generation before"
     slots.set_done(1, 5, 1)
     assert slots.all_done(1, 5)
     for fragment, generation in ((0, 5), (1, 7), (1, 4)):
         assert not slots.all_done(fragment, generation)
-    slots.clear_done(1, 5, 0)
+    slots.clear_done(1, 0)
     assert not slots.all_done(1, 5), "rank 0 writes again"
     slots.close()
 
@@ -92,7 +112,7 @@ def test_void_forgets_the_dead_ranks_and_keeps_the_data() -> None:
     slots.count_step(0, 4)
     slots.count_step(1, 5)
     assert (slots.step(0), slots.step(1)) == (4, 5)
-    slots.contribution(0, 1)[:] = b"x" * 12
+    slots.contribution(0)[:] = b"x" * 12
     for rank in range(SHAPE.ranks):
         slots.set_done(0, 1, rank)
         slots.set_done(1, 2, rank)
@@ -103,7 +123,7 @@ def test_void_forgets_the_dead_ranks_and_keeps_the_data() -> None:
     assert (slots.step(0), slots.step(1)) == (0, 0)
     assert not slots.all_done(0, 1)
     assert not slots.all_done(1, 2)
-    assert slots.contribution(0, 1) == b"x" * 12
+    assert slots.contribution(0) == b"x" * 12
     assert slots.result_generation(1, 0) == 2
     slots.close()
 
@@ -114,15 +134,15 @@ def test_words_of_many_ranks_do_not_overlap() -> None:
     for rank in range(11):
         slots.count_step(rank, 100 + rank)
         for fragment in range(3):
-            for generation in (1 << 40, (1 << 40) + 1):
-                slots.set_done(fragment, generation, rank)
-                slots.publish_result(fragment, generation % COPIES, generation)
-                slots.contribution(fragment, generation)[:] = b"abcd"
+            slots.set_done(fragment, (1 << 40) + fragment, rank)
+            for place in range(COPIES):
+                slots.publish_result(fragment, place, (1 << 40) + place)
+            slots.contribution(fragment)[:] = b"abcd"
     assert [slots.step(rank) for rank in range(11)] == list(range(100, 111))
     for fragment in range(3):
-        for generation in (1 << 40, (1 << 40) + 1):
-            assert slots.all_done(fragment, generation)
-            assert slots.result_generation(fragment, generation % COPIES) == generation
+        assert slots.all_done(fragment, (1 << 40) + fragment)
+        for place in range(COPIES):
+            assert slots.result_generation(fragment, place) == (1 << 40) + place
     slots.close()
 
 

@@ -73,8 +73,9 @@ class XorWork:
         self.fails = ""
         """An encoding fails with this text."""
 
-    def begin(self, fragment: int, manifest: str) -> None:
+    def begin(self, fragment: int, manifest: str) -> memoryview | None:
         self.given = self.random.randbytes(ELEMENTS * ELEMENT_BYTES)
+        return None
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
         if self.fails:
