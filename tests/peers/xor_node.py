@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from peers.driver import Driver
@@ -41,6 +42,8 @@ RULES = ProtocolConfig(
     reduction_timeout_s=0.6,
     transfer_timeout_s=5.0,
 )
+PATIENT = replace(RULES, election_timeout_s=20.0, reduction_timeout_s=20.0)
+"""Of tests in which nobody fails, and each contribution counts however busy the machine is."""
 RUN_ID = 77
 ALPHA, BETA, GAMMA = (PeerId(f"{n}.0000000{i}") for i, n in enumerate(("alpha", "beta", "gamma")))
 EVE = PeerId("eve.00000009")
@@ -180,6 +183,7 @@ class Node:
         self.mesh = Mesh(self.driver)
         self.driver.use(self.mesh)
         self.work = XorWork(peer, gathers=gathers)
+        self.rules = RULES
         self.kept: Kept | None = None
         self.trains = True
         self.digests: dict[int, str] = {}
@@ -193,7 +197,7 @@ class Node:
 
     def check_run(self, run: Run) -> None:
         self.driver.exchange.work = self.driver.exchange.states = self.work
-        self.driver.feed(v.RunAccepted(RULES))
+        self.driver.feed(v.RunAccepted(self.rules))
         self.driver.feed(v.TrainersReady())
 
     def handle(self, command: Told) -> None:
@@ -271,7 +275,7 @@ class Node:
 
 @asynccontextmanager
 async def running(
-    *peers: PeerId, outer_steps: int, gathers: bool = False
+    *peers: PeerId, outer_steps: int, gathers: bool = False, rules: ProtocolConfig = RULES
 ) -> AsyncGenerator[list[Node]]:
     """The first one leads; rounds begin when all are there."""
     nodes: list[Node] = []
@@ -279,6 +283,7 @@ async def running(
         try:
             for peer in peers:
                 nodes.append(Node(peer, Path(name, peer), join=bool(nodes), gathers=gathers))
+                nodes[-1].rules = rules
                 leader = nodes[0] if len(nodes) > 1 else None
                 await nodes[-1].start(leader, peers=len(peers), outer_steps=outer_steps)
             yield nodes
