@@ -14,10 +14,13 @@ from lowcomm import outer
 from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.config import RunConfig, load_config
 from lowcomm.events import Commit, Evaluated, Finished, Lost, Ready
+from lowcomm.methods import method as make_method
+from protocols.ids import TensorSpec
 from sims.cluster import LOG, LocalCluster, LocalNode
+from sims.lockstep import Given, Lockstep
 from sims.paced import Pace
 from sims.paced_cluster import start_all, start_paced
-from sims.paced_moves import initial_parameters, movement, stand_in_loss
+from sims.paced_moves import FRAGMENT, initial_parameters, movement, stand_in_loss
 from tests.cluster.running import (
     alive,
     children_of,
@@ -53,7 +56,8 @@ def test_three_peers_finish_with_the_bits_of_a_plain_loop(tmp_path: Path) -> Non
         by_round.setdefault(commit.round, set()).add(commit.state_digest)
     run = load_config(config).run
     assert run is not None
-    digests, loss = replay(run, run_dir)
+    digests, loss, together = replay(run, run_dir)
+    assert together == digests, "nodes in lockstep make the same of the same work"
     assert by_round == {round_: {digest} for round_, digest in enumerate(digests, 1)}
     assert [event.state_digest for event in of(Finished, run_dir)] == [digests[-1]] * len(NAMES)
     assert [event.loss for event in of(Evaluated, run_dir)] == [loss]
@@ -104,8 +108,9 @@ async def ends(nodes: Sequence[LocalNode]) -> list[int]:
     return [await node.child.wait() for node in nodes]
 
 
-def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
-    """The state digest after each round, and the last parameters' loss, by one plain loop.
+def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
+    """The state digest after each round and the last parameters' loss, by one plain loop; and the
+    digests once more, by nodes in lockstep.
 
     From the files it takes who has which slot and how many steps each one made in each round.
     """
@@ -120,17 +125,22 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
     data_steps = dict.fromkeys(slots, 0)
     theta_P = initial_parameters(1 << 16, seed=run.seed)
     momentum_P, mean_P = np.zeros_like(theta_P), np.zeros_like(theta_P)
-    digests: list[str] = []
+    digests, again = list[str](), list[str]()
+    layout = [TensorSpec(FRAGMENT, "paced", theta_P.shape, 0)]
+    lockstep = Lockstep(make_method(run.method), layout, nodes=len(NAMES))
+    lockstep.begin(FRAGMENT, theta_P)
     for commit in of(Commit, run_dir / NAMES[0]):
         assert commit.roster == tuple(sorted(slots))  # All wait for all: 30 s, by default.
         gradients: list[outer.F32] = []
-        for peer in commit.roster:
+        given: dict[int, Given] = {}
+        for node, peer in enumerate(commit.roster):
             local_P = theta_P.copy()
             for _ in range(steps[peer, commit.round]):
                 local_P += movement(local_P.size, slot=slots[peer], step=data_steps[peer])
                 data_steps[peer] += 1
             data_steps[peer] = max(data_steps[peer], commit.inner_step)
             gradients.append(theta_P - local_P)
+            given[node] = Given(local_P, steps[peer, commit.round])
         weights = [steps[peer, commit.round] for peer in commit.roster]
         outer.weighted_mean(gradients, weights, mean_P)
         method = run.method
@@ -144,4 +154,6 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float]:
             beta=method.outer_momentum,
         )
         digests.append(outer.state_digest(theta_P, momentum_P))
-    return digests, stand_in_loss(theta_P)
+        again.append(lockstep.exchange(FRAGMENT, given)[1])
+    lockstep.close()
+    return digests, stand_in_loss(theta_P), again

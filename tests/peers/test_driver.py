@@ -29,7 +29,6 @@ from tests.peers.xor_node import (
     ELEMENTS,
     EVE,
     GAMMA,
-    PATIENT,
     RUN_ID,
     Node,
     XorWork,
@@ -46,7 +45,7 @@ from tests.peers.xor_node import (
 @pytest.mark.parametrize("gathers", [False, True])
 @pytest.mark.parametrize("peers", [(ALPHA, BETA), (ALPHA, BETA, GAMMA)])
 async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...], gathers: bool) -> None:
-    async with running(*peers, outer_steps=5, gathers=gathers, rules=PATIENT) as nodes:
+    async with running(*peers, outer_steps=5, gathers=gathers, patient=True) as nodes:
         for node in nodes:
             assert node.task is not None
             await asyncio.wait_for(node.task, 20)

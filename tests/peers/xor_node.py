@@ -275,7 +275,7 @@ class Node:
 
 @asynccontextmanager
 async def running(
-    *peers: PeerId, outer_steps: int, gathers: bool = False, rules: ProtocolConfig = RULES
+    *peers: PeerId, outer_steps: int, gathers: bool = False, patient: bool = False
 ) -> AsyncGenerator[list[Node]]:
     """The first one leads; rounds begin when all are there."""
     nodes: list[Node] = []
@@ -283,7 +283,7 @@ async def running(
         try:
             for peer in peers:
                 nodes.append(Node(peer, Path(name, peer), join=bool(nodes), gathers=gathers))
-                nodes[-1].rules = rules
+                nodes[-1].rules = PATIENT if patient else RULES
                 leader = nodes[0] if len(nodes) > 1 else None
                 await nodes[-1].start(leader, peers=len(peers), outer_steps=outer_steps)
             yield nodes
