@@ -5,6 +5,7 @@ a refusal. Must NOT import torch, nor anything heavy before a command needs it.
 """
 
 import sys
+from contextlib import closing
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
@@ -362,15 +363,17 @@ def _live(
 
     code, rejoins_at = 0, ""
     while True:
-        listening = listen(
-            listen_at(config.node, contact)
-        )  # Others may dial while we load the rest.
+        # Others may dial while we load the rest.
+        listening = listen(listen_at(config.node, contact))
 
         async def life(listening: "Listening" = listening, at: str = rejoins_at) -> tuple[int, str]:
             daemon = make(listening, at)
             return await daemon.run(), daemon.rejoins_at
 
-        with listening.socket, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with (
+            closing(listening),
+            asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        ):
             code, rejoins_at = runner.run(life())
         if not rejoins_at:
             sys.exit(code)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowcomm import startup
-from lowcomm.addresses import advertised
+from lowcomm.addresses import advertised, check_founder
 from lowcomm.checkpoint import Cut
 from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
 from lowcomm.config import FileConfig, RunConfig, check_node
@@ -89,6 +89,7 @@ class Daemon:
         self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
         self.security = Security(path, config.node, token=start.token, note=self.journal.note)
         if start.kind == "new":
+            check_founder(me.address)
             self.security.found(me, start.run_directory)
         kept, self._skipped = startup.kept(self._directory.path)
         self.core = PeerCore(

@@ -91,7 +91,7 @@ class Company:
         """Where those listen whom our log names, in what we do not know to be committed: a joiner
         may know of nobody else, when the one that it came by is gone."""
         named = addresses((), self._raft.log.since(self._members.index + 1))
-        return set(named.values()) - {self._me.address}
+        return set(named.values()) - {self._me.address, ""}
 
     @property
     def goes_alone_at(self) -> float:
@@ -139,6 +139,14 @@ class Company:
         """Somebody leads us, and speaks to us."""
         up = self._raft.leader in self._links.up
         return self._raft.leads or (up and self._raft.heard_lately(now))
+
+    def gives_way(self) -> bool:
+        """Who leads and cannot be dialled lets another voter lead: who joins asks the leader."""
+        if self._me.address or not self._raft.leads or self._part.finished:
+            return False
+        seats = self._members.readers
+        hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
+        return self._raft.hand_over(but=hidden)
 
     @property
     def reaches_who_decides(self) -> bool:

@@ -148,7 +148,7 @@ class PeerCore:
         self._awake = True
         known = self.book.known
         for peer, address in known.items():
-            if address != self.me.address:
+            if address and address != self.me.address:
                 self._out.append(self.links.dial(peer, address))
         if self._contact:
             self._out.append(c.Connect(PeerId(""), self._contact))
@@ -354,7 +354,7 @@ class PeerCore:
     def _going(self) -> bool:
         """A leader that wants to leave hands over first; nobody else could write it down."""
         if not self.standing.leaving or self.finished:
-            return False
+            return self.company.gives_way()
         if self.office is not None and self.office.is_last:
             self._stop(ending.when_out(self.standing, finished=False))
             return True

@@ -29,6 +29,7 @@ from protocols.log_messages import (
 from protocols.record import record
 from protocols.samples import ALL_REMAIN, Remaining, Samples
 from protocols.step_messages import FetchSteps, StepChunk, Stepped, Stopped
+from protocols.tunnel_messages import NoTunnel, TunnelTicket, WantTunnel
 
 
 @record
@@ -363,6 +364,9 @@ Control = (
     | Decided
     | AskKey
     | AuthorityKey
+    | WantTunnel
+    | TunnelTicket
+    | NoTunnel
 )
 PieceChunk = ContributionChunk | ResultChunk | StateChunk
 """Of what is cut by its elements, in pieces that begin anywhere."""

@@ -40,12 +40,11 @@ from protocols.limits import (
     PEERS_MAX,
     PROVIDERS_MAX,
     SEATS_MAX,
-    SECRET_BYTES,
     SPENT_MAX,
     TENSORS_MAX,
     TEXT_MAX,
-    TOKEN_CHARS_MAX,
 )
+from protocols.meeting_shapes import MEETING
 
 
 def struct(cls: type) -> Check:
@@ -201,17 +200,6 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "uses": _u32,
         "expires": _u63,
     },
-    m.Hello: {
-        "protocol": _u32,
-        "run": _u64,
-        "peer": peer_id,
-        "name": _name,
-        "incarnation": _u32,
-        "address": _name,
-        "leader": _name,
-    },
-    m.BulkKeys: {"secret": octets(SECRET_BYTES, SECRET_BYTES)},
-    m.WantBulk: {},
     m.Refused: {"why": _words},
     m.Heartbeat: {},
     m.ReadLog: {"index": _u63},
@@ -293,20 +281,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "held": many(struct(ids.StepPayloads), HELD_STEPS_MAX),
     },
     m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
-    m.Admit: {
-        "protocol": _u32,
-        "token": text(TOKEN_CHARS_MAX),
-        "peer": peer_id,
-        "key": octets(32, 32),
-        "certificate": _certificate,
-        "proof": octets(0, 64),
-    },
-    m.Admitted: {"certificate": _certificate, "authority": _certificate},
-    m.NotAdmitted: {"why": _words, "final": flag},
+    **MEETING,
     m.HandOn: {"number": _u63, "admit": struct(m.Admit)},
-    m.Decided: {"number": _u63, "certificate": _certificate, "why": _words, "final": flag},
-    m.AskKey: {},
-    m.AuthorityKey: {"key": _certificate},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,

@@ -6,7 +6,7 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.config import ProtocolConfig
 from protocols.ids import PeerId
-from tests.protocols.led import leading
+from tests.protocols.led import Led, leading
 from tests.protocols.scenes import RULES, A, B, C, D, Follower, follower
 
 BEAT_S = RULES.heartbeat_interval_s
@@ -87,3 +87,36 @@ def test_other_rules_count_from_the_next_heartbeat() -> None:
     scene.on(v.RunAccepted(agreed))
     scene.waits(0.2)
     assert C not in scene.core.links.up
+
+
+# Peers that nobody can dial ---------------------------------------------------------------------
+
+
+def with_voter(*, hidden: bool, voter: str) -> set[PeerId]:
+    """B votes, and has all that A has, who leads. To whom A hands over. `voter`: B's address."""
+    scene = Led(hidden=hidden)
+    scene.on(v.PeerConnected(B, 1, voter, ""))
+    scene.hears(B, m.ReadLog(0))
+    scene.hears(B, m.Join("b", 1, voter, "new", ""))
+    index, cut = scene.core.members.cuts[B]
+    version = cut.versions[0]
+    scene.hears(B, m.Have(scene.lineage, 0, version.round, version.state_digest))
+    scene.hears(B, m.CaughtUp(index, "b", 1, voter))
+    asked: set[PeerId] = set()
+    for _ in range(4):  # The vote is an entry, which B has to have before it counts.
+        scene.hears(B, m.Appended(scene.core.raft.term, True, scene.core.raft.log.last_index))
+        asked.update(to for to, _ in scene.sent(m.HandOver))
+        scene.waits(1.0)
+        asked.update(to for to, _ in scene.sent(m.HandOver))
+    assert B in scene.core.raft.log.voters
+    return asked
+
+
+def test_a_leader_that_nobody_can_dial_lets_a_voter_lead_that_can_be() -> None:
+    """Who joins has to reach the leader, and nobody carries a stranger's words to it."""
+    assert with_voter(hidden=True, voter="b:1") == {B}
+
+
+def test_who_leads_and_can_be_dialled_goes_on_and_so_does_the_best_there_is() -> None:
+    assert with_voter(hidden=False, voter="b:1") == set()
+    assert with_voter(hidden=True, voter="") == set()
