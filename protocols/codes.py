@@ -61,6 +61,7 @@ MESSAGES: Mapping[int, type] = {
     60: m.WantTunnel,
     61: m.TunnelTicket,
     62: m.NoTunnel,
+    63: m.Unlinked,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,

@@ -7,7 +7,7 @@ Must NOT end this peer: core.py does.
 from collections.abc import Mapping, Set
 
 from protocols import ending
-from protocols.commands import Command, Send
+from protocols.commands import Command, Note, Send
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
 from protocols.government import Government
@@ -16,7 +16,7 @@ from protocols.ids import PeerId, PeerInfo
 from protocols.links import Links
 from protocols.logbook import addresses
 from protocols.membership import Membership
-from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek
+from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek, Unlinked
 from protocols.participant import Participant
 from protocols.raft import Raft
 
@@ -47,6 +47,8 @@ class Company:
         self._part = part
         self._links = links
         self._government = government
+        self._said_missed: tuple[object, object] = (None, None)
+        """(in which term, and leading or not; what we told last of who is not connected)."""
         self.forks = Forks(me, raft, members, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
@@ -54,6 +56,8 @@ class Company:
         self._links.connected(event, now)
         commands = self.forks.connected(peer)
         self._raft.connected(peer, now)
+        if peer == self._raft.leader:
+            self._said_missed = (None, None)  # It forgot what it heard on the last connection.
         self._part.reconnected(peer)
         self._government.reconnected(peer, event.incarnation)
         if self._raft.leader is None and event.leader:
@@ -83,9 +87,27 @@ class Company:
         wanted = {**rivals, **readers} if rivals else readers
         me = self._me.peer
         commands += self._links.keep_up(now, me, wanted, self._named, found=found)
+        commands += self._tell_missed(now)
         if now >= self.goes_alone_at:
             commands.append(ending.when_out(self._part.standing, finished=True))
         return commands
+
+    def _tell_missed(self, now: float) -> list[Command]:
+        """When it changes: the leader hears whom we miss; while we lead, people hear what is."""
+        raft, office, members = self._raft, self._government.office, self._members.members
+        leader = raft.leader if self._part.standing.is_member else None
+        if office is not None:
+            what: object = office.leader.reports.cut_off()
+            command: Command = Note("links", str(what or "all members are connected again"))
+        elif leader is not None and leader in self._links.up:
+            what = tuple(sorted(self._links.missed(now) & members.keys()))
+            command = Send(leader, Unlinked(what))
+        else:
+            return []
+        key = (raft.term, raft.leads)
+        before = self._said_missed[1] if self._said_missed[0] == key else None
+        self._said_missed = (key, what)
+        return [command] if what != before and (what or before) else []
 
     def _named(self) -> set[str]:
         """Where those listen whom our log names, in what we do not know to be committed: a joiner

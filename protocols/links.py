@@ -29,6 +29,8 @@ class Links:
         self.seeking = Seeking(contact)
         self.mend_at = 0.0
         """When we look next whom we miss, at the first event after it."""
+        self._missed: dict[PeerId, float] = {}
+        """Whom of the run we are not connected with, and since when, as of the last look."""
         self._leavers: set[PeerId] = set()
         """They left the run and did not hang up yet."""
         self.incarnations: dict[PeerId, int] = {}
@@ -127,8 +129,16 @@ class Links:
         if now >= self.mend_at:
             self.mend_at = now + self.liveness.rules.heartbeat_interval_s
             commands += self.mend(me, receivers)
+            missed = receivers.keys() - self.up - {me}
+            self._missed = {peer: self._missed.get(peer, now) for peer in missed}
         up = {} if found else self._where()
         return commands + self.seeking.look(now, up, named, found=found)
+
+    def missed(self, now: float) -> set[PeerId]:
+        """Whom we are not connected with for so long that it does not come back by itself: by now
+        the leader has struck whoever is gone."""
+        since = now - self.liveness.rules.election_timeout_s
+        return {peer for peer, lost in self._missed.items() if lost <= since} - self.up
 
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
         """Somebody says that the leader listens there; `mine` is where we do."""

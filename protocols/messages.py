@@ -103,6 +103,13 @@ class Kept:
 
 
 @record
+class Unlinked:
+    """To the leader: members with whom I have had no connection for too long; all of them."""
+
+    peers: tuple[PeerId, ...]
+
+
+@record
 class Durable:
     """To the leader: whether my disk takes what I have to promise."""
 
@@ -332,6 +339,7 @@ Control = (
     | HandOver
     | Told
     | Kept
+    | Unlinked
     | Durable
     | Join
     | CaughtUp

@@ -232,6 +232,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     m.HandOver: {"term": _u32},
     m.Told: {"term": _u32},
+    m.Unlinked: {"peers": _peers},
     m.Kept: {
         "lineage": _u64,
         "versions": _versions,

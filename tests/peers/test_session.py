@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from peers import dialing, mesh
+from peers import mesh
 from peers.reception import MAGIC
 from peers.seals import Keys
 from peers.widening import CONNECTIONS_MAX, Flow
