@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lowcomm import opening
+from lowcomm import opening, revoking
 from lowcomm.outcomes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.errors import ConfigError, LowcommError, RefusedError
 
@@ -281,6 +281,9 @@ def recover(
     print(f"done; start it with: lowcomm resume {plan.directory}")  # noqa: T201
 
 
+app.command()(revoking.revoke)
+
+
 @app.command()
 def status(
     directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
@@ -370,10 +373,7 @@ def _live(
             daemon = make(listening, at)
             return await daemon.run(), daemon.rejoins_at
 
-        with (
-            closing(listening),
-            asyncio.Runner(loop_factory=_loop_factory()) as runner,
-        ):
+        with closing(listening), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code, rejoins_at = runner.run(life())
         if not rejoins_at:
             sys.exit(code)

@@ -24,10 +24,12 @@ from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
 from lowcomm.replica import Replica, check_memory, free_memory_bytes
 from lowcomm.reporting import report, status_json, tell_entry, tell_samples, tell_traffic
+from lowcomm.revocations import revoke_json
 from lowcomm.security import Security
 from lowcomm.start import Start
 from lowcomm.step_replica import StepReplica
 from peers.bulk import Bulk
+from peers.bus import Question, Status
 from peers.driver import Driver
 from peers.faults import FaultInjector
 from peers.listening import Listening
@@ -379,9 +381,9 @@ class Daemon:
             params=0,
         )
 
-    def status(self) -> str:
-        """JSON for `lowcomm status` and live views."""
-        return status_json(self)
+    def answer(self, question: Question) -> str:
+        """JSON for `lowcomm status`, live views and `lowcomm revoke`."""
+        return status_json(self) if isinstance(question, Status) else revoke_json(self, question)
 
     # Helpers --------------------------------------------------------------------------------
 

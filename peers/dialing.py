@@ -14,6 +14,7 @@ from peers.address import parse_address, require_loopback
 from peers.link import Link
 from peers.reception import MAGIC
 from peers.seals import Keys
+from peers.session import MeshOwner
 from peers.tunnels import connect
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL_VERSION, PeerId
@@ -35,8 +36,6 @@ class DialError(OSError):
 
 class Host(Protocol):
     """What dialling needs from the mesh. No method may raise or block."""
-
-    def hello(self) -> Hello: ...
 
     def new_link(self, *, accepted: bool) -> Link: ...
 
@@ -85,10 +84,11 @@ class Dial:
 class Dialling:
     """Every address that we dial, each in a task that ends when there is a session."""
 
-    def __init__(self, host: Host, *, tls: ssl.SSLContext | None) -> None:
-        """`tls` None: in the clear, and then to this machine only."""
+    def __init__(self, host: Host, owner: MeshOwner, *, tls: ssl.SSLContext | None) -> None:
+        """`owner`: the mesh's; `tls` None: in the clear, and then to this machine only."""
         self.tls = tls
         self._host = host
+        self._owner = owner
         self._dials: dict[str, Dial] = {}
         """By address."""
         self._answers: dict[Link, asyncio.Queue[Control | None]] = {}
@@ -195,9 +195,11 @@ class Dialling:
         self._answers[control] = answers
         try:
             await self._open(control, dial)
-            control.send(self._host.hello())
+            control.send(self._owner.hello())
             hello = await answers.get()
             if isinstance(hello, Refused):
+                if hello.revoked and control.certified:
+                    self._owner.barred(PeerId(control.certified), hello.why)
                 return f"refused by {dial.address}: {hello.why}"
             if not isinstance(hello, Hello):
                 raise DialError("it hung up, or does not speak our protocol")
@@ -207,6 +209,8 @@ class Dialling:
                 raise DialError(f"{hello.peer} is there now, not {dial.peer}")
             if self.tls is not None and control.certified != hello.peer:
                 raise DialError(f"its certificate is not that of {hello.peer}")
+            if self._owner.is_revoked(hello.peer):
+                raise DialError(f"the certificate of {hello.peer} was revoked")
             given = await answers.get()
             if not isinstance(given, BulkKeys):
                 raise DialError("closed after its hello")

@@ -310,6 +310,12 @@ class Driver:
     def received(self, peer: PeerId, message: m.Control) -> None:
         self.feed(v.MessageReceived(peer, message))
 
+    def is_revoked(self, peer: PeerId) -> bool:
+        return peer in self.core.members.spendings.revoked
+
+    def barred(self, peer: PeerId, why: str) -> None:
+        self.feed(v.Barred(peer, why))
+
     def is_member(self, peer: PeerId) -> bool:
         return peer in self.core.members.readers
 

@@ -58,7 +58,7 @@ class Mesh:
         self._reception = Reception(self)
         self._tickets = Tickets()
         self._passages = Passages(self.sessions, owner, self._reception.meet)
-        self._dialling = Dialling(self, tls=tls.dialling if tls else None)
+        self._dialling = Dialling(self, owner, tls=tls.dialling if tls else None)
         self._links: set[Link] = set()
         self._bulks: set[Bulk] = set()
         self._asking: dict[int, Link] = {}
@@ -215,7 +215,7 @@ class Mesh:
         if not why and old is None and len(self.sessions) >= SESSIONS_MAX:
             why = f"there are {SESSIONS_MAX} connections already"
         if why:
-            link.send(Refused(why))
+            link.send(Refused(why, self._owner.is_revoked(hello.peer)))
             link.close(f"refused: {why}")
             return
         same = old is not None and old.hello.incarnation == hello.incarnation
@@ -364,9 +364,6 @@ class Mesh:
             session.control.send(BulkKeys(self._tickets.give(session.control)))
 
     # Dialling's side ------------------------------------------------------------------------
-
-    def hello(self) -> Hello:
-        return self._owner.hello()
 
     def new_link(self, *, accepted: bool) -> Link:
         return Link(self, accepted=accepted)

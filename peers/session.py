@@ -45,6 +45,14 @@ class MeshOwner(Protocol):
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None: ...
 
+    def is_revoked(self, peer: PeerId) -> bool:
+        """Its certificate counts no more."""
+        ...
+
+    def barred(self, peer: PeerId, why: str) -> None:
+        """A peer that we dialled says that our certificate was revoked."""
+        ...
+
     def is_member(self, peer: PeerId) -> bool:
         """Of the run: others may speak through us with it."""
         ...

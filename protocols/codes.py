@@ -62,6 +62,7 @@ MESSAGES: Mapping[int, type] = {
     61: m.TunnelTicket,
     62: m.NoTunnel,
     63: m.Unlinked,
+    64: m.Revoke,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
@@ -86,6 +87,7 @@ ENTRIES: Mapping[int, type] = {
     16: e.Halt,
     17: e.Close,
     18: e.TokenSpent,
+    19: e.Revoked,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

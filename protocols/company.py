@@ -7,7 +7,7 @@ Must NOT end this peer: core.py does.
 from collections.abc import Mapping, Set
 
 from protocols import ending
-from protocols.commands import Command, Note, Send
+from protocols.commands import Command, Note, Send, Stop
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
 from protocols.government import Government
@@ -19,6 +19,7 @@ from protocols.membership import Membership
 from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek, Unlinked
 from protocols.participant import Participant
 from protocols.raft import Raft
+from protocols.tokens import revocation
 
 OUTAGE = 10
 """Who has finished stays so many silence timeouts for members that may only be cut off: they need
@@ -87,9 +88,30 @@ class Company:
         wanted = {**rivals, **readers} if rivals else readers
         me = self._me.peer
         commands += self._links.keep_up(now, me, wanted, self._named, found=found)
-        commands += self._tell_missed(now)
+        commands += self._tell_missed(now) + self._shut_out(now)
         if now >= self.goes_alone_at:
             commands.append(ending.when_out(self._part.standing, finished=True))
+        return commands
+
+    def _shut_out(self, now: float) -> list[Command]:
+        """Whose certificate was revoked: nobody speaks with it, and it trains no more. If it is
+        ours, that is the end; most of the other voters have to say so, if our log does not."""
+        me, raft, office = self._me.peer, self._raft, self._government.office
+        revoked, said = self._members.spendings.revoked, self._links.barred
+        if me in revoked:
+            return [Stop(revocation(revoked[me]), "refused")]
+        others = set(raft.log.voters) - {me}
+        if said and 2 * len(others & said.keys()) > len(others) and not self.hears_leader(now):
+            return [Stop(next(iter(said.values())), "refused")]
+        commands: list[Command] = []
+        for peer in sorted(revoked.keys() & self._links.up):
+            raft.disconnected(peer, now)
+            commands.append(self._links.gone(peer, "its certificate was revoked"))
+        if office is not None and revoked:
+            inside = revoked.keys() & office.head.readers.keys()
+            for peer in sorted(inside - office.leader.gone.keys()):
+                why = f"its certificate was revoked by {revoked[peer].by}"
+                office.leader.lose(peer, why, left=False)
         return commands
 
     def _tell_missed(self, now: float) -> list[Command]:

@@ -190,7 +190,7 @@ class PeerCore:
                 self._stop(ending.when_asked(self.standing, why, reachable=hears, finished=over))
             case v.DeadlineReached():
                 pass
-            case v.Secured() | v.AdmitAsked() | v.Signed() | v.NotSigned():
+            case _ if isinstance(event, v.GateEvent):
                 self._out += self.gate.take(event, self.leader_id, now)
             case _:
                 self._out += self.part.local(event, now)
@@ -340,7 +340,7 @@ class PeerCore:
                 self.part.new_leader()
                 self.relaying.new_leader()
             office = self.government.office
-            self._out += self.gate.advance(office, now)
+            self._out += self.gate.advance(office, self.leader_id, now)
             if office is not None and not self._going():
                 office.decide(now, lacks_state=self.standing.catchup.needed)
                 for command in office.orders(now):

@@ -5,10 +5,11 @@ Must NOT decide what a loss means (core.py), nor carry anything.
 
 from collections.abc import Callable, Mapping, Set
 
-from protocols.commands import Command, Connect, Disconnect, Send
+from protocols.commands import Command, Connect, Disconnect, Note, Send
 from protocols.config import ProtocolConfig
 from protocols.events import PeerConnected
 from protocols.ids import PeerId, PeerInfo
+from protocols.limits import PEERS_MAX
 from protocols.liveness import Liveness, Loss
 from protocols.messages import Heartbeat
 from protocols.seeking import Seeking
@@ -31,6 +32,8 @@ class Links:
         """When we look next whom we miss, at the first event after it."""
         self._missed: dict[PeerId, float] = {}
         """Whom of the run we are not connected with, and since when, as of the last look."""
+        self.barred: dict[PeerId, str] = {}
+        """Who told us that our certificate was revoked, and how."""
         self._leavers: set[PeerId] = set()
         """They left the run and did not hang up yet."""
         self.incarnations: dict[PeerId, int] = {}
@@ -79,6 +82,7 @@ class Links:
 
     def connected(self, event: PeerConnected, now: float) -> None:
         self.liveness.connected(event.peer, now)
+        self.barred.pop(event.peer, None)  # It speaks with us after all.
         self.incarnations[event.peer] = event.incarnation
         self.addresses[event.peer] = event.address
 
@@ -133,6 +137,13 @@ class Links:
             self._missed = {peer: self._missed.get(peer, now) for peer in missed}
         up = {} if found else self._where()
         return commands + self.seeking.look(now, up, named, found=found)
+
+    def barred_by(self, peer: PeerId, why: str) -> list[Command]:
+        """A peer says that our certificate was revoked. One alone may say anything."""
+        if peer in self.barred or len(self.barred) >= PEERS_MAX:
+            return []
+        self.barred[peer] = why
+        return [Note("revoked", f"{peer} says: {why}")]
 
     def missed(self, now: float) -> set[PeerId]:
         """Whom we are not connected with for so long that it does not come back by itself: by now

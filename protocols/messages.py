@@ -11,6 +11,7 @@ from protocols.gate_messages import (
     Decided,
     HandOn,
     NotAdmitted,
+    Revoke,
 )
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.log_messages import (
@@ -64,6 +65,8 @@ class Refused:
     """The connection closes after this; `why` is a line for a person."""
 
     why: str
+    revoked: bool = False
+    """The receiver's certificate counts no more."""
 
 
 @record
@@ -372,6 +375,7 @@ Control = (
     | Decided
     | AskKey
     | AuthorityKey
+    | Revoke
     | WantTunnel
     | TunnelTicket
     | NoTunnel

@@ -200,7 +200,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "uses": _u32,
         "expires": _u63,
     },
-    m.Refused: {"why": _words},
+    e.Revoked: {"peer": peer_id, "by": peer_id, "why": _words},
+    m.Refused: {"why": _words, "revoked": flag},
     m.Heartbeat: {},
     m.ReadLog: {"index": _u63},
     m.Seek: {},
@@ -345,6 +346,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "course": struct(Course),
         "spent": many(_only(e.TokenSpent), SPENT_MAX),
         "forgotten": _u63,
+        "revoked": many(_only(e.Revoked), SPENT_MAX),
     },
     Course: {
         "step": _u32,

@@ -29,6 +29,7 @@ from protocols.messages import (
     Hello,
     Message,
     ReadLog,
+    Refused,
     StateChunk,
 )
 from protocols.reduction import ELEMENT_BYTES
@@ -66,6 +67,7 @@ class Node:
         self.socket, self.address = bind(listen) if listen else (None, "")
         self.relayed_bytes: Counter[tuple[PeerId, PeerId]] = Counter()
         """By (source, sink)."""
+        self.revoked: set[PeerId] = set()
         self.members: set[PeerId] | None = None
         """None: everybody."""
         self.accepts = True
@@ -80,6 +82,8 @@ class Node:
     def refusal(self, hello: Hello) -> str:
         if hello.protocol != PROTOCOL_VERSION:
             return "another protocol"
+        if hello.peer in self.revoked:
+            return "revoked"
         return "" if hello.run == self.run else "another run"
 
     def connected(self, hello: Hello) -> None:
@@ -114,6 +118,12 @@ class Node:
         if self._arrived[peer] * PIECE_ELEMENTS >= chunk.elements:
             del self._arrived[peer]
             self._see(bytes(self._buffers.pop(peer)))
+
+    def is_revoked(self, peer: PeerId) -> bool:
+        return peer in self.revoked
+
+    def barred(self, peer: PeerId, why: str) -> None:
+        self._see((peer, Refused(why, revoked=True)))
 
     def is_member(self, peer: PeerId) -> bool:
         return self.members is None or peer in self.members
