@@ -24,10 +24,11 @@ def revoke(
         str, typer.Option("--why", help="For the others, and for who is shut out.")
     ] = "",
 ) -> None:
-    """Take a node's certificate back: nobody speaks with it any more, and it is out of the run.
+    """Take a node's certificate back: it is out of the run.
 
-    This stays in the run's log for good, and comes back with no checkpoint. A node that has ever
-    voted has the key that certificates are made with: if it is in wrong hands, begin another run.
+    Nobody speaks with it any more. This stays in the run's log for good, whatever the run goes back
+    to. A node that has ever voted has the key that certificates are made with: if it is in wrong
+    hands, begin another run.
 
     \b
     Examples:
