@@ -3,6 +3,8 @@
 Must NOT import anything slow: it is asked before the daemon listens.
 """
 
+from dataclasses import replace
+
 from lowcomm.config import NodeConfig
 from peers.address import (
     format_address,
@@ -16,6 +18,8 @@ from protocols.errors import ConfigError
 from protocols.tokens import Token
 
 HERE = "127.0.0.1:0"
+NOWHERE = "none"
+"""As `node.listen`: nobody can dial this node."""
 
 
 def check_way(node: NodeConfig, token: Token | None) -> None:
@@ -25,6 +29,9 @@ def check_way(node: NodeConfig, token: Token | None) -> None:
     say so.
     """
     look = require_loopback if node.insecure else parse_address
+    if node.listen == NOWHERE:
+        _check_hidden(node)
+        node = replace(node, listen="")
     for key, address in (("node.listen", node.listen), ("node.advertise", node.advertise)):
         if address:
             look(address, key=key)
@@ -48,17 +55,22 @@ def check_way(node: NodeConfig, token: Token | None) -> None:
 
 
 def listen_at(node: NodeConfig, contact: str) -> str:
-    """What to listen on. `contact`: where the run is, if we join one. Raises ConfigError."""
+    """What to listen on; "": nothing. `contact`: where the run is, if we join one.
+
+    Raises ConfigError.
+    """
     if node.listen:
-        return node.listen
+        return "" if node.listen == NOWHERE else node.listen
     if not contact or is_loopback(parse_address(contact, key="--join")[0]):
         return HERE
     return format_address(way_to(contact), 0)
 
 
 def advertised(node: NodeConfig, listening: str, contact: str) -> str:
-    """What others shall dial, when we listen at `listening`. `contact`: where the run is, if we
-    join one. Raises ConfigError."""
+    """What others shall dial, when we listen at `listening`; "": nobody can. `contact`: where
+    the run is, if we join one. Raises ConfigError."""
+    if not listening:
+        return ""
     host, port = parse_address(listening, key="node.listen")
     if node.advertise:
         said, at = parse_address(node.advertise, key="node.advertise")
@@ -66,3 +78,20 @@ def advertised(node: NodeConfig, listening: str, contact: str) -> str:
     if not (is_wildcard(host) and contact):
         return listening
     return format_address(way_to(contact), port)
+
+
+def _check_hidden(node: NodeConfig) -> None:
+    if node.advertise:
+        raise ConfigError(
+            f"node.advertise: others cannot dial {node.advertise} while node.listen is "
+            f'"{NOWHERE}": give the address that this node listens on, or leave advertise out'
+        )
+
+
+def check_founder(address: str) -> None:
+    """Who begins a run is whom others ask to join. Raises ConfigError."""
+    if not address:
+        raise ConfigError(
+            f'node.listen: "{NOWHERE}" is for who joins: begin the run on a node that others can '
+            "dial"
+        )

@@ -4,6 +4,7 @@
                                                    model: exporting is copying
                              momentum.safetensors  outer momentum under the same names
                              cut.json              what they mean; their sizes and digests; its own
+                             residues.safetensors  this peer's alone, if any (residues.py)
 
 A checkpoint is filled in a hidden directory beside (`cut.json` last), synced, then renamed, so that
 a crash at any moment leaves the one before. One process and thread writes to a directory. Must NOT
@@ -12,10 +13,9 @@ import torch, unpickle anything, or choose which cut a run goes on from.
 
 import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 import xxhash
 
 from lowcomm.config import validate
+from lowcomm.durable import make_empty, sync
 from lowcomm.outer import F32, state_digest
 from protocols.errors import ConfigError, LowcommError
 from protocols.samples import ALL_REMAIN, Remaining
@@ -116,13 +117,19 @@ class _Record:
 
 
 def write_checkpoint(
-    directory: Path, cut: Cut, layout: Layout, outer: Sequence[F32], momentum: Sequence[F32]
+    directory: Path,
+    cut: Cut,
+    layout: Layout,
+    outer: Sequence[F32],
+    momentum: Sequence[F32],
+    own: Callable[[Path], Iterable[Path]] = lambda _: (),
 ) -> Path:
     """Write `<directory>/round-<cut.round>`, durably, and return its path.
 
     `outer` and `momentum` hold one array for each fragment, as in FragmentArrays; they must not
-    change meanwhile. An older checkpoint of the same round is replaced. Raises CheckpointError
-    when the disk refuses, when the layout does not fit the arrays, or when their digest is not the
+    change meanwhile. `own` writes into the checkpoint what is this peer's alone, and returns what
+    there is to sync. An older checkpoint of the same round is replaced. Raises CheckpointError when
+    the disk refuses, when the layout does not fit the arrays, or when their digest is not the
     cut's; what was there before is then still there.
     """
     assert len(cut.fragments) == len(layout) == len(outer) == len(momentum)
@@ -130,7 +137,7 @@ def write_checkpoint(
     temporary = directory / (_WRITING + final.name)
     kept = layout if any(array.size for array in momentum) else _nothing(layout)
     try:
-        _make_empty(temporary)
+        make_empty(temporary)
         record = _Record(
             schema=SCHEMA,
             cut=cut,
@@ -141,8 +148,9 @@ def write_checkpoint(
         _check_states(cut, map(FragmentArrays, outer, momentum))
         body = asdict(record)
         (temporary / CUT).write_bytes(_canonical({**body, "digest": _digest(body)}))
-        _sync(temporary / CUT)
-        _sync(temporary)
+        for path in (temporary / CUT, *own(temporary)):
+            sync(path)
+        sync(temporary)
         _publish(temporary, final)
     except (OSError, CheckpointError) as error:
         shutil.rmtree(temporary, ignore_errors=True)  # A full disk is not helped by half a file.
@@ -308,7 +316,7 @@ def _write_arrays(path: Path, layout: Layout, arrays: Sequence[F32]) -> _Seal:
         numpy.save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:  # Its own type also for a full disk.
         raise CheckpointError(f"{path.name}: {error}") from error
-    _sync(path)
+    sync(path)
     return _Seal(size_bytes=path.stat().st_size, xxh3_128=_file_digest(path))
 
 
@@ -361,15 +369,6 @@ def _check_states(cut: Cut, arrays: Iterable[FragmentArrays]) -> None:
             )
 
 
-def _make_empty(temporary: Path) -> None:
-    if not temporary.parent.exists():
-        temporary.parent.mkdir(parents=True)
-        _sync(temporary.parent.parent)
-    if temporary.exists():  # From a write that a crash cut short.
-        shutil.rmtree(temporary)
-    temporary.mkdir()
-
-
 def _publish(temporary: Path, final: Path) -> None:
     """Rename into place. A directory cannot replace a full one in one step, so a complete
     namesake is first moved aside, where `newest_checkpoint` still finds it.
@@ -382,15 +381,6 @@ def _publish(temporary: Path, final: Path) -> None:
     elif final.exists():
         shutil.rmtree(final)
     temporary.rename(final)
-    _sync(final.parent)
+    sync(final.parent)
     if old.exists():
         shutil.rmtree(old)
-
-
-def _sync(path: Path) -> None:
-    """Returns when the file's content, or the directory's entries, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -23,6 +23,7 @@ from lowcomm.checkpoint import (
 )
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
+from lowcomm.residues import write_residues
 from lowcomm.step_replica import StepReplica
 from protocols.core import PeerCore
 from protocols.samples import Remaining
@@ -125,10 +126,14 @@ class Checkpointer:
         arrays = [replica.arrays(fragment) for fragment in range(len(layout))]
         outer: list[F32] = [pair[0] for pair in arrays]
         momentum: list[F32] = [pair[1] for pair in arrays]
+        residues = replica.residues()
+
+        def own(place: Path) -> list[Path]:
+            return write_residues(place, cut.fragments, residues)
 
         def write() -> Path:
             directory = self._directory / CHECKPOINTS
-            path = write_checkpoint(directory, cut, layout, outer, momentum)
+            path = write_checkpoint(directory, cut, layout, outer, momentum, own)
             prune(directory, KEEP)
             self._prune_rank_states(cut.round)
             return path

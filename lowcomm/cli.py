@@ -5,6 +5,7 @@ a refusal. Must NOT import torch, nor anything heavy before a command needs it.
 """
 
 import sys
+from contextlib import closing
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lowcomm import opening
+from lowcomm import opening, revoking
 from lowcomm.outcomes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.errors import ConfigError, LowcommError, RefusedError
 
@@ -280,6 +281,9 @@ def recover(
     print(f"done; start it with: lowcomm resume {plan.directory}")  # noqa: T201
 
 
+app.command()(revoking.revoke)
+
+
 @app.command()
 def status(
     directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
@@ -362,15 +366,14 @@ def _live(
 
     code, rejoins_at = 0, ""
     while True:
-        listening = listen(
-            listen_at(config.node, contact)
-        )  # Others may dial while we load the rest.
+        # Others may dial while we load the rest.
+        listening = listen(listen_at(config.node, contact))
 
         async def life(listening: "Listening" = listening, at: str = rejoins_at) -> tuple[int, str]:
             daemon = make(listening, at)
             return await daemon.run(), daemon.rejoins_at
 
-        with listening.socket, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with closing(listening), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code, rejoins_at = runner.run(life())
         if not rejoins_at:
             sys.exit(code)

@@ -232,7 +232,8 @@ class NodeConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     listen: str = ""
     """HOST:PORT; port 0 takes a free one. Empty is a free port of this machine's own 127.0.0.1; for
-    who joins a run on another machine, of the address from which that one is reached."""
+    who joins a run on another machine, of the address from which that one is reached. "none":
+    nowhere, as nobody can dial this node: it dials the others, and through them those like it."""
     advertise: str = ""
     """What others dial, where that is not `listen`: behind a gateway, or with 0.0.0.0 there. Port 0
     is the one we listen on."""

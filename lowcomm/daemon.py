@@ -12,23 +12,24 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lowcomm import startup
-from lowcomm.addresses import advertised
+from lowcomm import memory, startup
+from lowcomm.addresses import advertised, check_founder
 from lowcomm.checkpoint import Cut
 from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
 from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
-from lowcomm.memory import check_memory, free_memory_bytes
 from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
 from lowcomm.replica import Replica
 from lowcomm.reporting import report, status_json, tell_entry, tell_samples, tell_traffic
+from lowcomm.revocations import revoke_json
 from lowcomm.security import Security
 from lowcomm.start import Start
 from lowcomm.step_replica import StepReplica
 from peers.bulk import Bulk
+from peers.bus import Question, Status
 from peers.driver import Driver
 from peers.faults import FaultInjector
 from peers.listening import Listening
@@ -90,6 +91,7 @@ class Daemon:
         self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
         self.security = Security(path, config.node, token=start.token, note=self.journal.note)
         if start.kind == "new":
+            check_founder(me.address)
             self.security.found(me, start.run_directory)
         kept, self._skipped = startup.kept(self._directory.path)
         self.core = PeerCore(
@@ -193,10 +195,10 @@ class Daemon:
     def _hold(self, run: RunConfig, layout: Sequence[TensorSpec]) -> None:
         """What the model needs; refuse with figures before anything is allocated."""
         peers = max(run.peers_min, len(self.core.members.receivers) + 1)
-        check_memory(
+        memory.check_memory(
             startup.memory_needed(run, layout, peers=peers),
             memory_max_bytes=self.config.node.memory_max_bytes,
-            free_bytes=free_memory_bytes(),
+            free_bytes=memory.free_memory_bytes(),
         )
         self.replica = self.driver.exchange.states = replica = startup.new_replica(run, layout)
         if isinstance(replica, Replica):
@@ -379,9 +381,9 @@ class Daemon:
             params=0,
         )
 
-    def status(self) -> str:
-        """JSON for `lowcomm status` and live views."""
-        return status_json(self)
+    def answer(self, question: Question) -> str:
+        """JSON for `lowcomm status`, live views and `lowcomm revoke`."""
+        return status_json(self) if isinstance(question, Status) else revoke_json(self, question)
 
     # Helpers --------------------------------------------------------------------------------
 

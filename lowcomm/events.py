@@ -203,6 +203,9 @@ class Traffic(Event):
     control_sent_bytes: tuple[int, ...]
     """All that goes over control connections."""
     control_received_bytes: tuple[int, ...]
+    relay_sent_bytes: tuple[int, ...]
+    """What went through this peer between two others that cannot reach each other."""
+    relay_received_bytes: tuple[int, ...]
     refused_bytes: tuple[int, ...]
     """Received for nothing: stale, unwanted, or here already."""
     stalls: tuple[int, ...]

@@ -83,8 +83,8 @@ class ErrorFeedback:
                 change_P = np.subtract(encoded.after_P, encoded.before_P)
                 self.residue_P = np.add(self.residue_P, change_P, out=change_P)
 
-    def forget(self) -> None:
-        """The outer state is another one now: begin without a residue, and whatever was encoded
-        before leaves none."""
+    def forget(self, kept_P: F32 | None = None) -> None:
+        """The outer state is another one now: go on with the residue that was kept with it, or
+        without one; whatever was encoded before leaves none."""
         self._encoded.clear()
-        self.residue_P = np.zeros_like(self.residue_P)
+        self.residue_P = np.zeros_like(self.residue_P) if kept_P is None else kept_P

@@ -75,7 +75,7 @@ class NodeSide:
             spawner=spawner,
             on_event=self._on_event,
             decide_boundary=self._decide_boundary,
-            status=daemon.status,
+            answer=daemon.answer,
         )
 
     @property

@@ -8,7 +8,6 @@ Must NOT unpickle anything, or take a state that does not fit exactly.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from lowcomm.durable import sync
 from protocols.errors import LowcommError
 
 SCHEMA = 1
@@ -159,16 +159,8 @@ def _replace(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -
     temporary = path.with_name(f".{path.name}.writing")
     try:
         safetensors.torch.save_file(tensors, temporary, metadata)
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -23,6 +23,7 @@ from lowcomm.feedback import ErrorFeedback
 from lowcomm.methods.base import Method
 from lowcomm.outer import F32
 from lowcomm.outer_state import Ahead, OuterState, Places
+from lowcomm.residues import find_residue
 from lowcomm.results import Results, Scratch
 from peers.pieces import PIECE_ELEMENTS, spans
 from peers.slots import Slots, SlotsShape
@@ -111,6 +112,11 @@ class Replica:
         state = self._states[fragment]
         return state.outer_P.copy(), state.momentum_P.copy()
 
+    def residues(self) -> list[F32]:
+        """Of each fragment, as of its present version; none without error feedback. Nobody writes
+        to them."""
+        return [each.residue_P for each in self._feedback]
+
     def version(self, fragment: int) -> tuple[int, str]:
         """(the last round in the outer parameters, the state digest)."""
         state = self._states[fragment]
@@ -123,9 +129,17 @@ class Replica:
             state.make_room()
             state.next_outer_P[:] = outer_P
             state.next_momentum_P[:] = momentum_P
+            digest = state.turn(version, {})
             if self._feedback:
-                self._feedback[fragment].forget()
-            return state.turn(version, {})
+                self._feedback[fragment].forget(self._kept_residue(fragment, version, digest))
+            return digest
+
+    def _kept_residue(self, fragment: int, version: int, digest: str) -> F32 | None:
+        """Ours at this state, if we have been there in this life or an earlier one."""
+        if self.checkpoints is None:
+            return None
+        elements = self.sizes[fragment]
+        return find_residue(self.checkpoints, fragment, version, digest, elements=elements)
 
     # Work -----------------------------------------------------------------------------------
 

@@ -207,6 +207,9 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_token
             journal.write("witness", member=info.peer, member_name=info.name)
         case e.TokenSpent(peer=peer):
             journal.write("note", topic="admission", text=f"{peer} is let in with a token")
+        case e.Revoked(peer=peer, by=by, why=why):
+            text = f"the certificate of {peer} was revoked by {by}: {why or 'no reason given'}"
+            journal.write("note", topic="revoked", text=text)
         case e.Restore(versions=versions, inner_step=inner_step):
             journal.write("restored", round=versions[0].round, inner_step=inner_step)
         case e.View(view=view, roster=roster, first_round=first):

@@ -200,7 +200,8 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
     name = name_of(event.peer, names)
     match event:
         case Listening():
-            return f"{name} listens on {event.address}"
+            where = f"on {event.address}" if event.address else "nowhere, and dials everyone"
+            return f"{name} listens {where}"
         case MetricsListening():
             return f"{name} gives its metrics at http://{event.address}/metrics"
         case Waiting():

@@ -30,6 +30,8 @@ class TrafficFigures(TypedDict):
     transfer_received_bytes: int
     control_sent_bytes: int
     control_received_bytes: int
+    relay_sent_bytes: int
+    relay_received_bytes: int
     refused_bytes: int
     stalls: int
     stalled_s: float
@@ -74,7 +76,11 @@ def traffic_text(figures: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     total = sum(sent.values())
     if not total:
         return "", ""
-    payload, *others = (f"{100 * size / total:.3g} % {purpose}" for purpose, size in sent.items())
+    payload, *others = (
+        f"{100 * size / total:.3g} % {purpose}"
+        for purpose, size in sent.items()
+        if size or purpose != "relay"  # Few runs need one.
+    )
     parts = [", ".join(others)]
     stalled_s = sum(each["stalled_s"] for each in figures)
     if stalled_s >= STALLED_MIN_S:

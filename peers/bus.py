@@ -108,9 +108,20 @@ class Stop:
     """client -> daemon; answered by {"type": "stopping"}."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoke:
+    """client -> daemon: a person wants a peer's certificate to count no more. Asked again and again
+    until the answer, JSON text, says that it is done or cannot be."""
+
+    peer: str
+    """Its id, or its name."""
+    why: str
+
+
+Question = Status | Revoke
 FromRank = Ready | Contributed | Metrics | Evaluated | Snapshotted
-ToDaemon = FromRank | Status | Stop
-_TO_DAEMON = kinds_of(Ready, Contributed, Metrics, Evaluated, Snapshotted, Status, Stop)
+ToDaemon = FromRank | Question | Stop
+_TO_DAEMON = kinds_of(Ready, Contributed, Metrics, Evaluated, Snapshotted, Status, Stop, Revoke)
 _TO_RANK = kinds_of(Result)
 
 
@@ -215,7 +226,7 @@ class RankBus:
             self._context.term()
 
 
-def ask_daemon(endpoint: str, question: Status | Stop, *, timeout_s: float) -> dict[str, object]:
+def ask_daemon(endpoint: str, question: Question | Stop, *, timeout_s: float) -> dict[str, object]:
     """Ask a daemon on this machine (blocking; for `status`, `top` and `stop`).
 
     Raises LinkError when nobody answers in time, or the answer is no JSON object.

@@ -137,6 +137,7 @@ class Earlier:
     number: bytes
     """Names the certificate as a token's number names the token: it is good for one other."""
     expires: int
+    peer: PeerId
 
 
 class OwnKey:
@@ -237,7 +238,7 @@ def earlier_peer(
     except BAD:
         return None
     number = made.fingerprint(hashes.SHA256())[:16]
-    return Earlier(number, int(made.not_valid_after_utc.timestamp()))
+    return Earlier(number, int(made.not_valid_after_utc.timestamp()), PeerId(name_of(made)))
 
 
 def contexts(directory: Path) -> Tls:

@@ -1,7 +1,8 @@
 """What one daemon counts: bytes by peer and purpose, stalls, rates, and how late its loop is.
 
 Control is all that goes over control connections; payload and transfer are the bytes of chunks,
-without their heads. A chunk counts when it begins. Must NOT touch a disk or a network, know
+without their heads; relay is all that goes through tunnels between others. A chunk counts when it
+begins. Must NOT touch a disk or a network, know
 arrays, or cost anything that could be noticed.
 """
 
@@ -16,9 +17,10 @@ from typing import Literal, Protocol
 from protocols.ids import PeerId
 from protocols.messages import Chunk, Message, StateChunk
 
-Purpose = Literal["payload", "transfer", "control"]
-"""Contributions and results; states for those who join; everything else."""
-PURPOSES: tuple[Purpose, ...] = ("payload", "transfer", "control")
+Purpose = Literal["payload", "transfer", "control", "relay"]
+"""Contributions and results; states for those who join; everything else; what went through us
+between two others."""
+PURPOSES: tuple[Purpose, ...] = ("payload", "transfer", "control", "relay")
 SAMPLE_S = 0.05
 ROLL_S = 1.0
 RATE_WINDOW_S = 10.0
@@ -165,6 +167,11 @@ class Counters:
         counts = self._peers.setdefault(peer, _Counts())
         counts.received[_purpose(chunk)] += size
         counts.refused_bytes += 0 if kept else size
+
+    def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
+        """From one peer through us to another."""
+        self._peers.setdefault(source, _Counts()).received["relay"] += size
+        self._peers.setdefault(sink, _Counts()).sent["relay"] += size
 
     def sample(self, now: float, *, late_s: float) -> None:
         """About each SAMPLE_S; `late_s`: how much later this happens than it was due."""

@@ -6,7 +6,7 @@ Must NOT decide whom to dial, keep sessions, or accept anything.
 import asyncio
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,8 @@ from peers.address import parse_address, require_loopback
 from peers.link import Link
 from peers.reception import MAGIC
 from peers.seals import Keys
+from peers.session import MeshOwner
+from peers.tunnels import connect
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import BulkKeys, Control, Hello, Refused
@@ -35,8 +37,6 @@ class DialError(OSError):
 class Host(Protocol):
     """What dialling needs from the mesh. No method may raise or block."""
 
-    def hello(self) -> Hello: ...
-
     def new_link(self, *, accepted: bool) -> Link: ...
 
     def is_connected(self, peer: str, address: str) -> bool:
@@ -53,6 +53,10 @@ class Host(Protocol):
         """Both connections are up."""
         ...
 
+    async def tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
+        """Connect with a peer that nobody can dial. Raises OSError."""
+        ...
+
     def bulk_dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
         """Another bulk connection beside this one is up; None: it does not work."""
         ...
@@ -67,8 +71,11 @@ class Dial:
     """An address that we keep trying until `forget`."""
 
     address: str
+    """Or what a person calls the way to it."""
     peer: str
     """"" until somebody answered."""
+    via: Sequence[PeerId] = ()
+    """One of these joins us with the peer, which has no address; another one after each try."""
     task: "asyncio.Task[None] | None" = None
     tries: int = 0
     tried_at: float = float("-inf")
@@ -77,10 +84,11 @@ class Dial:
 class Dialling:
     """Every address that we dial, each in a task that ends when there is a session."""
 
-    def __init__(self, host: Host, *, tls: ssl.SSLContext | None) -> None:
-        """`tls` None: in the clear, and then to this machine only."""
+    def __init__(self, host: Host, owner: MeshOwner, *, tls: ssl.SSLContext | None) -> None:
+        """`owner`: the mesh's; `tls` None: in the clear, and then to this machine only."""
         self.tls = tls
         self._host = host
+        self._owner = owner
         self._dials: dict[str, Dial] = {}
         """By address."""
         self._answers: dict[Link, asyncio.Queue[Control | None]] = {}
@@ -90,10 +98,12 @@ class Dialling:
 
     # Interface ------------------------------------------------------------------------------
 
-    def connect(self, address: str, *, peer: str) -> None:
-        """Dial until it works, and after `again`, until `forget`."""
+    def connect(self, address: str, *, peer: str, via: Sequence[PeerId] = ()) -> None:
+        """Dial until it works, and after `again`, until `forget`. `via`: by tunnels through these,
+        to a peer without an address."""
+        address = address or f"{peer}, through another peer"
         dial = self._dials.setdefault(address, Dial(address, peer))
-        dial.peer = peer or dial.peer
+        dial.peer, dial.via = peer or dial.peer, via
         if dial.task is None or dial.task.done():
             self._start(dial)
 
@@ -184,10 +194,12 @@ class Dialling:
         control, answers = self._host.new_link(accepted=False), asyncio.Queue[Control | None]()
         self._answers[control] = answers
         try:
-            await self._open(control, dial.address)
-            control.send(self._host.hello())
+            await self._open(control, dial)
+            control.send(self._owner.hello())
             hello = await answers.get()
             if isinstance(hello, Refused):
+                if hello.revoked and control.certified:
+                    self._owner.barred(PeerId(control.certified), hello.why)
                 return f"refused by {dial.address}: {hello.why}"
             if not isinstance(hello, Hello):
                 raise DialError("it hung up, or does not speak our protocol")
@@ -197,11 +209,13 @@ class Dialling:
                 raise DialError(f"{hello.peer} is there now, not {dial.peer}")
             if self.tls is not None and control.certified != hello.peer:
                 raise DialError(f"its certificate is not that of {hello.peer}")
+            if self._owner.is_revoked(hello.peer):
+                raise DialError(f"the certificate of {hello.peer} was revoked")
             given = await answers.get()
             if not isinstance(given, BulkKeys):
                 raise DialError("closed after its hello")
             keys = Keys.of(given.secret)
-            bulk = await _open_bulk(control, keys)
+            bulk = await self._open_bulk(control, PeerId(hello.peer), keys)
             if not control.is_open or self._host.yields_to(hello.peer):
                 bulk.close()
                 raise DialError("closed after its hello, or it dialled us")
@@ -217,32 +231,38 @@ class Dialling:
         bulk: socket.socket | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                bulk = await _open_bulk(control, keys)
+                bulk = await self._open_bulk(control, PeerId(control.peer), keys)
         except OSError:
             pass  # What there is carries everything, only slower; and we are asked again.
         self._host.bulk_dialled(control, bulk, keys)
 
-    async def _open(self, link: Link, address: str) -> None:
+    async def _open(self, link: Link, dial: Dial) -> None:
         """Connect. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if dial.via:
+            link.through = dial.via[dial.tries % len(dial.via)]
+            connection = await self._host.tunnel(PeerId(dial.peer), link.through)
+            name = None if self.tls is None else ""
+            await loop.create_connection(
+                lambda: link, sock=connection, ssl=self.tls, server_hostname=name
+            )
+            return
         try:
             look = parse_address if self.tls is not None else require_loopback
-            host, port = look(address, key="address")
-            loop = asyncio.get_running_loop()
+            host, port = look(dial.address, key="address")
             await loop.create_connection(lambda: link, host, port, ssl=self.tls)
         except (ConfigError, UnicodeError) as error:
             # Addresses come from other peers too: a wrong one is one that does not answer.
             raise DialError(str(error)) from error
 
-
-async def _open_bulk(control: Link, keys: Keys) -> socket.socket:
-    """Connect to where this control connection goes, and show the ticket. Raises OSError."""
-    remote = control.remote
-    connection = socket.socket(socket.AF_INET6 if ":" in remote[0] else socket.AF_INET)
-    try:
-        connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, remote)
-        connection.sendall(MAGIC + keys.ticket)  # An empty buffer takes it.
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    async def _open_bulk(self, control: Link, peer: PeerId, keys: Keys) -> socket.socket:
+        """Connect to where this control connection goes, and show the ticket. Raises OSError."""
+        if not control.through:
+            return await connect(control.remote, MAGIC, keys.ticket)
+        connection = await self._host.tunnel(peer, control.through)
+        try:
+            connection.sendall(MAGIC + keys.ticket)
+        except OSError:
+            connection.close()
+            raise
+        return connection

@@ -171,8 +171,8 @@ class Driver:
                 self._sent(peer, mesh.send(peer, message))
             case c.Persist():
                 self._scribe.write(command)
-            case c.Connect(peer=peer, address=address):
-                mesh.connect(address, peer=peer)
+            case c.Connect(peer=peer, address=address, via=via):
+                mesh.connect(address, peer=peer, via=via)
             case c.Disconnect(peer=peer, why=why):
                 mesh.disconnect(peer, why)
             case c.CheckRun(run=run):
@@ -309,6 +309,18 @@ class Driver:
 
     def received(self, peer: PeerId, message: m.Control) -> None:
         self.feed(v.MessageReceived(peer, message))
+
+    def is_revoked(self, peer: PeerId) -> bool:
+        return peer in self.core.members.spendings.revoked
+
+    def barred(self, peer: PeerId, why: str) -> None:
+        self.feed(v.Barred(peer, why))
+
+    def is_member(self, peer: PeerId) -> bool:
+        return peer in self.core.members.readers
+
+    def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
+        self.counters.relayed(source, sink, size)
 
     def admission_asked(self, number: int, admit: m.Admit) -> None:
         self.feed(v.AdmitAsked(number, admit))

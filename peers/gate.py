@@ -14,6 +14,7 @@ from protocols import commands as c
 from protocols import events as v
 from protocols import messages as m
 from protocols.errors import ConfigError
+from protocols.ids import PeerId
 from protocols.tokens import Token, decode_token, spending
 from protocols.wire import one_line
 
@@ -58,23 +59,29 @@ class Gate:
         if authority is None:
             why = "the leader does not have the authority's key yet"
             return v.NotSigned(*asker, why, final=False)
-        found = self._renewed(authority, admit) if admit.certificate else _sealed(authority, admit)
+        earlier = PeerId("")
+        if admit.certificate:
+            found, earlier = _renewed(authority, admit)
+        else:
+            found = _sealed(authority, admit)
         if isinstance(found, str):
             return v.NotSigned(*asker, found, final=True)
         try:
             certificate = authority.sign(admit.peer, admit.key)
         except ValueError as error:
             return v.NotSigned(*asker, one_line(str(error)), final=True)
-        return v.Signed(*asker, spending(found, admit.peer, admit.key), certificate)
+        return v.Signed(*asker, spending(found, admit.peer, admit.key), certificate, earlier)
 
-    def _renewed(self, authority: Authority, admit: m.Admit) -> Token | str:
-        """A certificate of this run is a token that is good for one other one."""
-        earlier = earlier_peer(
-            admit.certificate, admit.proof, admit.peer, admit.key, authority=authority.public
-        )
-        if earlier is None:
-            return "the certificate that this node had is none of this run: join with a token"
-        return Token(("",), authority.public, earlier.number, 1, earlier.expires)
+
+def _renewed(authority: Authority, admit: m.Admit) -> tuple[Token | str, PeerId]:
+    """A certificate of this run is a token that is good for one other one; and whose it is."""
+    earlier = earlier_peer(
+        admit.certificate, admit.proof, admit.peer, admit.key, authority=authority.public
+    )
+    if earlier is None:
+        why = "the certificate that this node had is none of this run: join with a token"
+        return why, PeerId("")
+    return Token(("",), authority.public, earlier.number, 1, earlier.expires), earlier.peer
 
 
 def _sealed(authority: Authority, admit: m.Admit) -> Token | str:

@@ -12,6 +12,7 @@ from peers.frames import PREFIX, grown
 from peers.tuning import round_trip_s, tune
 from protocols import limits, wire
 from protocols.checks import WireError
+from protocols.ids import PeerId
 from protocols.messages import Chunk, Control
 
 STAGE_BYTES = 256 << 10
@@ -50,6 +51,8 @@ class Link(asyncio.BufferedProtocol):
         self.accepted = accepted
         self.peer = ""
         """Set by the owner after the hello."""
+        self.through = PeerId("")
+        """Where we dialled: by which other peer, in a tunnel; "" by none."""
         self.certified = ""
         """The peer id in the other side's certificate; "" without one."""
         self.sent_bytes = 0

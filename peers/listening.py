@@ -53,13 +53,19 @@ def way_to(address: str) -> str:
 class Listening:
     """A bound socket, and what it took this process to get there."""
 
-    socket: socket.socket
+    socket: socket.socket | None
+    """None: nobody can dial us."""
     address: str
     cpu_s: float
     """CPU seconds of this process until the kernel took connections."""
 
+    def close(self) -> None:
+        """Idempotent, as whoever accepts on it closes it too."""
+        if self.socket is not None:
+            self.socket.close()
+
 
 def listen(address: str) -> Listening:
-    """`bind`, with the time it took. Raises ConfigError."""
-    bound, taken = bind(address)
+    """`bind`, with the time it took; nowhere at "". Raises ConfigError."""
+    bound, taken = bind(address) if address else (None, "")
     return Listening(bound, taken, time.process_time())

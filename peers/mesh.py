@@ -6,12 +6,13 @@ Must NOT decide whom to connect to, whom to let in or what a loss means: the cor
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from peers.bulk import Bulk, Seals
 from peers.dialing import Dialling
 from peers.link import Link
+from peers.passages import TUNNELLING, Passages
 from peers.reception import Reception
 from peers.seals import Keys, Seal
 from peers.session import Half, MeshOwner, Session, Tls
@@ -56,7 +57,8 @@ class Mesh:
         self._on_chunk_sent = on_chunk_sent
         self._reception = Reception(self)
         self._tickets = Tickets()
-        self._dialling = Dialling(self, tls=tls.dialling if tls else None)
+        self._passages = Passages(self.sessions, owner, self._reception.meet)
+        self._dialling = Dialling(self, owner, tls=tls.dialling if tls else None)
         self._links: set[Link] = set()
         self._bulks: set[Bulk] = set()
         self._asking: dict[int, Link] = {}
@@ -76,13 +78,14 @@ class Mesh:
         """Before `listen`, as a node that gets its certificate later than its mesh."""
         self._tls, self._dialling.tls = tls, tls.dialling
 
-    def listen(self, bound: socket.socket) -> None:
-        """Accept on a socket that `bind` made; it is ours from now on."""
+    def listen(self, bound: socket.socket | None) -> None:
+        """Accept on a socket that `bind` made; it is ours from now on. None: nobody can dial us."""
         self._reception.open(bound, self._tls.accepting if self._tls else None)
 
-    def connect(self, address: str, *, peer: str) -> None:
-        """Dial until it works, and again when it breaks, until `disconnect`."""
-        self._dialling.connect(address, peer=peer)
+    def connect(self, address: str, *, peer: str, via: Sequence[PeerId] = ()) -> None:
+        """Dial until it works, and again when it breaks, until `disconnect`. Who has no address is
+        reached through one of `via`."""
+        self._dialling.connect(address, peer=peer, via=via)
 
     def disconnect(self, peer: PeerId, why: str) -> None:
         """Close what we have with the peer, and dial it no more."""
@@ -126,6 +129,7 @@ class Mesh:
         self._closing = True
         if self._looking is not None:
             self._looking.cancel()
+        await self._passages.close()
         await self._reception.close()
         await self._dialling.close()
         for each in (*self._links, *self._bulks):
@@ -157,6 +161,8 @@ class Mesh:
         elif session is not None and session.control is link:
             if isinstance(message, BulkKeys | WantBulk):
                 self._widen(session, message)
+            elif isinstance(message, TUNNELLING):
+                self._passages.take(session.hello.peer, message)
             else:
                 self._owner.received(session.hello.peer, message)
 
@@ -209,7 +215,7 @@ class Mesh:
         if not why and old is None and len(self.sessions) >= SESSIONS_MAX:
             why = f"there are {SESSIONS_MAX} connections already"
         if why:
-            link.send(Refused(why))
+            link.send(Refused(why, self._owner.is_revoked(hello.peer)))
             link.close(f"refused: {why}")
             return
         same = old is not None and old.hello.incarnation == hello.incarnation
@@ -253,6 +259,7 @@ class Mesh:
             return
         del self.sessions[peer]
         self._tickets.void(session.control)
+        self._passages.gone(peer)
         for each in (session.control, *session.bulks):
             each.close(why)
         if not self._closing:
@@ -358,9 +365,6 @@ class Mesh:
 
     # Dialling's side ------------------------------------------------------------------------
 
-    def hello(self) -> Hello:
-        return self._owner.hello()
-
     def new_link(self, *, accepted: bool) -> Link:
         return Link(self, accepted=accepted)
 
@@ -373,6 +377,12 @@ class Mesh:
         if peer in self.sessions:
             return True
         return peer in self._halves and not self._goes_first(peer)
+
+    async def tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
+        return await self._passages.open(peer, relay)
+
+    def tunnel_end_came(self, connection: socket.socket, ticket: bytes) -> None:
+        self._passages.end_came(connection, ticket)
 
     def dialled(
         self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys

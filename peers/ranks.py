@@ -23,10 +23,10 @@ from peers.bus import (
     Contributed,
     FromRank,
     Metrics,
+    Question,
     Ready,
     Result,
     Snapshotted,
-    Status,
     Stop,
 )
 from peers.lifeline import (
@@ -80,16 +80,16 @@ class RankGroup:
         spawner: Spawner,
         on_event: Callable[[RankEvent], None],
         decide_boundary: Callable[[int], bool],
-        status: Callable[[], str],
+        answer: Callable[[Question], str],
     ) -> None:
-        """`on_event` and `decide_boundary` must not block; `status` returns JSON text."""
+        """`on_event` and `decide_boundary` must not block; `answer` returns JSON text."""
         self.slots: Slots | None = None
         """From `provide` until `run` ends."""
         self._config = config
         self._spawner = spawner
         self._on_event = on_event
         self._decide_boundary = decide_boundary
-        self._status = status
+        self._answer = answer
         self._directory = free_directory(config.directory)
         self._socket_path = f"{self._directory}/lifeline"
         self._port = 0
@@ -343,8 +343,8 @@ class RankGroup:
         while True:
             sender, message = await bus.receive()
             running = self._running
-            if isinstance(message, Status):
-                bus.answer(sender, self._status())
+            if isinstance(message, Question):
+                bus.answer(sender, self._answer(message))
             elif isinstance(message, Stop):
                 bus.answer(sender, json.dumps({"type": "stopping"}))
                 self._on_event(StopAsked())

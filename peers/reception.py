@@ -1,7 +1,8 @@
 """Who comes in: one port for control and bulk connections, told apart by their first bytes.
 
-A bulk connection begins with MAGIC and a ticket that we gave; whatever begins otherwise is a
-control connection. All that are no part of a session yet are strangers: few, and not for long.
+A bulk connection begins with MAGIC and a ticket that we gave, an end of a tunnel with TUNNEL and
+one; whatever begins otherwise is a control connection. All that are no part of a session yet are
+strangers: few, and not for long.
 Must NOT know what is said on a connection, nor keep sessions.
 """
 
@@ -11,10 +12,13 @@ import ssl
 from typing import Protocol
 
 from peers.link import Link
-from peers.seals import TICKET_BYTES
+from protocols.limits import TICKET_BYTES
 
 MAGIC = b"LCB1"
 """No TLS record begins so, and no control frame: its head would have 800 MB."""
+TUNNEL = b"LCT1"
+"""The same, of a connection that is to be joined with another one (junction.py)."""
+KINDS = (MAGIC, TUNNEL)
 OPENING_BYTES = len(MAGIC) + TICKET_BYTES
 HELLO_TIMEOUT_S = 5.0
 """A connection that has not become part of a session by then is closed."""
@@ -33,6 +37,10 @@ class ReceptionHost(Protocol):
 
     def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
         """Somebody showed a ticket; the connection is the host's."""
+        ...
+
+    def tunnel_end_came(self, connection: socket.socket, ticket: bytes) -> None:
+        """The same, of one end of a tunnel."""
         ...
 
 
@@ -62,9 +70,11 @@ class Reception:
     def __len__(self) -> int:
         return len(self._strangers)
 
-    def open(self, bound: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Accept on a socket that listens; `tls` None: in the clear."""
+    def open(self, bound: socket.socket | None, tls: ssl.SSLContext | None) -> None:
+        """Accept on a socket that listens, None: on none; `tls` None: in the clear."""
         self._bound, self._tls = bound, tls
+        if bound is None:
+            return
         asyncio.get_running_loop().add_reader(bound, self._accept)
 
     async def close(self) -> None:
@@ -109,9 +119,10 @@ class Reception:
                 self._reopening = loop.call_later(FULL_S, self.open, self._bound, self._tls)
                 return
             connection.setblocking(False)
-            self._meet(connection)
+            self.meet(connection)
 
-    def _meet(self, connection: socket.socket) -> None:
+    def meet(self, connection: socket.socket) -> None:
+        """Somebody is at the other end, however that came."""
         stranger = Stranger(connection)
         self._strangers[stranger] = None
         self._set_timer(stranger, HELLO_TIMEOUT_S, "no hello in time")
@@ -134,7 +145,7 @@ class Reception:
         except OSError as error:
             self._end(stranger, str(error))
             return
-        if first[: len(MAGIC)] != MAGIC:
+        if first[: len(MAGIC)] not in KINDS:
             if len(first) < len(MAGIC):
                 self._end(stranger, "end of stream")
                 return
@@ -150,7 +161,9 @@ class Reception:
             connection.recv(OPENING_BYTES)
             self._take(stranger, connection)
             self._forget(stranger)
-            self._host.bulk_came(connection, first[len(MAGIC) :])
+            kind, ticket = first[: len(MAGIC)], first[len(MAGIC) :]
+            came = self._host.bulk_came if kind == MAGIC else self._host.tunnel_end_came
+            came(connection, ticket)
 
     def _take(self, stranger: Stranger, connection: socket.socket) -> None:
         """It is known what this connection is for; somebody else reads it from now on."""

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from peers.frames import PREFIX, STAGE_BYTES, Sink, decode_head, grown, unpack_prefix
 from protocols import wire
 from protocols.checks import WireError
+from protocols.limits import TICKET_BYTES
 from protocols.messages import Chunk
 
 TAG_BYTES = 16
-TICKET_BYTES = 16
 KEY_BYTES = 32
 NONCE_BYTES = 12
 RECORD_BYTES = 256 << 10

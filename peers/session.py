@@ -45,6 +45,22 @@ class MeshOwner(Protocol):
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None: ...
 
+    def is_revoked(self, peer: PeerId) -> bool:
+        """Its certificate counts no more."""
+        ...
+
+    def barred(self, peer: PeerId, why: str) -> None:
+        """A peer that we dialled says that our certificate was revoked."""
+        ...
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Of the run: others may speak through us with it."""
+        ...
+
+    def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
+        """So many bytes of one went through us to the other."""
+        ...
+
     def admission_asked(self, number: int, admit: Admit) -> None:
         """Somebody without a certificate asks for one; `Mesh.answer` takes the answer."""
         ...

@@ -14,7 +14,7 @@ from protocols.membership import Membership
 from protocols.messages import CaughtUp, Join, Kept, Witnessing
 from protocols.reports import Reports
 from protocols.seats import has_room
-from protocols.tokens import refusal
+from protocols.tokens import cannot_revoke, refusal
 
 HOLD_DOWN_S = 2.0
 """A peer that was lost twice waits this long before it gets in again, then twice as long each
@@ -43,6 +43,8 @@ class Admission:
     """Who wants to vote, and nothing else."""
     spendings: dict[PeerId, e.TokenSpent] = field(default_factory=dict[PeerId, e.TokenSpent])
     """Whose certificates wait for the log (gate.py)."""
+    revocations: dict[PeerId, e.Revoked] = field(default_factory=dict[PeerId, e.Revoked])
+    """Whose certificates shall count no more."""
     going: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """Who wants to leave, and in which life: it says what it lacks, and gets nothing."""
     hopeless_since: float = NEVER
@@ -99,8 +101,8 @@ class Admission:
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        spent = self._next_spending()
-        return spent or self._next_witness() or self._next_member() or self._next_cut(now)
+        first = self._next_revocation() or self._next_spending()
+        return first or self._next_witness() or self._next_member() or self._next_cut(now)
 
     def deadline(self) -> float:
         """When somebody's hold-down is over."""
@@ -191,6 +193,13 @@ class Admission:
             spent = self.spendings.pop(next(iter(self.spendings)))
             if not refusal(self.members, spent):
                 return spent
+        return None
+
+    def _next_revocation(self) -> e.Revoked | None:
+        while self.revocations:
+            entry = self.revocations.pop(next(iter(self.revocations)))
+            if not cannot_revoke(self.members, entry.peer):
+                return entry
         return None
 
     def _next_witness(self) -> e.Entry | None:

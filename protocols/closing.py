@@ -134,7 +134,7 @@ class Closing:
             return self._stop(view, slow, "for whom others wait too long")
         idle = set(view.roster) - able
         if idle:
-            return e.Halt(view.view, (), f"the ranks of {self._names(idle)} are not there")
+            return e.Halt(view.view, (), f"{self._names(idle)} cannot take part")
         # Who comes waits for the next commit: a roster that changes all the time makes no steps.
         fresh = able - set(view.roster) if self.members.course.view == view.view else set[PeerId]()
         return e.Halt(view.view, (), f"{self._names(fresh)} can take part") if fresh else None

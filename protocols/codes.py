@@ -58,6 +58,11 @@ MESSAGES: Mapping[int, type] = {
     49: m.Decided,
     50: m.AskKey,
     51: m.AuthorityKey,
+    60: m.WantTunnel,
+    61: m.TunnelTicket,
+    62: m.NoTunnel,
+    63: m.Unlinked,
+    64: m.Revoke,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,
@@ -82,6 +87,7 @@ ENTRIES: Mapping[int, type] = {
     16: e.Halt,
     17: e.Close,
     18: e.TokenSpent,
+    19: e.Revoked,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

@@ -50,6 +50,8 @@ class Connect:
     peer: PeerId
     """"" when only the address is known."""
     address: str
+    via: tuple[PeerId, ...] = ()
+    """Who may join us with a peer that has no address, the first choice first."""
 
 
 @record

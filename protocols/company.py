@@ -7,7 +7,7 @@ Must NOT end this peer: core.py does.
 from collections.abc import Mapping, Set
 
 from protocols import ending
-from protocols.commands import Command, Send
+from protocols.commands import Command, Note, Send, Stop
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
 from protocols.government import Government
@@ -16,9 +16,10 @@ from protocols.ids import PeerId, PeerInfo
 from protocols.links import Links
 from protocols.logbook import addresses
 from protocols.membership import Membership
-from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek
+from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek, Unlinked
 from protocols.participant import Participant
 from protocols.raft import Raft
+from protocols.tokens import revocation
 
 OUTAGE = 10
 """Who has finished stays so many silence timeouts for members that may only be cut off: they need
@@ -47,6 +48,8 @@ class Company:
         self._part = part
         self._links = links
         self._government = government
+        self._said_missed: tuple[object, object] = (None, None)
+        """(in which term, and leading or not; what we told last of who is not connected)."""
         self.forks = Forks(me, raft, members, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
@@ -54,6 +57,8 @@ class Company:
         self._links.connected(event, now)
         commands = self.forks.connected(peer)
         self._raft.connected(peer, now)
+        if peer == self._raft.leader:
+            self._said_missed = (None, None)  # It forgot what it heard on the last connection.
         self._part.reconnected(peer)
         self._government.reconnected(peer, event.incarnation)
         if self._raft.leader is None and event.leader:
@@ -83,15 +88,54 @@ class Company:
         wanted = {**rivals, **readers} if rivals else readers
         me = self._me.peer
         commands += self._links.keep_up(now, me, wanted, self._named, found=found)
+        commands += self._tell_missed(now) + self._shut_out(now)
         if now >= self.goes_alone_at:
             commands.append(ending.when_out(self._part.standing, finished=True))
         return commands
+
+    def _shut_out(self, now: float) -> list[Command]:
+        """Whose certificate was revoked: nobody speaks with it, and it trains no more. If it is
+        ours, that is the end; most of the other voters have to say so, if our log does not."""
+        me, raft, office = self._me.peer, self._raft, self._government.office
+        revoked, said = self._members.spendings.revoked, self._links.barred
+        if me in revoked:
+            return [Stop(revocation(revoked[me]), "refused")]
+        others = set(raft.log.voters) - {me}
+        if said and 2 * len(others & said.keys()) > len(others) and not self.hears_leader(now):
+            return [Stop(next(iter(said.values())), "refused")]
+        commands: list[Command] = []
+        for peer in sorted(revoked.keys() & self._links.up):
+            raft.disconnected(peer, now)
+            commands.append(self._links.gone(peer, "its certificate was revoked"))
+        if office is not None and revoked:
+            inside = revoked.keys() & office.head.readers.keys()
+            for peer in sorted(inside - office.leader.gone.keys()):
+                why = f"its certificate was revoked by {revoked[peer].by}"
+                office.leader.lose(peer, why, left=False)
+        return commands
+
+    def _tell_missed(self, now: float) -> list[Command]:
+        """When it changes: the leader hears whom we miss; while we lead, people hear what is."""
+        raft, office, members = self._raft, self._government.office, self._members.members
+        leader = raft.leader if self._part.standing.is_member else None
+        if office is not None:
+            what: object = office.leader.reports.cut_off()
+            command: Command = Note("links", str(what or "all members are connected again"))
+        elif leader is not None and leader in self._links.up:
+            what = tuple(sorted(self._links.missed(now) & members.keys()))
+            command = Send(leader, Unlinked(what))
+        else:
+            return []
+        key = (raft.term, raft.leads)
+        before = self._said_missed[1] if self._said_missed[0] == key else None
+        self._said_missed = (key, what)
+        return [command] if what != before and (what or before) else []
 
     def _named(self) -> set[str]:
         """Where those listen whom our log names, in what we do not know to be committed: a joiner
         may know of nobody else, when the one that it came by is gone."""
         named = addresses((), self._raft.log.since(self._members.index + 1))
-        return set(named.values()) - {self._me.address}
+        return set(named.values()) - {self._me.address, ""}
 
     @property
     def goes_alone_at(self) -> float:
@@ -139,6 +183,14 @@ class Company:
         """Somebody leads us, and speaks to us."""
         up = self._raft.leader in self._links.up
         return self._raft.leads or (up and self._raft.heard_lately(now))
+
+    def gives_way(self) -> bool:
+        """Who leads and cannot be dialled lets another voter lead: who joins asks the leader."""
+        if self._me.address or not self._raft.leads or self._part.finished:
+            return False
+        seats = self._members.readers
+        hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
+        return self._raft.hand_over(but=hidden)
 
     @property
     def reaches_who_decides(self) -> bool:

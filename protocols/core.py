@@ -148,7 +148,7 @@ class PeerCore:
         self._awake = True
         known = self.book.known
         for peer, address in known.items():
-            if address != self.me.address:
+            if address and address != self.me.address:
                 self._out.append(self.links.dial(peer, address))
         if self._contact:
             self._out.append(c.Connect(PeerId(""), self._contact))
@@ -190,7 +190,7 @@ class PeerCore:
                 self._stop(ending.when_asked(self.standing, why, reachable=hears, finished=over))
             case v.DeadlineReached():
                 pass
-            case v.Secured() | v.AdmitAsked() | v.Signed() | v.NotSigned():
+            case _ if isinstance(event, v.GateEvent):
                 self._out += self.gate.take(event, self.leader_id, now)
             case _:
                 self._out += self.part.local(event, now)
@@ -340,7 +340,7 @@ class PeerCore:
                 self.part.new_leader()
                 self.relaying.new_leader()
             office = self.government.office
-            self._out += self.gate.advance(office, now)
+            self._out += self.gate.advance(office, self.leader_id, now)
             if office is not None and not self._going():
                 office.decide(now, lacks_state=self.standing.catchup.needed)
                 for command in office.orders(now):
@@ -354,7 +354,7 @@ class PeerCore:
     def _going(self) -> bool:
         """A leader that wants to leave hands over first; nobody else could write it down."""
         if not self.standing.leaving or self.finished:
-            return False
+            return self.company.gives_way()
         if self.office is not None and self.office.is_last:
             self._stop(ending.when_out(self.standing, finished=False))
             return True

@@ -242,6 +242,16 @@ class TokenSpent:
     """Unix seconds."""
 
 
+@record
+class Revoked:
+    """A peer's certificate counts no more: nobody speaks with it. This stays, whatever comes."""
+
+    peer: PeerId
+    by: PeerId
+    """Where a person asked for it."""
+    why: str
+
+
 Entry = (
     Run
     | Elected
@@ -261,6 +271,7 @@ Entry = (
     | Halt
     | Close
     | TokenSpent
+    | Revoked
 )
 
 

@@ -248,6 +248,8 @@ class Signed:
     number: int
     entry: TokenSpent
     certificate: bytes
+    earlier: PeerId = PeerId("")
+    """Whose certificate stood for a token; "" nobody's."""
 
 
 @record
@@ -258,6 +260,22 @@ class NotSigned:
     number: int
     why: str
     final: bool
+
+
+@record
+class RevokeAsked:
+    """A person wants this peer's certificate to count no more."""
+
+    peer: PeerId
+    why: str
+
+
+@record
+class Barred:
+    """A peer says, in its answer to our hello, that our certificate was revoked."""
+
+    peer: PeerId
+    why: str
 
 
 @record
@@ -272,6 +290,8 @@ class DeadlineReached:
     """Nothing happened until the core's deadline."""
 
 
+GateEvent = Secured | AdmitAsked | Signed | NotSigned | RevokeAsked | Barred
+"""Of who may take part (gate.py)."""
 Event = (
     Bootstrap
     | RunAccepted
@@ -297,10 +317,7 @@ Event = (
     | StepMade
     | StepApplied
     | BaseLoaded
-    | Secured
-    | AdmitAsked
-    | Signed
-    | NotSigned
+    | GateEvent
     | LeaveRequested
     | DeadlineReached
 )

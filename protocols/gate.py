@@ -9,15 +9,15 @@ token's seal or its time: the shell does (peers/gate.py).
 from dataclasses import dataclass
 
 from protocols import commands as c
+from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.entries import TokenSpent
 from protocols.hellos import other_version
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.links import Links
 from protocols.membership import Membership
 from protocols.office import Office
-from protocols.tokens import refusal
+from protocols.tokens import cannot_revoke, refusal, revocation
 
 ANSWER_S = 10.0
 """The leader, and the log, have this long: an election fits in."""
@@ -27,7 +27,7 @@ ASKING_MAX = 256
 """Requests under way, here and with the leader: strangers cost bounded memory."""
 NOT_NOW = "nobody who leads the run can be reached"
 NEVER = float("inf")
-GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey)
+GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke)
 """What `heard` takes."""
 
 Asker = tuple[PeerId, int]
@@ -38,9 +38,11 @@ Asker = tuple[PeerId, int]
 class Made:
     """A certificate that waits for the log."""
 
-    entry: TokenSpent
+    entry: e.TokenSpent
     certificate: bytes
     until: float
+    earlier: PeerId
+    """Whose certificate stood for a token; "" nobody's."""
 
 
 class Gate:
@@ -54,6 +56,10 @@ class Gate:
         self._handed_on: dict[int, float] = {}
         """Who asked here and waits for the leader, and until when."""
         self._made: dict[Asker, Made] = {}
+        self._revoking: dict[PeerId, e.Revoked] = {}
+        """What a person asked for, here or, while we lead, elsewhere."""
+        self._revokes_at = 0.0
+        """When the leader hears of it again."""
         self._asks_at = 0.0
         """When we ask for the key again, if we need it."""
         self._asked = 0
@@ -62,7 +68,8 @@ class Gate:
     def deadline(self) -> float:
         waits = (made.until for made in self._made.values())
         asks_at = self._asks_at if self._lacks_key else NEVER
-        return min(asks_at, *waits, *self._handed_on.values(), NEVER)
+        revokes_at = self._revokes_at if self._revoking else NEVER
+        return min(asks_at, revokes_at, *waits, *self._handed_on.values(), NEVER)
 
     @property
     def _lacks_key(self) -> bool:
@@ -72,7 +79,7 @@ class Gate:
 
     def take(
         self,
-        event: v.Secured | v.AdmitAsked | v.Signed | v.NotSigned,
+        event: v.GateEvent,
         leader: PeerId | None,
         now: float,
     ) -> list[c.Command]:
@@ -95,16 +102,20 @@ class Gate:
             case v.Signed(asker=asker, number=number):
                 if len(self._made) >= ASKING_MAX:
                     return [self._answer((asker, number), why="too many ask at once")]
-                made = Made(event.entry, event.certificate, now + ANSWER_S)
+                made = Made(event.entry, event.certificate, now + ANSWER_S, event.earlier)
                 self._made[asker, number] = made
                 return []
             case v.NotSigned(asker=asker, number=number, why=why, final=final):
                 return [self._answer((asker, number), why=why, final=final)]
+            case v.RevokeAsked(peer=peer, why=why):
+                return self._revoke(e.Revoked(peer, self._me, why))
+            case v.Barred(peer=peer, why=why):
+                return self._links.barred_by(peer, why)
 
     def heard(
         self,
         peer: PeerId,
-        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey,
+        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey | m.Revoke,
         *,
         leads: bool,
     ) -> list[c.Command]:
@@ -124,12 +135,17 @@ class Gate:
                 # Who lost its vote, or never had one, has to let nobody in.
                 allowed = self.has_key and peer in self._members.voters
                 return [c.GiveKey(peer)] if allowed else []
+            case m.Revoke(peer=gone, why=why):
+                # Only who is in may ask; and who leads no more tells nobody else of it.
+                known = leads and peer in self._members.readers
+                return self._revoke(e.Revoked(gone, peer, why)) if known else []
             case m.AuthorityKey(key=key):
                 return [c.TakeKey(key)] if self._lacks_key else []
 
-    def advance(self, office: Office | None, now: float) -> list[c.Command]:
+    def advance(self, office: Office | None, leader: PeerId | None, now: float) -> list[c.Command]:
         """Answer what can be answered; `office`: what we hold if we lead."""
         commands = [self._decided(asker, office, now) for asker in list(self._made)]
+        commands += self._revocations(office, leader, now)
         for number in [n for n, until in self._handed_on.items() if now >= until]:
             del self._handed_on[number]
             commands.append(c.Answer(number, b"", NOT_NOW, final=False))
@@ -141,6 +157,29 @@ class Gate:
                 commands.append(c.Send(voters[self._asked % len(voters)], m.AskKey()))
         return [command for command in commands if command is not None]
 
+    # Certificates that shall count no more --------------------------------------------------
+
+    def _revoke(self, entry: e.Revoked) -> list[c.Command]:
+        if len(self._revoking) < ASKING_MAX:
+            self._revoking.setdefault(entry.peer, entry)
+            self._revokes_at = 0.0
+        return []
+
+    def _revocations(
+        self, office: Office | None, leader: PeerId | None, now: float
+    ) -> list[c.Command]:
+        """Until the log holds them, or cannot."""
+        for peer in [p for p in self._revoking if cannot_revoke(self._members, p)]:
+            del self._revoking[peer]
+        if office is not None:
+            office.leader.admission.revocations.update(self._revoking)
+        if not self._revoking or now < self._revokes_at:
+            return []
+        self._revokes_at = now + KEY_RETRY_S
+        if office is not None or leader is None or leader not in self._links.up:
+            return []
+        return [c.Send(leader, m.Revoke(x.peer, x.why)) for x in self._revoking.values()]
+
     # One request ----------------------------------------------------------------------------
 
     def _decided(self, asker: Asker, office: Office | None, now: float) -> c.Command | None:
@@ -149,7 +188,9 @@ class Gate:
         if self._members.spendings.has(made.entry):
             del self._made[asker]
             return self._answer(asker, certificate=made.certificate)
-        if office is None or now >= made.until:
+        if made.earlier in self._members.spendings.revoked:
+            why, final = revocation(self._members.spendings.revoked[made.earlier]), True
+        elif office is None or now >= made.until:
             why = NOT_NOW
         elif not office.head.spendings.has(made.entry):
             why = refusal(office.head, made.entry)

@@ -63,6 +63,14 @@ class Decided:
 
 
 @record
+class Revoke:
+    """To the leader: a person here wants this peer's certificate to count no more."""
+
+    peer: PeerId
+    why: str
+
+
+@record
 class AskKey:
     """From a voter, who may have to let others in: let me have the authority's key."""
 

@@ -7,6 +7,7 @@ from protocols.limits import PEERS_MAX
 from protocols.membership import Membership
 from protocols.messages import Hello
 from protocols.seats import has_room
+from protocols.tokens import revocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str
         )
     if hello.peer == me.peer:
         return f"a peer with the id {hello.peer} runs already: give each node its own directory"
+    if hello.peer in members.spendings.revoked:
+        return revocation(members.spendings.revoked[hello.peer])
     known = members.receivers.get(hello.peer)
     if known is not None and known.incarnation > hello.incarnation:
         return f"{hello.peer} has restarted since; this is its earlier life"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols.course import Course
-from protocols.entries import Attempt, Commit, Cut, Restore, Run, TokenSpent, View
+from protocols.entries import Attempt, Commit, Cut, Restore, Revoked, Run, TokenSpent, View
 from protocols.ids import PeerId, PeerInfo
 from protocols.record import record
 from protocols.samples import Samples
@@ -117,6 +117,7 @@ class Image:
     spent: tuple[TokenSpent, ...] = ()
     forgotten: int = 0
     """Tokens that expire until then are spent no more."""
+    revoked: tuple[Revoked, ...] = ()
 
 
 def image_of(members: Membership) -> Image:
@@ -148,4 +149,5 @@ def image_of(members: Membership) -> Image:
         course=members.course,
         spent=tuple(members.spendings.peers.values()),
         forgotten=members.spendings.forgotten,
+        revoked=tuple(members.spendings.revoked.values()),
     )

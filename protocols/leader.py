@@ -31,6 +31,7 @@ from protocols.messages import (
     Stopped,
     Told,
     Unable,
+    Unlinked,
     Waiting,
     Wants,
     Witnessing,
@@ -123,6 +124,8 @@ class Leader:
                 self.closing.waits(peer, message)
             case Waiting():
                 self.reports.waits(peer, message)
+            case Unlinked():
+                self.reports.gaps.report(peer, message.peers)
             case Wants():
                 self.leasing.wanted(peer, message)
             case Stepped():
@@ -142,6 +145,7 @@ class Leader:
         else:
             self.admission.gone(peer)
         self.closing.forget(peer)
+        self.reports.gaps.forget(peer)
         self.able.discard(peer)
         self.told.discard(peer)
         self.broken.pop(peer, None)
@@ -170,7 +174,8 @@ class Leader:
         if body is None and self.informed(now):
             timeout_s = self.rules.reduction_timeout_s
             body = self._next_attempt(open_, now) or self._next_view(open_)
-            body = body or self.closing.next_change(now, self.able, timeout_s=timeout_s)
+            linked = self.reports.linked(self.able)
+            body = body or self.closing.next_change(now, linked, timeout_s=timeout_s)
             # Who was struck may be coming back just now, with the state; nobody else could.
             struck = self.began_with - self.members.readers.keys()
             # Nor is anybody a member yet who holds what the run has only just gone back to.
@@ -300,6 +305,9 @@ class Leader:
         gone = set(plan.roster) - live
         if gone:
             return live, f"without {self._names(gone)}"
+        linked = self.reports.linked(live)
+        if linked != live:
+            return linked, f"without {self._names(live - linked)}: {self.reports.apart(live)}"
         if now < self._patience(plan, reports, live):
             return live, ""
         missing = live - reports.ready.keys()
@@ -331,7 +339,7 @@ class Leader:
     def _next_view(self, open_: Sequence[OpenRound]) -> e.Entry | None:
         """The roster is everybody who said it can contribute."""
         run = None if self.members.stepwise else self.members.run
-        roster = tuple(sorted(self.able & self.members.members.keys()))
+        roster = tuple(sorted(self.reports.linked(self.able & self.members.members.keys())))
         newest = self.members.views[-1] if self.members.views else None
         begun = newest is not None or self.members.restored is not None
         if run is None or not roster or (not begun and len(roster) < run.peers_min):

@@ -21,6 +21,8 @@ ADMIT_BYTES_MAX = 4 << 10
 """All that a connection without a certificate may send."""
 SECRET_BYTES = 32
 """What the keys of a bulk connection are made of."""
+TICKET_BYTES = 16
+"""What a connection begins with that belongs to another one."""
 CERTIFICATE_BYTES_MAX = 1 << 10
 """In DER; ours have about 350."""
 FRAGMENTS_MAX = 1024

@@ -5,13 +5,15 @@ Must NOT decide what a loss means (core.py), nor carry anything.
 
 from collections.abc import Callable, Mapping, Set
 
-from protocols.commands import Command, Connect, Disconnect, Send
+from protocols.commands import Command, Connect, Disconnect, Note, Send
 from protocols.config import ProtocolConfig
 from protocols.events import PeerConnected
 from protocols.ids import PeerId, PeerInfo
+from protocols.limits import PEERS_MAX
 from protocols.liveness import Liveness, Loss
 from protocols.messages import Heartbeat
 from protocols.seeking import Seeking
+from protocols.tunnels import relays
 
 
 class Links:
@@ -19,7 +21,8 @@ class Links:
 
     def __init__(self, contact: str = "", *, mine: str = "") -> None:
         """`contact`: where a person said that somebody of the run listens; "" nowhere. `mine`:
-        where we do, as an earlier peer of this node may have, whom the log still names."""
+        where we do, as an earlier peer of this node may have, whom the log still names; "" if
+        nobody can dial us."""
         self.liveness = Liveness(ProtocolConfig())
         self.up = self.liveness.up
         """Who is connected: one set, which changes."""
@@ -27,22 +30,29 @@ class Links:
         self.seeking = Seeking(contact)
         self.mend_at = 0.0
         """When we look next whom we miss, at the first event after it."""
+        self._missed: dict[PeerId, float] = {}
+        """Whom of the run we are not connected with, and since when, as of the last look."""
+        self.barred: dict[PeerId, str] = {}
+        """Who told us that our certificate was revoked, and how."""
         self._leavers: set[PeerId] = set()
         """They left the run and did not hang up yet."""
         self.incarnations: dict[PeerId, int] = {}
         """In which life each connected peer is."""
         self.addresses: dict[PeerId, str] = {}
         """Where each connected peer listens."""
-        self._dialled: dict[PeerId, str] = {}
-        """Addresses of peers that we dialled, and not they us."""
+        self._dialled: dict[PeerId, Connect] = {}
+        """How we dialled peers, and not they us."""
 
     @property
     def deadline(self) -> float:
         return min(self.liveness.deadline(), self.seeking.deadline)
 
     def dial(self, peer: PeerId, address: str) -> Connect:
-        self._dialled[peer] = address
-        return Connect(peer, address)
+        return self._dial(Connect(peer, address))
+
+    def _dial(self, connect: Connect) -> Connect:
+        self._dialled[connect.peer] = connect
+        return connect
 
     def mend(self, me: PeerId, receivers: Mapping[PeerId, PeerInfo]) -> list[Command]:
         """Everybody is connected with everybody: dial whom we miss and do not dial yet.
@@ -50,14 +60,29 @@ class Links:
         Whoever dialled before may have given up: it read that the peer was lost, or restarted.
         """
         commands: list[Command] = []
-        for peer, info in receivers.items() if me in receivers else ():
-            known = peer in self.up or self._dialled.get(peer) == info.address
-            if peer != me and not known and info.address != self._mine:
-                commands.append(self.dial(peer, info.address))
+        missed = [p for p in receivers if p != me and p not in self.up] if me in receivers else []
+        for peer in missed:
+            connect = self._way_to(me, peer, receivers)
+            if connect is not None and self._dialled.get(peer) != connect:
+                commands.append(self._dial(connect))
         return commands
+
+    def _way_to(
+        self, me: PeerId, peer: PeerId, receivers: Mapping[PeerId, PeerInfo]
+    ) -> Connect | None:
+        """None: we cannot dial it, or it is we who are dialled."""
+        address = receivers[peer].address
+        if address:
+            return Connect(peer, address) if address != self._mine else None
+        if self._mine or me > peer:
+            return None  # One of two that nobody can dial asks for a tunnel.
+        listening = (p for p in self.up if p in receivers and receivers[p].address)
+        via = relays(me, peer, listening)
+        return Connect(peer, "", via) if via else None
 
     def connected(self, event: PeerConnected, now: float) -> None:
         self.liveness.connected(event.peer, now)
+        self.barred.pop(event.peer, None)  # It speaks with us after all.
         self.incarnations[event.peer] = event.incarnation
         self.addresses[event.peer] = event.address
 
@@ -77,10 +102,10 @@ class Links:
         """A connection that may hang for ever: close it, and dial again if we dialled."""
         if not loss.silent:
             return []
-        address = self._dialled.pop(loss.peer, None)
+        connect = self._dialled.pop(loss.peer, None)
         commands: list[Command] = [Disconnect(loss.peer, loss.why)]
-        if address is not None:
-            commands.append(self.dial(loss.peer, address))
+        if connect is not None:
+            commands.append(self._dial(connect))
         return commands
 
     def left(self, peer: PeerId) -> None:
@@ -108,12 +133,27 @@ class Links:
         if now >= self.mend_at:
             self.mend_at = now + self.liveness.rules.heartbeat_interval_s
             commands += self.mend(me, receivers)
+            missed = receivers.keys() - self.up - {me}
+            self._missed = {peer: self._missed.get(peer, now) for peer in missed}
         up = {} if found else self._where()
         return commands + self.seeking.look(now, up, named, found=found)
 
+    def barred_by(self, peer: PeerId, why: str) -> list[Command]:
+        """A peer says that our certificate was revoked. One alone may say anything."""
+        if peer in self.barred or len(self.barred) >= PEERS_MAX:
+            return []
+        self.barred[peer] = why
+        return [Note("revoked", f"{peer} says: {why}")]
+
+    def missed(self, now: float) -> set[PeerId]:
+        """Whom we are not connected with for so long that it does not come back by itself: by now
+        the leader has struck whoever is gone."""
+        since = now - self.liveness.rules.election_timeout_s
+        return {peer for peer, lost in self._missed.items() if lost <= since} - self.up
+
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
         """Somebody says that the leader listens there; `mine` is where we do."""
-        if address == mine:
+        if address and address == mine:
             return []  # They have not heard yet that we lead no longer.
         return self.seeking.told(address, self._where(), index)
 

@@ -88,7 +88,7 @@ class Membership:
     course: Course = field(default_factory=Course)
     """Of a stepwise run: its steps are committed here, not in `commits`."""
     spendings: Spendings = field(default_factory=Spendings)
-    """Join tokens."""
+    """Join tokens, and certificates that count no more."""
     _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
     """By fragment: the open plan, once somebody asked. Everything that it follows from changes
     in `apply` and `become` alone, and both forget it."""
@@ -273,8 +273,8 @@ class Membership:
                     self._lease(grant)
             case e.StepCommit() | e.Halt() | e.Close() as body:
                 step_entries.apply(self, entry.index, body)
-            case e.TokenSpent() as spent:
-                self.spendings.apply(spent)
+            case e.TokenSpent() | e.Revoked() as body:
+                self.spendings.apply(body)
         self._open.clear()
         if self.ledger.gone:
             self._settle()
@@ -308,7 +308,7 @@ class Membership:
         self._open.clear()
         self.ledger.become(image.books)
         self.course = image.course
-        self.spendings.become(image.spent, image.forgotten)
+        self.spendings.become(image)
 
     def copy(self) -> "Membership":
         """One that can go ahead of this one (the leader's)."""

@@ -11,6 +11,7 @@ from protocols.gate_messages import (
     Decided,
     HandOn,
     NotAdmitted,
+    Revoke,
 )
 from protocols.ids import Contributor, PeerId, Stamp, Version
 from protocols.log_messages import (
@@ -29,6 +30,7 @@ from protocols.log_messages import (
 from protocols.record import record
 from protocols.samples import ALL_REMAIN, Remaining, Samples
 from protocols.step_messages import FetchSteps, StepChunk, Stepped, Stopped
+from protocols.tunnel_messages import NoTunnel, TunnelTicket, WantTunnel
 
 
 @record
@@ -63,6 +65,8 @@ class Refused:
     """The connection closes after this; `why` is a line for a person."""
 
     why: str
+    revoked: bool = False
+    """The receiver's certificate counts no more."""
 
 
 @record
@@ -99,6 +103,13 @@ class Kept:
     inner_step: int
     tokens: int
     remaining: Remaining = ALL_REMAIN
+
+
+@record
+class Unlinked:
+    """To the leader: members with whom I have had no connection for too long; all of them."""
+
+    peers: tuple[PeerId, ...]
 
 
 @record
@@ -331,6 +342,7 @@ Control = (
     | HandOver
     | Told
     | Kept
+    | Unlinked
     | Durable
     | Join
     | CaughtUp
@@ -363,6 +375,10 @@ Control = (
     | Decided
     | AskKey
     | AuthorityKey
+    | Revoke
+    | WantTunnel
+    | TunnelTicket
+    | NoTunnel
 )
 PieceChunk = ContributionChunk | ResultChunk | StateChunk
 """Of what is cut by its elements, in pieces that begin anywhere."""

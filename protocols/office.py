@@ -81,6 +81,7 @@ class Office:
     def disconnected(self, peer: PeerId) -> None:
         self.relays.disconnected(peer)
         self.askers.discard(peer)
+        self.leader.reports.gaps.forget(peer)
         for reports in self.leader.reports.rounds.values():
             reports.hurried.discard(peer)  # What it was told may be lost.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from protocols.contributions import check_contributor
 from protocols.errors import RemoteProtocolError
+from protocols.gaps import Gaps, described
 from protocols.ids import Contributor, PeerId, RoundKey, Stamp, Version
 from protocols.membership import Membership, Plan
 from protocols.messages import Have, Hold, Ready, Waiting
@@ -76,6 +77,26 @@ class Reports:
         default_factory=dict[tuple[PeerId, int], Version]
     )
     """By (peer, fragment): the last state that each reported, however old."""
+    gaps: Gaps = field(default_factory=Gaps)
+
+    def linked(self, peers: Set[PeerId]) -> set[PeerId]:
+        """Of these, as many as can be in one roster: all are connected with each other."""
+        seats = self.members.members
+        return set(peers) - self.gaps.without(peers, but=self.me, seats=seats)
+
+    def cut_off(self) -> str:
+        """Which links are missing among the members, and who is left out for it, for people; "":
+        none."""
+        here = set(self.members.members) if self.gaps.missed else set[PeerId]()
+        why, seats = self.apart(here), self.members.seats
+        names = ", ".join(sorted(seats[peer].name for peer in here - self.linked(here)))
+        return f"{why}: {names} cannot take part until there is one" if why else ""
+
+    def apart(self, peers: Set[PeerId]) -> str:
+        """Which links are missing among these, for people; "": none."""
+        gaps = self.gaps.among(peers, but=self.me)
+        names = {peer: info.name for peer, info in self.members.seats.items()} if gaps else {}
+        return described(gaps, names) if gaps else ""
 
     def ready(self, peer: PeerId, message: Ready, now: float) -> None:
         contributor = message.contributor
@@ -124,6 +145,7 @@ class Reports:
             for table in (reports.ready, reports.ready_at, reports.holds, reports.waiting):
                 table.pop(peer, None)
             reports.samples.pop(peer, None)
+        self.gaps.forget(peer)
         self.forget_states(peer)
 
     def newcomers(self, here: Set[PeerId]) -> list[tuple[PeerId, Stamp]]:

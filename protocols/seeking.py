@@ -63,7 +63,7 @@ class Seeking:
         `addresses` are those of connected peers; `index` is how far our log goes.
         """
         self.address = address
-        known = [other for other, theirs in addresses.items() if theirs == address]
+        known = [other for other, theirs in addresses.items() if theirs == address and address]
         if known:
             return [Send(known[0], ReadLog(index))]
         return [Connect(PeerId(""), address)] if address else []

@@ -40,12 +40,11 @@ from protocols.limits import (
     PEERS_MAX,
     PROVIDERS_MAX,
     SEATS_MAX,
-    SECRET_BYTES,
     SPENT_MAX,
     TENSORS_MAX,
     TEXT_MAX,
-    TOKEN_CHARS_MAX,
 )
+from protocols.meeting_shapes import MEETING
 
 
 def struct(cls: type) -> Check:
@@ -201,18 +200,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "uses": _u32,
         "expires": _u63,
     },
-    m.Hello: {
-        "protocol": _u32,
-        "run": _u64,
-        "peer": peer_id,
-        "name": _name,
-        "incarnation": _u32,
-        "address": _name,
-        "leader": _name,
-    },
-    m.BulkKeys: {"secret": octets(SECRET_BYTES, SECRET_BYTES)},
-    m.WantBulk: {},
-    m.Refused: {"why": _words},
+    e.Revoked: {"peer": peer_id, "by": peer_id, "why": _words},
+    m.Refused: {"why": _words, "revoked": flag},
     m.Heartbeat: {},
     m.ReadLog: {"index": _u63},
     m.Seek: {},
@@ -244,6 +233,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     m.HandOver: {"term": _u32},
     m.Told: {"term": _u32},
+    m.Unlinked: {"peers": _peers},
     m.Kept: {
         "lineage": _u64,
         "versions": _versions,
@@ -293,20 +283,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "held": many(struct(ids.StepPayloads), HELD_STEPS_MAX),
     },
     m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
-    m.Admit: {
-        "protocol": _u32,
-        "token": text(TOKEN_CHARS_MAX),
-        "peer": peer_id,
-        "key": octets(32, 32),
-        "certificate": _certificate,
-        "proof": octets(0, 64),
-    },
-    m.Admitted: {"certificate": _certificate, "authority": _certificate},
-    m.NotAdmitted: {"why": _words, "final": flag},
+    **MEETING,
     m.HandOn: {"number": _u63, "admit": struct(m.Admit)},
-    m.Decided: {"number": _u63, "certificate": _certificate, "why": _words, "final": flag},
-    m.AskKey: {},
-    m.AuthorityKey: {"key": _certificate},
     m.ContributionChunk: {
         "stamp": _stamp,
         "part": _u16,
@@ -368,6 +346,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "course": struct(Course),
         "spent": many(_only(e.TokenSpent), SPENT_MAX),
         "forgotten": _u63,
+        "revoked": many(_only(e.Revoked), SPENT_MAX),
     },
     Course: {
         "step": _u32,

@@ -10,19 +10,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import msgpack
 
 from protocols.checks import WireError, integer, many, octets, text
-from protocols.entries import TokenSpent
+from protocols.entries import Revoked, TokenSpent
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
 from protocols.limits import NAME_MAX, SPENT_MAX, TOKEN_CHARS_MAX
 
 if TYPE_CHECKING:
+    from protocols.image import Image
     from protocols.membership import Membership
 
 PREFIX = "lc1-"
@@ -119,11 +119,16 @@ class Spendings:
     forgotten: int = 0
     """Tokens that expire at this time, or before it, can be spent no more: how often they were is
     not remembered for ever."""
+    revoked: dict[PeerId, Revoked] = field(default_factory=dict[PeerId, Revoked])
+    """Whose certificates count no more."""
 
     def has(self, entry: TokenSpent) -> bool:
         return self.peers.get(entry.peer) == entry
 
-    def apply(self, entry: TokenSpent) -> None:
+    def apply(self, entry: TokenSpent | Revoked) -> None:
+        if isinstance(entry, Revoked):
+            self.revoked[entry.peer] = entry
+            return
         self.peers[entry.peer] = entry
         if len(self.peers) > SPENT_MAX:
             oldest = min(self.peers.values(), key=lambda spent: spent.expires)
@@ -134,13 +139,16 @@ class Spendings:
         spent = sum(other.token == entry.token for other in self.peers.values())
         return entry.uses - spent
 
-    def become(self, entries: Iterable[TokenSpent], forgotten: int) -> None:
-        self.peers, self.forgotten = {entry.peer: entry for entry in entries}, forgotten
+    def become(self, image: Image) -> None:
+        self.peers, self.forgotten = {entry.peer: entry for entry in image.spent}, image.forgotten
+        self.revoked = {entry.peer: entry for entry in image.revoked}
 
 
 def refusal(members: Membership, entry: TokenSpent) -> str:
     """Why the log cannot spend this token, as a line for who wants to join; "": it can."""
     peer, spent = entry.peer, members.spendings
+    if peer in spent.revoked:
+        return revocation(spent.revoked[peer])
     if peer in spent.peers or peer in members.seats or peer in members.witnesses:
         return f"{peer} is another peer of this run: start with an empty node directory"
     if entry.expires <= spent.forgotten:
@@ -150,6 +158,26 @@ def refusal(members: Membership, entry: TokenSpent) -> str:
             f"this token was good for {entry.uses} and is used up: ask for another one "
             "(`lowcomm token DIRECTORY`)"
         )
+    return ""
+
+
+def revocation(entry: Revoked) -> str:
+    """A line for whom it is about."""
+    why = f" ({entry.why})" if entry.why else ""
+    return (
+        f"this node's certificate was revoked by {entry.by}{why}: ask for a new token, and start "
+        "with an empty node directory"
+    )
+
+
+def cannot_revoke(members: Membership, peer: PeerId) -> str:
+    """Why the log cannot take this peer's certificate back; "": it can."""
+    if peer in members.spendings.revoked:
+        return "its certificate is revoked already"
+    if len(members.spendings.revoked) >= SPENT_MAX:
+        return f"{SPENT_MAX} certificates are revoked already: begin another run"
+    if members.voters == (peer,):
+        return "it is the only voter: nobody could decide anything without it"
     return ""
 
 

@@ -24,7 +24,8 @@ COLUMNS_MAX = 100
 CONSTRUCTOR_ARGUMENTS_MAX = 7
 UNMIRRORED = (
     *("tests/cluster/", "tests/golden/", "tests/test_architecture.py"),
-    *("tests/sims/test_virtual_time.py", "tests/sims/test_closed_form.py"),  # Of the whole core.
+    *("tests/sims/test_virtual_time.py", "tests/sims/test_closed_form.py"),  # Of the whole core,
+    "tests/sims/test_gaps.py",  # and this too.
 )
 MAY_SLEEP = ("tests/cluster/", "tests/peers/", "tests/conftest.py")  # They wait for processes.
 METHOD = "lowcomm/methods/a.py"

@@ -58,7 +58,7 @@ class Driver:
             spawner=spawner,
             on_event=self.events.put_nowait,
             decide_boundary=decide_boundary,
-            status=lambda: "{}",
+            answer=lambda _: "{}",
         )
         self.group.configure(
             run=run_to_json(run), node=json.dumps(asdict(node)), corpus=str(corpus)

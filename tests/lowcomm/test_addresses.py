@@ -15,6 +15,7 @@ def test_an_encrypted_node_may_listen_anywhere_and_join_anybody() -> None:
     check_way(NodeConfig(), SEALED)
     check_way(NodeConfig(listen="0.0.0.0:1", advertise="gpu1.example.org:1"), None)
     check_way(NodeConfig(listen="[::]:1"), SEALED)
+    check_way(NodeConfig(listen="none"), SEALED)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ def test_an_encrypted_node_may_listen_anywhere_and_join_anybody() -> None:
         (NodeConfig(listen="here"), None),
         (NodeConfig(advertise="::1"), None),
         (NodeConfig(metrics="9090"), None),
+        (NodeConfig(listen="none", advertise="gpu1:1"), SEALED),
     ],
 )
 def test_what_cannot_be_is_one_line(node: NodeConfig, token: Token | None) -> None:
@@ -48,6 +50,7 @@ def test_in_the_clear_both_must_be_here_and_both_must_say_so() -> None:
         (NodeConfig(), "", "127.0.0.1:0"),
         (NodeConfig(), HERE, "127.0.0.1:0"),
         (NodeConfig(listen="[::1]:5"), HERE, "[::1]:5"),
+        (NodeConfig(listen="none"), HERE, ""),
     ],
 )
 def test_where_a_node_listens(node: NodeConfig, contact: str, listen: str) -> None:
@@ -62,6 +65,7 @@ def test_where_a_node_listens(node: NodeConfig, contact: str, listen: str) -> No
         (NodeConfig(advertise="gpu1:0"), "0.0.0.0:5", "", "gpu1:5"),
         (NodeConfig(), "0.0.0.0:5", HERE, "127.0.0.1:5"),
         (NodeConfig(), "[::]:5", "[::1]:4711", "[::1]:5"),
+        (NodeConfig(listen="none"), "", HERE, ""),
     ],
 )
 def test_what_others_dial(node: NodeConfig, listening: str, contact: str, address: str) -> None:

@@ -13,6 +13,7 @@ from lowcomm.config import MethodConfig
 from lowcomm.methods import method
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
+from lowcomm.residues import find_residue
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -317,3 +318,20 @@ async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> No
     await scene.write(5)
     scene.checkpointer.take_back(3, ended={"0123456789abcdef"})
     assert scene.on_disk()[0] == "round-000005"
+
+
+@pytest.mark.asyncio
+async def test_what_a_codec_left_out_is_kept_with_the_state(scene: Scene) -> None:
+    scene.replica = Replica(method(MethodConfig(contribution_codec="topk")), LAYOUT)
+    for fragment, size in enumerate(SIZES):
+        scene.replica.initialise(fragment, np.ones(size, np.float32).data.cast("B"))
+    scene.begin()
+    assert scene.checkpointer._pending is not None
+    await scene.checkpointer._pending
+    assert scene.failed == []
+    for fragment, size in enumerate(SIZES):
+        version, digest = scene.replica.version(fragment)
+        place = scene.directory / CHECKPOINTS
+        found = find_residue(place, fragment, version, digest, elements=size)
+        assert found is not None
+        assert found.tobytes() == scene.replica.residues()[fragment].tobytes()

@@ -15,7 +15,18 @@ RUN = """
 [run]
 name = "tiny"
 """
-COMMANDS = ("demo", "init", "peer", "recover", "resume", "sim", "status", "token", "witness")
+COMMANDS = (
+    "demo",
+    "init",
+    "peer",
+    "recover",
+    "resume",
+    "revoke",
+    "sim",
+    "status",
+    "token",
+    "witness",
+)
 CLEAR = "--set node.insecure=true"
 FAR, PLAIN = (encode_token(Token((address,))) for address in ("10.1.2.3:4711", "127.0.0.1:4711"))
 SEALED = encode_token(

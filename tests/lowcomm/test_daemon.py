@@ -39,7 +39,7 @@ def daemon(directory: Path, start: Start = AGAIN) -> Generator[Daemon]:
         made.journal.close()
         made._wal.close()
         made._directory.close()
-        listening.socket.close()
+        listening.close()
 
 
 def promise(made: Daemon) -> None:
@@ -105,7 +105,7 @@ def test_a_damaged_log_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(WalError, match="start this node with an empty directory"):
             Daemon(CONFIG, directory=tmp_path, start=AGAIN, listening=listening)
     finally:
-        listening.socket.close()
+        listening.close()
 
 
 def test_a_daemon_that_starts_again_says_what_it_kept(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         **{key: [1, 2] for key in ("payload_sent_bytes", "payload_received_bytes")},
         **{key: [3, 4] for key in ("transfer_sent_bytes", "transfer_received_bytes")},
         **{key: [5, 6] for key in ("control_sent_bytes", "control_received_bytes")},
+        **{key: [0, 0] for key in ("relay_sent_bytes", "relay_received_bytes")},
         "refused_bytes": [0, 7],
         "stalls": [0, 1],
         "stalled_s": [0, 0.25],

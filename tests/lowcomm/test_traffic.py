@@ -94,6 +94,7 @@ def test_who_told_nothing_has_no_figures() -> None:
     assert sent_over_time(find_lives(events[:1]), 0.0) == {
         "payload": [],
         "transfer": [],
+        "relay": [],
         "control": [],
     }
 

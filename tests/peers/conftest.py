@@ -43,7 +43,7 @@ class Owner:
             spawner=spawner or ZygoteSpawner(["peers.rank_client"], target="rank_programs:rank"),
             on_event=self.on_event,
             decide_boundary=lambda steps: steps == STEPS,
-            status=lambda: json.dumps({"state": "training"}),
+            answer=lambda _: json.dumps({"state": "training"}),
         )
         self.task: asyncio.Task[None] | None = None
 

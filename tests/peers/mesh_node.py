@@ -6,7 +6,7 @@ Must NOT hold tests.
 import asyncio
 import socket
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from protocols.messages import (
     Hello,
     Message,
     ReadLog,
+    Refused,
     StateChunk,
 )
 from protocols.reduction import ELEMENT_BYTES
@@ -63,7 +64,12 @@ class Node:
         self.incarnation = 1
         self.seen: list[Seen] = []
         self.mesh = Mesh(self, tls=tls)
-        self.socket, self.address = bind(listen)
+        self.socket, self.address = bind(listen) if listen else (None, "")
+        self.relayed_bytes: Counter[tuple[PeerId, PeerId]] = Counter()
+        """By (source, sink)."""
+        self.revoked: set[PeerId] = set()
+        self.members: set[PeerId] | None = None
+        """None: everybody."""
         self.accepts = True
         self._news = asyncio.Event()
         self._buffers: dict[PeerId, bytearray] = {}
@@ -76,6 +82,8 @@ class Node:
     def refusal(self, hello: Hello) -> str:
         if hello.protocol != PROTOCOL_VERSION:
             return "another protocol"
+        if hello.peer in self.revoked:
+            return "revoked"
         return "" if hello.run == self.run else "another run"
 
     def connected(self, hello: Hello) -> None:
@@ -111,6 +119,18 @@ class Node:
             del self._arrived[peer]
             self._see(bytes(self._buffers.pop(peer)))
 
+    def is_revoked(self, peer: PeerId) -> bool:
+        return peer in self.revoked
+
+    def barred(self, peer: PeerId, why: str) -> None:
+        self._see((peer, Refused(why, revoked=True)))
+
+    def is_member(self, peer: PeerId) -> bool:
+        return self.members is None or peer in self.members
+
+    def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
+        self.relayed_bytes[source, sink] += size
+
     def admission_asked(self, number: int, admit: Admit) -> None:
         self._see((number, admit))
 
@@ -133,6 +153,11 @@ class Node:
             session = self.mesh.sessions[peer]
             while len(session.bulks) != count or session.dialling:  # noqa: ASYNC110  Nobody tells.
                 await asyncio.sleep(0.01)
+
+    async def until_closed(self, connection: socket.socket) -> None:
+        """The other end hung up."""
+        async with asyncio.timeout(10):
+            assert not await asyncio.get_running_loop().sock_recv(connection, 1)
 
     async def until_seen(self, *wanted: Seen) -> None:
         """These are all that it saw, in this order; forget them."""
@@ -182,10 +207,16 @@ def certified(
 
 @asynccontextmanager
 async def nodes(
-    *peers: PeerId, tls: Mapping[PeerId, Tls] | None = None, listen: str = "127.0.0.1:0"
+    *peers: PeerId,
+    tls: Mapping[PeerId, Tls] | None = None,
+    listen: str = "127.0.0.1:0",
+    hidden: Collection[PeerId] = (),
 ) -> AsyncGenerator[list[Node]]:
-    """Listening; closed at the end, after which nothing is left."""
-    made = [Node(peer, tls=tls[peer] if tls else None, listen=listen) for peer in peers]
+    """Listening, but for the `hidden`; closed at the end, after which nothing is left."""
+    made = [
+        Node(peer, tls=tls[peer] if tls else None, listen="" if peer in hidden else listen)
+        for peer in peers
+    ]
     try:
         for node in made:
             node.mesh.listen(node.socket)
@@ -193,8 +224,10 @@ async def nodes(
     finally:
         for node in made:
             await node.mesh.close()
-            node.socket.close()
+            if node.socket is not None:
+                node.socket.close()
     for node in made:
+        assert not node.mesh._passages
         assert not node.mesh._links
         assert not node.mesh._bulks
         assert not node.mesh._reception

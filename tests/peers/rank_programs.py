@@ -198,7 +198,7 @@ async def _daemon() -> None:
         spawner=ZygoteSpawner(["peers.rank_client"], target="rank_programs:rank"),
         on_event=on_event,
         decide_boundary=lambda steps: steps == STEPS,
-        status=lambda: "{}",
+        answer=lambda _: "{}",
     )
     group.configure(run="{}", node="{}", corpus="")
     await group.run()

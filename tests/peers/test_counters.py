@@ -42,10 +42,10 @@ def test_bytes_are_counted_by_peer_purpose_and_direction() -> None:
     counters.sent(BETA, STATE, 32)
     control.sent_bytes, control.received_bytes = 100, 200
     alpha = of(counters, ALPHA)
-    assert alpha.sent == {"payload": 3, "transfer": 4, "control": 100}
-    assert alpha.received == {"payload": 8, "transfer": 16, "control": 200}
+    assert alpha.sent == {"payload": 3, "transfer": 4, "control": 100, "relay": 0}
+    assert alpha.received == {"payload": 8, "transfer": 16, "control": 200, "relay": 0}
     assert (alpha.refused_bytes, alpha.round_trip_s) == (16, 0.1)
-    assert of(counters, BETA).sent == {"payload": 0, "transfer": 32, "control": 0}
+    assert of(counters, BETA).sent == {"payload": 0, "transfer": 32, "control": 0, "relay": 0}
 
 
 def test_a_peer_that_connects_anew_adds_up() -> None:

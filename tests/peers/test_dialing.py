@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from peers import dialing
-from peers.dialing import DialError
+from peers.dialing import Dial, DialError
 from peers.listening import bind
 from tests.peers.mesh_node import (
     ALPHA,
@@ -146,5 +146,6 @@ async def test_another_peer_at_the_address_is_not_taken_for_the_one_we_want() ->
 async def test_nobody_dials_another_machine_in_the_clear(address: str) -> None:
     """Whoever says that somebody listens there."""
     async with nodes(ALPHA) as (alpha,):
+        link = alpha.mesh.new_link(accepted=False)
         with pytest.raises(DialError, match="for this machine only"):
-            await alpha.mesh._dialling._open(alpha.mesh.new_link(accepted=False), address)
+            await alpha.mesh._dialling._open(link, Dial(address, ""))

@@ -16,12 +16,12 @@ from peers.certificates import CA_KEY, Authority, OwnKey, contexts, unverified
 from peers.frames import PREFIX
 from peers.gate import EXPIRED, FORGED, Gate
 from peers.reception import MAGIC
-from peers.seals import TICKET_BYTES
 from protocols import commands as c
 from protocols import events as v
 from protocols import limits, wire
 from protocols.errors import RefusedError
 from protocols.ids import PROTOCOL_VERSION, PeerId
+from protocols.limits import TICKET_BYTES
 from protocols.messages import (
     Admit,
     AuthorityKey,

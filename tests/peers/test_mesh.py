@@ -11,9 +11,10 @@ from peers.frames import PREFIX
 from peers.link import STAGE_BYTES
 from peers.listening import bind
 from peers.reception import MAGIC, STRANGERS_MAX
-from peers.seals import TICKET_BYTES, Keys, SealedReader, SealedWriter
+from peers.seals import Keys, SealedReader, SealedWriter
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
+from protocols.limits import TICKET_BYTES
 from protocols.messages import BulkKeys, Leave, ReadLog, Refused
 from tests.peers.mesh_node import (
     ALPHA,

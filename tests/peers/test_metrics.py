@@ -16,8 +16,8 @@ from protocols.ids import PeerId
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 ALPHA = PeerId("alpha.1")
-SENT: Mapping[Purpose, int] = {"payload": 1, "transfer": 2, "control": 3}
-RECEIVED: Mapping[Purpose, int] = {"payload": 4, "transfer": 5, "control": 6}
+SENT: Mapping[Purpose, int] = {"payload": 1, "transfer": 2, "control": 3, "relay": 7}
+RECEIVED: Mapping[Purpose, int] = {"payload": 4, "transfer": 5, "control": 6, "relay": 8}
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 

@@ -11,8 +11,8 @@ import pytest
 from peers import reception
 from peers.link import Link
 from peers.listening import bind
-from peers.reception import MAGIC, STRANGERS_MAX, Reception
-from peers.seals import TICKET_BYTES
+from peers.reception import MAGIC, STRANGERS_MAX, TUNNEL, Reception
+from protocols.limits import TICKET_BYTES
 from protocols.messages import Leave, Message
 from tests.peers.link_room import frame
 
@@ -27,6 +27,7 @@ class Host:
         self.links: list[Link] = []
         self.messages: list[Message] = []
         self.came: list[tuple[socket.socket, bytes]] = []
+        self.ends: list[tuple[socket.socket, bytes]] = []
         self.reception = Reception(self)
         bound, address = bind("127.0.0.1:0")
         self.port = int(address.rpartition(":")[2])
@@ -38,6 +39,9 @@ class Host:
 
     def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
         self.came.append((connection, ticket))
+
+    def tunnel_end_came(self, connection: socket.socket, ticket: bytes) -> None:
+        self.ends.append((connection, ticket))
 
     def opened(self, link: Link) -> None:
         self.links.append(link)
@@ -64,7 +68,7 @@ async def host() -> AsyncGenerator[Host]:
     finally:
         await made.reception.close()
         await made.reception.close()
-        for connection, _ in made.came:
+        for connection, _ in (*made.came, *made.ends):
             connection.close()
         await until(lambda: not made.links)
         assert not made.reception
@@ -102,6 +106,30 @@ async def test_a_bulk_connection_is_told_by_its_magic_and_nothing_behind_its_tic
             assert connection.recv(100) == b"the first frame"
             assert not one.reception
             assert one.links == []
+
+
+@pytest.mark.asyncio
+async def test_an_end_of_a_tunnel_is_told_from_a_bulk_connection() -> None:
+    async with host() as one:
+        with one.dial() as raw:
+            raw.send(TUNNEL + TICKET + MAGIC)
+            await until(lambda: one.ends)
+            ((connection, ticket),) = one.ends
+            assert (ticket, one.came) == (TICKET, [])
+            assert connection.recv(100) == MAGIC
+
+
+@pytest.mark.asyncio
+async def test_who_comes_by_another_way_is_met_like_who_was_accepted() -> None:
+    """Nobody can dial this one; its own connection leads to somebody who wants it."""
+    async with host() as one:
+        raw, ours = socket.socketpair()
+        with raw:
+            ours.setblocking(False)
+            one.reception.meet(ours)
+            raw.send(MAGIC + TICKET)
+            await until(lambda: one.came)
+            assert not one.reception
 
 
 @pytest.mark.asyncio

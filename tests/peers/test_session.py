@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from peers import dialing, mesh
+from peers import mesh
 from peers.reception import MAGIC
 from peers.seals import Keys
 from peers.widening import CONNECTIONS_MAX, Flow
 from protocols.ids import PeerId
-from protocols.messages import BulkKeys, ReadLog, WantBulk
+from protocols.messages import BulkKeys, ReadLog, Refused, WantBulk
 from tests.peers.mesh_node import (
     ALPHA,
     BETA,
@@ -100,7 +100,7 @@ async def test_another_bulk_connection_that_cannot_be_had_harms_nobody(
         async def fails(*_: object) -> None:
             raise OSError("no way")
 
-        monkeypatch.setattr(dialing, "_open_bulk", fails)
+        monkeypatch.setattr(beta.mesh._dialling, "_open_bulk", fails)
         alpha.mesh.sessions[BETA].control.send(BulkKeys(bytes(32)))
         await still_works(alpha, beta)
         await beta.until_bulks(ALPHA, 1)
@@ -120,3 +120,20 @@ async def test_keys_that_were_used_and_come_again_are_not_used_again() -> None:
         await still_works(alpha, beta)
         await still_works(alpha, beta)
         assert len(bulks_of(beta, ALPHA)) == 2
+
+
+@pytest.mark.asyncio
+async def test_nobody_speaks_with_whose_certificate_was_revoked_whoever_dials(
+    tmp_path: Path,
+) -> None:
+    async with nodes(ALPHA, BETA, tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
+        alpha.revoked = {BETA}
+        beta.mesh.connect(alpha.address, peer=ALPHA)
+        await beta.until(lambda: beta.seen)
+        assert beta.seen[0] == (ALPHA, Refused("revoked", revoked=True)), "it hears why"
+        beta.mesh.disconnect(ALPHA, "it is of no use")
+        alpha.mesh.connect(beta.address, peer=BETA)
+        with pytest.raises(TimeoutError):
+            await alpha.until(lambda: alpha.mesh.sessions or beta.mesh.sessions, within_s=0.5)
+        alpha.revoked = set()
+        await alpha.until_seen(Up(BETA))

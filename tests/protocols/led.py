@@ -34,8 +34,8 @@ Entry = TypeVar("Entry", bound=e.Entry)
 class Led(Scene):
     """A core that leads a run alone."""
 
-    def __init__(self, *, peers_min: int = 1, outer_steps: int = 9) -> None:
-        super().__init__(A, join=False)
+    def __init__(self, *, peers_min: int = 1, outer_steps: int = 9, hidden: bool = False) -> None:
+        super().__init__(A, join=False, hidden=hidden)
         self.on(v.RunAccepted(RULES))
         self.on(v.Bootstrap(run(peers_min=peers_min, outer_steps=outer_steps), (START,)))
 

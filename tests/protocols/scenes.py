@@ -6,6 +6,7 @@ judge anything.
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from protocols import commands as c
@@ -118,8 +119,12 @@ class Scene:
         incarnation: int = 1,
         saved: Saved | None = None,
         kept: m.Kept | None = None,
+        hidden: bool = False,
     ) -> None:
+        """`hidden`: nobody can dial us."""
         myself = identity(me, incarnation=incarnation)
+        if hidden:
+            myself = replace(myself, address="")
         self.core = PeerCore(myself, join=join, saved=saved, kept=kept)
         self.now = 100.0
         self.said: list[c.Command] = []

@@ -175,7 +175,7 @@ def test_who_comes_waits_for_the_next_commit() -> None:
 def test_a_member_without_ranks_stops_the_others_at_once() -> None:
     made = chair()
     made.able.discard(B)
-    assert made.decides() == e.Halt(1, (), "the ranks of b are not there")
+    assert made.decides() == e.Halt(1, (), "b cannot take part")
 
 
 def test_for_whom_others_wait_too_long_is_left_out() -> None:

@@ -6,7 +6,7 @@ from protocols import events as v
 from protocols import messages as m
 from protocols.config import ProtocolConfig
 from protocols.ids import PeerId
-from tests.protocols.led import leading
+from tests.protocols.led import Led, leading
 from tests.protocols.scenes import RULES, A, B, C, D, Follower, follower
 
 BEAT_S = RULES.heartbeat_interval_s
@@ -87,3 +87,85 @@ def test_other_rules_count_from_the_next_heartbeat() -> None:
     scene.on(v.RunAccepted(agreed))
     scene.waits(0.2)
     assert C not in scene.core.links.up
+
+
+# Peers that nobody can dial ---------------------------------------------------------------------
+
+
+def with_voter(*, hidden: bool, voter: str) -> set[PeerId]:
+    """B votes, and has all that A has, who leads. To whom A hands over. `voter`: B's address."""
+    scene = Led(hidden=hidden)
+    scene.on(v.PeerConnected(B, 1, voter, ""))
+    scene.hears(B, m.ReadLog(0))
+    scene.hears(B, m.Join("b", 1, voter, "new", ""))
+    index, cut = scene.core.members.cuts[B]
+    version = cut.versions[0]
+    scene.hears(B, m.Have(scene.lineage, 0, version.round, version.state_digest))
+    scene.hears(B, m.CaughtUp(index, "b", 1, voter))
+    asked: set[PeerId] = set()
+    for _ in range(4):  # The vote is an entry, which B has to have before it counts.
+        scene.hears(B, m.Appended(scene.core.raft.term, True, scene.core.raft.log.last_index))
+        asked.update(to for to, _ in scene.sent(m.HandOver))
+        scene.waits(1.0)
+        asked.update(to for to, _ in scene.sent(m.HandOver))
+    assert B in scene.core.raft.log.voters
+    return asked
+
+
+def test_a_leader_that_nobody_can_dial_lets_a_voter_lead_that_can_be() -> None:
+    """Who joins has to reach the leader, and nobody carries a stranger's words to it."""
+    assert with_voter(hidden=True, voter="b:1") == {B}
+
+
+def test_who_leads_and_can_be_dialled_goes_on_and_so_does_the_best_there_is() -> None:
+    assert with_voter(hidden=False, voter="b:1") == set()
+    assert with_voter(hidden=True, voter="") == set()
+
+
+# Links that are missing -------------------------------------------------------------------------
+
+
+def missed(said: list[c.Command]) -> list[tuple[PeerId, ...]]:
+    return [
+        command.message.peers
+        for command in said
+        if isinstance(command, c.Send) and isinstance(command.message, m.Unlinked)
+    ]
+
+
+def quiet_time(scene: Follower, seconds: float) -> list[c.Command]:
+    """The leader is heard of, and nothing else happens."""
+    said: list[c.Command] = []
+    for _ in range(int(seconds / BEAT_S)):
+        scene.beat()
+        said += scene.waits(BEAT_S)
+    return said
+
+
+def test_the_leader_hears_once_whom_we_miss_and_when_we_do_no_more() -> None:
+    scene = follower(B, C, D)
+    assert missed(quiet_time(scene, 10.0)) == []
+    scene.on(v.PeerDisconnected(C, "end of stream"))
+    assert missed(quiet_time(scene, RULES.election_timeout_s - BEAT_S)) == []
+    assert missed(quiet_time(scene, 10.0)) == [(C,)]
+    said = scene.meets(C) + quiet_time(scene, 3 * BEAT_S)
+    assert missed(said) == [()]
+
+
+def test_it_hears_it_again_on_a_new_connection() -> None:
+    scene = follower(B, C, D)
+    scene.on(v.PeerDisconnected(C, "end of stream"))
+    assert missed(quiet_time(scene, 10.0)) == [(C,)]
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    said = scene.meets(A) + quiet_time(scene, 3 * BEAT_S)
+    assert missed(said) == [(C,)]
+
+
+def test_who_leads_says_which_link_is_missing_and_who_waits() -> None:
+    scene = leading(B, C, D)
+    said = scene.hears(B, m.Unlinked((C,))) + scene.waits(2 * BEAT_S)
+    notes = [x.text for x in said if isinstance(x, c.Note) and x.kind == "links"]
+    assert notes == ["no link between b and c: c cannot take part until there is one"]
+    said = scene.hears(B, m.Unlinked(())) + scene.waits(2 * BEAT_S)
+    notes = [x.text for x in said if isinstance(x, c.Note) and x.kind == "links"]
+    assert notes == ["all members are connected again"]

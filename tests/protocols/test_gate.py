@@ -219,3 +219,87 @@ def test_in_a_run_in_the_clear_nothing_of_this_is_answered() -> None:
     for message in (m.HandOn(1, ADMIT), m.Decided(1, b"", "", final=True), m.AskKey()):
         scene.hears(B, message)
         assert [x for x in scene.said if isinstance(x, c.AtTheGate)] == []
+
+
+# Certificates that count no more ----------------------------------------------------------------
+
+GONE = e.Revoked(C, A, "stolen")
+
+
+def test_the_leader_writes_down_who_is_shut_out_and_then_that_it_is_lost() -> None:
+    scene = leading_securely(B, C)
+    scene.on(v.RevokeAsked(C, "stolen"))
+    scene.on(v.DeadlineReached())
+    assert written(scene, e.Revoked) == [GONE]
+    assert written(scene, e.Lost) == [e.Lost(C, f"its certificate was revoked by {A}")]
+    assert C not in scene.core.links.up
+    scene.on(v.RevokeAsked(C, "once more"))
+    assert written(scene, e.Revoked) == [GONE]
+
+
+def test_who_follows_asks_the_leader_until_the_log_holds_it() -> None:
+    scene = follower(B, C)
+    scene.on(v.Secured(has_key=False))
+    scene.on(v.RevokeAsked(C, "stolen"))
+    assert scene.sent(m.Revoke) == [(A, m.Revoke(C, "stolen"))]
+    scene.beat()
+    scene.waits(KEY_RETRY_S)
+    assert scene.sent(m.Revoke) == [(A, m.Revoke(C, "stolen"))]
+    said = scene.reads(GONE) + scene.waits(KEY_RETRY_S)
+    assert [x.peer for x in said if isinstance(x, c.Disconnect)] == [C]
+    assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Revoke)]
+
+
+def test_only_who_is_in_may_ask_for_it() -> None:
+    scene = leading_securely(B, C)
+    scene.meets(STRANGER)
+    scene.hears(STRANGER, m.Revoke(C, ""))
+    assert written(scene, e.Revoked) == []
+    scene.hears(B, m.Revoke(C, "stolen"))
+    assert written(scene, e.Revoked) == [e.Revoked(C, B, "stolen")]
+    plain = leading(B, C)
+    plain.hears(B, m.Revoke(C, "stolen"))
+    assert written(plain, e.Revoked) == [], "there are no certificates"
+
+
+def test_the_only_voter_is_not_shut_out() -> None:
+    scene = leading_securely(B, C)
+    scene.on(v.RevokeAsked(A, ""))
+    scene.hears(B, m.Revoke(A, ""))
+    assert written(scene, e.Revoked) == []
+    assert not scene.core.stopped
+
+
+def test_a_certificate_that_was_revoked_stands_for_no_other_one() -> None:
+    scene = leading_securely(B, C)
+    scene.on(v.RevokeAsked(C, "stolen"))
+    scene.on(v.Signed(A, 7, spending(TOKEN, D, PUBLIC), CERTIFICATE, C))
+    answer = scene.one(c.Answer)
+    assert (answer.certificate, answer.final) == (b"", True)
+    assert "was revoked by" in answer.why
+
+
+def test_who_reads_that_it_is_shut_out_stops_and_says_so() -> None:
+    scene = follower(B, C)
+    scene.on(v.Secured(has_key=False))
+    scene.reads(e.Revoked(B, A, "stolen"))
+    scene.on(v.DeadlineReached(), after_s=1.0)
+    stop = scene.one(c.Stop)
+    assert stop.outcome == "refused"
+    assert stop.why.startswith(f"this node's certificate was revoked by {A} (stolen): ask for")
+
+
+def test_who_comes_back_believes_it_from_most_of_the_voters_and_not_from_one() -> None:
+    scene = follower(B, C, D)
+    for peer in (B, C, D):
+        scene.reads(e.Voter(peer, votes=True, why=""))
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.waits(60.0)
+    assert not scene.core.stopped
+    said = scene.on(v.Barred(C, "revoked"))
+    assert [x.text for x in said if isinstance(x, c.Note)] == [f"{C} says: revoked"]
+    assert scene.on(v.Barred(C, "revoked")) == [], "it is told once"
+    scene.on(v.Barred(STRANGER, "revoked"))
+    assert not scene.core.stopped
+    scene.on(v.Barred(A, "revoked"))
+    assert scene.core.stopped

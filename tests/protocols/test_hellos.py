@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from protocols.entries import Revoked
 from protocols.hellos import Identity, refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from protocols.limits import PEERS_MAX
@@ -59,3 +60,10 @@ def test_no_more_peers_are_let_in_than_a_message_can_name() -> None:
 
 def test_we_are_in_the_log_as_we_say() -> None:
     assert ME.info(3) == PeerInfo(ME.peer, "a", 1, "h:1", 3)
+
+
+def test_whose_certificate_was_revoked_is_not_let_in_again() -> None:
+    members = Membership()
+    members.spendings.apply(Revoked(HELLO.peer, ME.peer, "stolen"))
+    said = refusal(HELLO, me=ME, run=7, members=members)
+    assert said.startswith("this node's certificate was revoked by a.1 (stolen): ask for")

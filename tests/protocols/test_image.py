@@ -52,6 +52,7 @@ STORY: tuple[e.Entry, ...] = (
     view(1, A, B),
     commit(1, 1, A, B),
     e.TokenSpent("0f" * 16, PeerId("d.00000004"), "1e" * 32, 1, 99),
+    e.Revoked(PeerId("x.00000009"), PeerId("d.00000004"), "stolen"),
     e.Restore(5, (Version(0, 1, state_digest(1)),), 10, 200, (), 0, False, 3),
     view(1, A, B, first_round=2),
     commit(2, 1, A, B),

@@ -1,16 +1,18 @@
 """What keeps connections as they should be: heartbeats, renewal of hanging ones."""
 
+from dataclasses import replace
+
 from protocols import commands as c
 from protocols import events as v
 from protocols import messages as m
 from protocols.commands import Connect, Disconnect, Send
 from protocols.events import PeerConnected
-from protocols.ids import PeerId
+from protocols.ids import PeerId, PeerInfo
 from protocols.links import Links
 from protocols.liveness import Loss
 from protocols.messages import Heartbeat
 from tests.protocols.led import leading
-from tests.protocols.scenes import RULES, STRANGER, A, B, C, follower, info
+from tests.protocols.scenes import RULES, STRANGER, A, B, C, D, follower, info
 
 
 def linked() -> Links:
@@ -128,3 +130,49 @@ def test_a_silent_owner_is_dialled_again() -> None:
     assert [x.peer for x in said if isinstance(x, c.Disconnect)] == [C]
     said += scene.on(v.DeadlineReached(), after_s=RULES.heartbeat_interval_s)
     assert [x for x in said if isinstance(x, c.Connect)] == [c.Connect(C, "c:1")]
+
+
+# Peers that nobody can dial ---------------------------------------------------------------------
+
+
+def hidden(peer: PeerId) -> PeerInfo:
+    return replace(info(peer), address="")
+
+
+def test_nobody_dials_a_peer_without_an_address_but_it_dials_everybody() -> None:
+    receivers = {A: info(A), B: hidden(B), C: info(C)}
+    assert linked().mend(C, receivers) == []
+    assert Links(mine="").mend(B, receivers) == [Connect(A, "a:1"), Connect(C, "c:1")]
+
+
+def test_two_without_an_address_speak_through_whom_one_of_them_is_connected_with() -> None:
+    """The one with the smaller id asks."""
+    links, receivers = linked(), {A: info(A), B: hidden(B), C: hidden(C), D: info(D)}
+    assert linked().mend(C, receivers) == [Connect(D, "d:1")]
+    assert links.mend(B, receivers) == [Connect(C, "", (A,)), Connect(D, "d:1")]
+    assert links.mend(B, receivers) == [], "it is being dialled"
+    links.connected(PeerConnected(D, 1, "d:1", ""), 1.0)
+    (again,) = links.mend(B, receivers)
+    assert isinstance(again, Connect)
+    assert set(again.via) == {A, D}, "there is another way now"
+    silent = Loss(C, "silent for 10.0 s", silent=True)
+    assert links.renew(silent) == [Disconnect(C, silent.why), again]
+
+
+def test_who_listens_asks_for_no_tunnel() -> None:
+    links = Links(mine="b:1")
+    links.connected(PeerConnected(A, 3, "a:1", "a:1"), 0.0)
+    assert links.mend(B, {A: info(A), B: info(B), C: hidden(C)}) == []
+
+
+def test_without_anybody_to_go_through_nobody_is_asked() -> None:
+    links, receivers = Links(), {B: hidden(B), C: hidden(C)}
+    links.connected(PeerConnected(STRANGER, 1, "x:1", ""), 0.0)
+    assert links.mend(B, receivers) == []
+
+
+def test_a_leader_without_an_address_is_not_looked_for() -> None:
+    links = linked()
+    links.connected(PeerConnected(C, 1, "", ""), 0.0)
+    assert links.led_to("", "", 7) == []
+    assert links.led_to("", "b:1", 7) == []

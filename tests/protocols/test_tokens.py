@@ -123,3 +123,19 @@ def test_of_too_many_the_one_that_expires_first_is_forgotten_and_its_token_with_
     other = Membership()
     other.become(members.image())
     assert other == members
+
+
+def test_a_revocation_stays_whatever_comes() -> None:
+    """After a Restore, and in a snapshot: nobody gets the certificate a second time."""
+    gone = e.Revoked(B, A, "stolen")
+    restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
+    members = members_of(log_of(*BEGUN, spent(B), gone, restore))
+    other = Membership()
+    other.become(members.image())
+    for each in (members, other):
+        assert each.spendings.revoked == {B: gone}
+        assert "was revoked by" in refusal(each, spent(B, replace(TOKEN, number=b"m" * 16)))
+    with pytest.raises(LogError, match="is revoked already"):
+        members.apply(e.LogEntry(members.index + 1, 1, gone))
+    with pytest.raises(LogError, match="only voter"):
+        members.apply(e.LogEntry(members.index + 1, 1, e.Revoked(A, A, "")))

@@ -30,6 +30,8 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return st.booleans()
     if hint is bytes and name in ("key", "secret"):
         return st.binary(min_size=32, max_size=32)
+    if hint is bytes and name == "ticket":
+        return st.binary(min_size=16, max_size=16)
     if hint is bytes:
         return st.binary(min_size=1, max_size=20)
     if hint is type(None):

@@ -1,0 +1,68 @@
+"""`lowcomm revoke`: a person's word that a peer's certificate counts no more.
+
+Asked at any node of the run that runs on this machine. Must NOT import anything slow: the command
+line does, before it listens.
+"""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocols.errors import ConfigError, LowcommError
+
+WAIT_S = 20.0
+"""Until the log holds it: an election fits in."""
+AGAIN_S = 0.2
+
+
+def revoke(
+    directory: Annotated[Path, typer.Argument(help="A node of the run that runs here.")],
+    peer: Annotated[str, typer.Argument(help="Whom to shut out: its name, or its id.")],
+    why: Annotated[
+        str, typer.Option("--why", help="For the others, and for who is shut out.")
+    ] = "",
+) -> None:
+    """Take a node's certificate back: it is out of the run.
+
+    Nobody speaks with it any more. This stays in the run's log for good, whatever the run goes back
+    to. A node that has ever voted has the key that certificates are made with: if it is in wrong
+    hands, begin another run.
+
+    \b
+    Examples:
+      lowcomm revoke runs/demo/alpha gamma
+      lowcomm revoke runs/demo/alpha gamma.1f0c22aa --why "the laptop was stolen"
+    """
+    print(ask(directory, peer, why))  # noqa: T201
+
+
+def ask(directory: Path, peer: str, why: str) -> str:
+    """What became of it. Raises ConfigError, and LowcommError when nobody could decide in time."""
+    from lowcomm.identity import read_record
+    from peers.bus import Revoke, ask_daemon
+    from peers.records import LinkError
+
+    record = read_record(directory)
+    if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
+        raise ConfigError(
+            f"{directory}: no node of the run runs there: give the directory of one that does "
+            "(runs/NAME/NODE)"
+        )
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            question = Revoke(peer=peer, why=why)
+            answer = ask_daemon(record.bus, question, timeout_s=AGAIN_S + WAIT_S / 4)
+        except LinkError as error:
+            raise LowcommError(f"{record.name} does not answer: {error}") from None
+        if answer.get("error"):
+            raise ConfigError(str(answer["error"]))
+        if answer.get("done"):
+            return str(answer["done"])
+        time.sleep(AGAIN_S)
+    raise LowcommError(
+        f"the run could not decide within {WAIT_S:g} s (a majority of its voters has to be there): "
+        "it does so when it can, unless this node ends"
+    )

@@ -1,0 +1,111 @@
+"""Real daemons, one of which is shut out: its certificate counts no more."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowcomm.events import Lost, Note
+from sims.paced import Pace
+from sims.paced_cluster import paced_command
+from tests.cluster.running import (
+    Command,
+    Shell,
+    commits_until,
+    new_shell,
+    of,
+    record,
+    token_of,
+    write_config,
+)
+from tests.cluster.test_hidden import counts_together
+
+PACE = Pace(step_s=0.01, elements=4096)
+WHY = "this node's certificate was revoked by"
+
+
+class Run(Shell):
+    """Paced nodes, each in its own directory."""
+
+    def node(self, name: str, *arguments: str) -> Command:
+        directory = json.dumps(str(self.directory / name))
+        own = ("--set", f"node.name={name}", "--set", f"node.directory={directory}")
+        pace = ("--", *paced_command(PACE))
+        return self.start("peer", "run.toml", *arguments, *own, *pace)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    write_config(tmp_path, peers=1, rounds=100_000)
+    with new_shell(tmp_path) as shell:
+        shell.__class__ = Run
+        assert isinstance(shell, Run)
+        yield shell
+
+
+def three(run: Run, directory: Path) -> dict[str, Command]:
+    nodes = {"alpha": run.node("alpha", "--new")}
+    word = token_of(directory / "alpha")
+    commits_until(directory / "alpha", 1)
+    for name in ("beta", "gamma"):
+        nodes[name] = run.node(name, "--join", word)
+    counts_together(directory / "alpha", ["alpha", "beta", "gamma"])
+    return nodes
+
+
+def last_line(command: Command) -> str:
+    return [line for line in command.err.splitlines() if line.startswith("lowcomm: ")][-1]
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("victim", ["gamma", "alpha"])
+def test_who_is_shut_out_ends_and_stays_out_and_the_others_go_on(
+    run: Run, tmp_path: Path, victim: str
+) -> None:
+    """Asked at a node that does not lead; alpha leads."""
+    nodes = three(run, tmp_path)
+    others = sorted({"alpha", "beta", "gamma"} - {victim})
+    peer = record(tmp_path / victim)["peer"]
+    told = run.run("revoke", "beta", victim, "--why", "the laptop was stolen")
+    assert told.popen.returncode == 0, told.err
+    assert told.out == f"{peer} is shut out: its certificate is revoked\n"
+    assert nodes[victim].wait(within_s=20) == 3, nodes[victim].err
+    assert WHY in last_line(nodes[victim])
+    assert "(the laptop was stolen): ask for a new token" in last_line(nodes[victim])
+    counts_together(tmp_path / "beta", others)
+    assert [x.member for x in of(Lost, tmp_path / "beta")] == [peer]
+    assert [x for x in of(Note, tmp_path / "beta") if x.topic == "revoked"]
+    # It comes back, and nobody speaks with it.
+    again = run.start("resume", victim)
+    assert again.wait(within_s=30) == 3, again.err
+    assert WHY in last_line(again)
+    counts_together(tmp_path / "beta", others)
+
+
+@pytest.mark.deadline(120)
+def test_who_was_not_there_hears_it_from_the_others(run: Run, tmp_path: Path) -> None:
+    three(run, tmp_path)
+    run.kill(tmp_path / "gamma")
+    counts_together(tmp_path / "beta", ["alpha", "beta"])
+    told = run.run("revoke", "alpha", "gamma")
+    assert told.popen.returncode == 0, told.err
+    again = run.start("resume", "gamma")
+    assert again.wait(within_s=40) == 3, again.err
+    assert WHY in last_line(again)
+
+
+@pytest.mark.deadline(90)
+def test_what_cannot_be_revoked_is_one_line(run: Run, tmp_path: Path) -> None:
+    run.node("alpha", "--new")
+    commits_until(tmp_path / "alpha", 1)
+    for arguments, words in (
+        (("alpha", "nobody"), "nobody in the run has the name nobody or the id"),
+        (("alpha", "alpha"), "it is the only voter"),
+        (("elsewhere", "alpha"), "no node of the run runs there"),
+    ):
+        told = run.run("revoke", *arguments)
+        assert told.popen.returncode == 2
+        (line,) = told.err.splitlines()
+        assert re.match(rf"lowcomm: .*{re.escape(words)}", line)
