@@ -159,7 +159,8 @@ class Stepping:
                 payload = self.payloads.held.get(digest)
                 if payload is not None:
                     header = StepChunk(stamp, whose, digest, 0, len(payload))
-                    self._shell.send(command.peer, StepStream(header, payload))
+                    for peer in command.peers:
+                        self._shell.send(peer, StepStream(header, payload))
             case c.LoadBase(step=step):
                 self._void()
                 self._num_loads += 1

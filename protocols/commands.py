@@ -225,7 +225,7 @@ class MakeStep:
 class SendStep:
     """Send a payload of the stamp's step, ours or another's, byte for byte."""
 
-    peer: PeerId
+    peers: tuple[PeerId, ...]
     stamp: Stamp
     whose: PeerId
     digest: str

@@ -70,9 +70,10 @@ class StepNode(Node):
         match command:
             case c.MakeStep(step=step):
                 self._make(step)
-            case c.SendStep(peer=to, stamp=stamp, whose=whose, digest=digest):
+            case c.SendStep(peers=peers, stamp=stamp, whose=whose, digest=digest):
                 _, value = self.values[digest]
-                self.send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
+                for to in peers:
+                    self.send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
             case c.ApplyStep(terms=terms):
                 life, total = self._making, sum(self.values[digest][1] for _, digest in terms)
                 self.job(lambda: self._step_made(command, total, life))

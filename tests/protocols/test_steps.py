@@ -68,7 +68,7 @@ def test_a_payload_goes_straight_to_everybody() -> None:
     assert scene.all(c.MakeStep) == [c.MakeStep(1)]
     scene.makes(1)
     stamp = scene.at(1)
-    assert scene.all(c.SendStep) == [c.SendStep(x, stamp, B, payload(B, 1)) for x in (A, C)]
+    assert scene.all(c.SendStep) == [c.SendStep((A, C), stamp, B, payload(B, 1))]
 
 
 def test_a_step_is_applied_when_all_of_the_roster_is_here_and_in_its_order() -> None:
@@ -113,8 +113,8 @@ def test_over_a_new_connection_the_last_two_payloads_come_once_more() -> None:
     scene.makes(3)
     scene.on(v.PeerDisconnected(C, "end of stream"))
     scene.meets(C)
-    sent = [(x.peer, x.stamp.round) for x in scene.all(c.SendStep)]
-    assert sent == [(C, 2), (C, 3)]
+    sent = [(x.peers, x.stamp.round) for x in scene.all(c.SendStep)]
+    assert sent == [((C,), 2), ((C,), 3)]
 
 
 def test_steps_stop_when_commits_stay_away() -> None:
@@ -302,7 +302,7 @@ def test_what_a_close_leaves_out_is_dropped_and_the_same_payload_serves_the_next
     scene.reads(view(2, A, B, first=3))
     assert not scene.all(c.MakeStep)
     stamp = scene.at(3, number=2)
-    assert scene.all(c.SendStep) == [c.SendStep(A, stamp, B, payload(B, 3))]
+    assert scene.all(c.SendStep) == [c.SendStep((A,), stamp, B, payload(B, 3))]
     scene.gets(3, A, number=2)
     assert [x.stamp for x in scene.all(c.ApplyStep)] == [stamp]
 
