@@ -46,6 +46,9 @@ class StepReplica:
         self.sizes = fragment_elements(layout)
         """Elements of the model, which is one fragment."""
         (self._elements,) = self.sizes
+        self._codec = method.payload_codec
+        self.payload_bytes = self._codec.encoded_bytes(self._elements)
+        """Of a payload, encoded."""
         self._copies: dict[int, Bytes] = {}
         """By step: states."""
         self._newest = (0, "")
@@ -65,17 +68,13 @@ class StepReplica:
 
     # StepWork -------------------------------------------------------------------------------
 
-    @property
-    def payload_bytes(self) -> int:
-        return self.method.payload_codec.encoded_bytes(self._elements)
-
     def payload(self, written: Bytes) -> Bytes:
         payload = memoryview(bytearray(self.payload_bytes))
         values_P = np.frombuffer(written, np.float32)
-        to_encode_P = direct.to_encode(self.method.payload_codec, payload, values_P)
+        to_encode_P = direct.to_encode(self._codec, payload, values_P)
         if to_encode_P is not values_P:
             to_encode_P[:] = values_P
-        direct.encode(self.method.payload_codec, values_P, payload)
+        direct.encode(self._codec, values_P, payload)
         return payload
 
     def mean(self, payloads: Sequence[Bytes], out: memoryview) -> None:
@@ -84,20 +83,20 @@ class StepReplica:
             term_P = self._decoded(payload, len(terms))
             if term_P is not None:
                 terms.append(term_P)
-        if terms:
-            outer.weighted_mean(terms, [1] * len(terms), mean_P)
-        else:
-            mean_P[:] = 0
+        _mean(terms, mean_P)
+        if not np.isfinite(mean_P).all():
+            # Whatever is not finite stays so in a sum: only now it is worth a look at each.
+            _mean([term_P for term_P in terms if np.isfinite(term_P).all()], mean_P)
 
     def _decoded(self, payload: Bytes, number: int) -> F32 | None:
-        """None: it counts for nothing. The same bytes are the same to everybody."""
+        """None: it counts for nothing, as what is not finite does. The same bytes are the same to
+        everybody."""
         while len(self._scratch) <= number:
             self._scratch.append(np.empty(self._elements, np.float32))
         try:
-            term_P = direct.decoded(self.method.payload_codec, payload, self._scratch[number])
+            return direct.decoded(self._codec, payload, self._scratch[number])
         except CodecError:
             return None
-        return term_P if np.isfinite(term_P).all() else None
 
     def state_digest(self, state: Bytes) -> str:
         return xxhash.xxh3_128_hexdigest(state)
@@ -130,3 +129,11 @@ class StepReplica:
 
     def state_bytes(self, fragment: int) -> int:
         return 4 * self._elements * len(self.method.state_arrays) if fragment == 0 else 0
+
+
+def _mean(terms: Sequence[F32], mean_P: F32) -> None:
+    """Zero of none."""
+    if terms:
+        outer.weighted_mean(terms, (1,) * len(terms), mean_P)
+    else:
+        mean_P[:] = 0

@@ -179,7 +179,8 @@ class StepStream:
     def next(self) -> Frame | None:
         start, stop = self._next, min(self._next + CHUNK_BYTES_MAX, len(self._payload))
         self._next = stop
-        return replace(self._header, start_byte=start), self._payload[start:stop]
+        header = replace(self._header, start_byte=start) if start else self._header
+        return header, self._payload[start:stop]
 
     @property
     def over(self) -> bool:

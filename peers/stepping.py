@@ -173,7 +173,7 @@ class Stepping:
 
     def decided(self, event: v.StepReceived, commands: Sequence[c.Command]) -> None:
         """The core looked at a payload."""
-        self.payloads.decided(event, wanted=c.Discard(event) not in commands)
+        self.payloads.decided(event, wanted=not commands or c.Discard(event) not in commands)
         if len(self.payloads.held) > self._held_max:
             self._prune()
 
