@@ -9,7 +9,7 @@ from typing import Protocol
 
 from lowcomm.attachment import Peer
 from peers.lifeline import Attached
-from peers.orders import Order
+from peers.orders import Order, following
 from protocols.samples import SampleRange
 
 SLOT_SAMPLES = 1 << 36
@@ -64,8 +64,7 @@ class StepRank:
             order = peer.client.next_order()
             match order.kind:
                 case "make":
-                    self._wanted, self.step = order, order.step
-                    self._lease(order.step)
+                    self._want(order)
                     return
                 case "load":
                     self._state.read_state(memory.given)
@@ -79,6 +78,12 @@ class StepRank:
             if order.show or order.kind == "show":
                 self._state.write_state(memory.shown)
             self._done(order)
+            if order.go_on:
+                self._want(following(order))
+
+    def _want(self, order: Order) -> None:
+        self._wanted, self.step = order, order.step
+        self._lease(order.step)
 
     def _done(self, order: Order) -> None:
         self._obeyed += 1

@@ -77,6 +77,8 @@ class _Task:
     """Of the order, once it was given."""
     void: bool = False
     """Nobody waits for what comes of it."""
+    ahead: bool = False
+    """The ranks went on to it, and the core has not asked for it yet."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class _Ranks:
 
     task: _Task | None = None
     waiting: deque[_Task] = field(default_factory=deque[_Task])
+    made: tuple[int, str] | None = None
+    """(step, digest) of a payload from the state that they have, which the core may ask for."""
     have_state: bool = False
     digest: str = ""
     """Names the state that they have: at a commit its digest, else what led there from it."""
@@ -126,6 +130,8 @@ class Stepping:
         task = self._at.task
         if task is None or task.number != number:
             return  # Of ranks that are gone.
+        if task.apply is not None and task.apply.goes_on:
+            self._go_on(task)
         if task.void:
             self._over(task)
         elif task.kind == "make":
@@ -150,7 +156,7 @@ class Stepping:
     def do(self, command: StepCommand) -> None:
         match command:
             case c.MakeStep(step=step):
-                self._begin(_Task("make", step))
+                self._make(step)
             case c.ApplyStep():
                 held = self.payloads.held
                 payloads = [held[digest] for _, digest in command.terms]
@@ -197,7 +203,7 @@ class Stepping:
     def _void(self) -> None:
         """Their state is another one soon."""
         self._at.waiting.clear()
-        self._at.have_state = False
+        self._at.have_state, self._at.made = False, None
         if self._at.task is not None:
             self._at.task.void = True
 
@@ -209,6 +215,22 @@ class Stepping:
         self._at.waiting.append(task)
         if self._at.task is None:
             self._next()
+
+    def _make(self, step: int) -> None:
+        """They may be at it, or have done it already."""
+        task, made = self._at.task, self._at.made
+        if task is not None and task.ahead and task.step == step and not task.void:
+            task.ahead = False
+        elif made is not None and made[0] == step:
+            self._shell.feed(v.StepMade(*made))
+        else:
+            self._begin(_Task("make", step))
+
+    def _go_on(self, task: _Task) -> None:
+        """The ranks do: to the payload of the step after this one."""
+        self._orders += 1
+        ahead = _Task("make", task.step + 1, number=self._orders, void=task.void, ahead=True)
+        self._at.task = ahead
 
     def _over(self, task: _Task) -> None:
         """Also if they are others by now, who are at something else."""
@@ -222,7 +244,7 @@ class Stepping:
             task = at.waiting.popleft()
             if task.kind in ("make", "apply") and not at.have_state:
                 continue  # For ranks that are gone: the core hears of it.
-            at.task = task
+            at.task, at.made = task, None
             if task.kind == "apply":
                 self._large(self._work.payload_bytes, self._write_mean, task, self._order)
             elif task.kind == "load":
@@ -258,6 +280,7 @@ class Stepping:
             step=task.step,
             show=self._is_shown(task),
             evaluate=task.evaluate,
+            go_on=task.apply is not None and task.apply.goes_on,
         )
         if not self._ranks.order(order):
             self._at = _Ranks()
@@ -292,8 +315,11 @@ class Stepping:
         digest, payload = made
         self._newest = digest
         self.payloads.keep(digest, payload)
+        if task.ahead:
+            self._at.made = (task.step, digest)
         self._over(task)
-        self._shell.feed(v.StepMade(task.step, digest))
+        if not task.ahead:
+            self._shell.feed(v.StepMade(task.step, digest))
 
     def _take_state(self, task: _Task) -> tuple[str, Bytes | None]:
         shown = self._ranks.memory.shown

@@ -241,6 +241,9 @@ class ApplyStep:
     """Of whom, and the digest of which bytes."""
     keep: bool
     """Copy the state then: it may become the base for who comes later."""
+    goes_on: bool
+    """The ranks may begin with their payload of the next step before they are asked: MakeStep
+    follows, unless something comes between."""
 
 
 @record

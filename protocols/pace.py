@@ -98,7 +98,9 @@ class Pace:
             return []
         steps.applying = stamp = self._stamp(step)
         terms = tuple((peer, held[peer]) for peer in self._view.roster)
-        return [ApplyStep(stamp, terms, keeps(steps.bounds.run, step))]
+        run = steps.bounds.run
+        goes_on = step < self._last and not commits(run, step)
+        return [ApplyStep(stamp, terms, keeps(run, step), goes_on)]
 
     def _stamp(self, step: int) -> Stamp:
         found = self._stamps.get(step)

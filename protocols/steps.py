@@ -330,7 +330,8 @@ class Steps:
             return []
         self.applying, held = self.bounds.stamp(view.view, step), self.payloads.of(view.view, step)
         terms = tuple((peer, held[peer]) for peer in view.roster)
-        return [ApplyStep(self.applying, terms, course.keeps(self.bounds.run, step))]
+        keep = course.keeps(self.bounds.run, step)
+        return [ApplyStep(self.applying, terms, keep, goes_on=False)]
 
     def _report(self, leader: PeerId) -> list[Command]:
         """Where we stand, said once each."""

@@ -78,7 +78,7 @@ def test_a_step_is_applied_when_all_of_the_roster_is_here_and_in_its_order() -> 
     assert applied(scene) == []
     scene.gets(1, A)
     terms = tuple((peer, payload(peer, 1)) for peer in (A, B, C))
-    assert scene.all(c.ApplyStep) == [c.ApplyStep(scene.at(1), terms, keep=False)]
+    assert scene.all(c.ApplyStep) == [c.ApplyStep(scene.at(1), terms, keep=False, goes_on=True)]
     scene.completes(1)
     assert scene.all(c.MakeStep) == [c.MakeStep(2)]
     assert not scene.sent(m.Stepped)  # Nobody needs to know before the next commit.
