@@ -25,6 +25,7 @@ from lowcomm.outer import F32
 from lowcomm.replica import Replica
 from lowcomm.step_replica import StepReplica
 from protocols.core import PeerCore
+from protocols.progress import progress_at, remaining_at
 from protocols.samples import Remaining
 
 CHECKPOINTS = "checkpoints"
@@ -81,7 +82,7 @@ class Checkpointer:
         round_, _ = replica.version(0)
         if busy or round_ <= self._last_round:
             return
-        remaining = core.members.remaining_at(round_)
+        remaining = remaining_at(core.members, round_)
         if remaining is None:
             return  # Our state is so old that it is about to be replaced.
         self._last_round = round_
@@ -163,7 +164,7 @@ class Checkpointer:
 def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining) -> Cut:
     members, me = core.members, core.me
     assert members.run is not None
-    inner_step, tokens = members.progress_at(replica.version(0)[0])
+    inner_step, tokens = progress_at(members, replica.version(0)[0])
     return Cut(
         log_index=members.index,
         lineage=f"{members.lineage:016x}",

@@ -67,6 +67,7 @@ class _Task:
 
     kind: OrderKind
     step: int
+    batch: int = 0
     apply: c.ApplyStep | None = None
     payloads: Sequence[Bytes] = ()
     """What "apply" takes the mean of, or the state that "load" gives."""
@@ -87,8 +88,8 @@ class _Ranks:
 
     task: _Task | None = None
     waiting: deque[_Task] = field(default_factory=deque[_Task])
-    made: tuple[int, str] | None = None
-    """(step, digest) of a payload from the state that they have, which the core may ask for."""
+    made: v.StepMade | None = None
+    """About a payload from the state that they have, which the core may ask for."""
     have_state: bool = False
     digest: str = ""
     """Names the state that they have: at a commit its digest, else what led there from it."""
@@ -130,8 +131,8 @@ class Stepping:
         task = self._at.task
         if task is None or task.number != number:
             return  # Of ranks that are gone.
-        if task.apply is not None and task.apply.goes_on:
-            self._go_on(task)
+        if task.apply is not None and task.apply.following is not None:
+            self._go_on(task, task.apply.following)
         if task.void:
             self._over(task)
         elif task.kind == "make":
@@ -155,12 +156,13 @@ class Stepping:
 
     def do(self, command: StepCommand) -> None:
         match command:
-            case c.MakeStep(step=step):
-                self._make(step)
+            case c.MakeStep():
+                self._make(command)
             case c.ApplyStep():
                 held = self.payloads.held
                 payloads = [held[digest] for _, digest in command.terms]
-                self._begin(_Task("apply", command.stamp.round, command, payloads))
+                batch = command.following.batch if command.following is not None else 0
+                self._begin(_Task("apply", command.stamp.round, batch, command, payloads))
             case c.SendStep(stamp=stamp, whose=whose, digest=digest):
                 payload = self.payloads.held.get(digest)
                 if payload is not None:
@@ -216,20 +218,22 @@ class Stepping:
         if self._at.task is None:
             self._next()
 
-    def _make(self, step: int) -> None:
+    def _make(self, make: c.MakeStep) -> None:
         """They may be at it, or have done it already."""
         task, made = self._at.task, self._at.made
-        if task is not None and task.ahead and task.step == step and not task.void:
+        same = task is not None and (task.step, task.batch) == (make.step, make.batch)
+        if task is not None and same and task.ahead and not task.void:
             task.ahead = False
-        elif made is not None and made[0] == step:
-            self._shell.feed(v.StepMade(*made))
+        elif made is not None and (made.step, made.batch) == (make.step, make.batch):
+            self._shell.feed(made)
         else:
-            self._begin(_Task("make", step))
+            self._begin(_Task("make", make.step, make.batch))
 
-    def _go_on(self, task: _Task) -> None:
-        """The ranks do: to the payload of the step after this one."""
+    def _go_on(self, task: _Task, make: c.MakeStep) -> None:
+        """The ranks do: to the payload of the next step."""
         self._orders += 1
-        ahead = _Task("make", task.step + 1, number=self._orders, void=task.void, ahead=True)
+        ahead = _Task("make", make.step, make.batch, number=self._orders, ahead=True)
+        ahead.void = task.void
         self._at.task = ahead
 
     def _over(self, task: _Task) -> None:
@@ -278,9 +282,10 @@ class Stepping:
             number=task.number,
             kind=task.kind,
             step=task.step,
+            batch=task.batch,
             show=self._is_shown(task),
             evaluate=task.evaluate,
-            go_on=task.apply is not None and task.apply.goes_on,
+            go_on=task.apply is not None and task.apply.following is not None,
         )
         if not self._ranks.order(order):
             self._at = _Ranks()
@@ -315,11 +320,12 @@ class Stepping:
         digest, payload = made
         self._newest = digest
         self.payloads.keep(digest, payload)
+        event = v.StepMade(task.step, task.batch, digest)
         if task.ahead:
-            self._at.made = (task.step, digest)
+            self._at.made = event
         self._over(task)
         if not task.ahead:
-            self._shell.feed(v.StepMade(task.step, digest))
+            self._shell.feed(event)
 
     def _take_state(self, task: _Task) -> tuple[str, Bytes | None]:
         shown = self._ranks.memory.shown

@@ -15,6 +15,7 @@ from protocols.commands import ApplyStep, Command, MakeStep, SendStep
 from protocols.course import commits, keeps
 from protocols.events import Event, StepApplied, StepMade, StepReceived
 from protocols.ids import PeerId, Stamp
+from protocols.step_entries import batch_of
 
 if TYPE_CHECKING:
     from protocols.entries import View
@@ -40,6 +41,10 @@ class Pace:
         self._roster = frozenset(view.roster)
         self._receivers = receivers
         self._last = steps.frontier
+        self._made_from = batch_of(steps.members, view, steps.version + 1, steps.me)
+        self._made_of = steps.version + 1
+        """Our batch, and the step that it is for: of the next step it is as far on as there are
+        peers in the roster."""
         self._stamps: dict[int, Stamp] = {}
         """Of the next steps."""
 
@@ -70,8 +75,10 @@ class Pace:
         return self._apply(step)
 
     def _made(self, event: StepMade) -> list[Command] | None:
-        steps, step = self._steps, event.step
-        if step != steps.making or step != steps.version + 1 or steps.applying is not None:
+        steps, step, making = self._steps, event.step, self._steps.making
+        if step != steps.version + 1 or steps.applying is not None:
+            return None
+        if making is None or (making.step, making.batch) != (step, event.batch):
             return None
         steps.made(event)
         steps.payloads.add(self._view.view, step, steps.me, event.digest)
@@ -82,12 +89,13 @@ class Pace:
     def _applied(self, event: StepApplied) -> list[Command] | None:
         steps, step = self._steps, event.stamp.round
         reported = commits(steps.bounds.run, step) or step >= self._last
-        if event.stamp != steps.applying or reported or (steps.own or (0, ""))[0] > step:
+        ahead = steps.own is not None and steps.own.step > step
+        if event.stamp != steps.applying or reported or ahead:
             return None
         steps.applied(event)
         self._stamps.pop(step, None)
-        steps.making = step + 1
-        return [MakeStep(step + 1)]
+        steps.making = self._make(step + 1)
+        return [steps.making]
 
     def _apply(self, step: int) -> list[Command]:
         steps = self._steps
@@ -100,7 +108,12 @@ class Pace:
         terms = tuple((peer, held[peer]) for peer in self._view.roster)
         run = steps.bounds.run
         goes_on = step < self._last and not commits(run, step)
-        return [ApplyStep(stamp, terms, keeps(run, step), goes_on)]
+        following = self._make(step + 1) if goes_on else None
+        return [ApplyStep(stamp, terms, keeps(run, step), following)]
+
+    def _make(self, step: int) -> MakeStep:
+        on = (step - self._made_of) * len(self._view.roster)
+        return MakeStep(step, self._made_from + on)
 
     def _stamp(self, step: int) -> Stamp:
         found = self._stamps.get(step)

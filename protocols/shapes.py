@@ -378,6 +378,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "base_digest": _digest,
         "halted": _u63,
         "close": optional(_only(e.Close)),
+        "drawn": _u63,
     },
     i.Books: {
         "frontier": _u63,

@@ -32,7 +32,7 @@ from protocols.patience import Stall
 from protocols.payloads import Payloads
 from protocols.refill import FETCH_STEPS, Refill
 from protocols.step_bounds import StepBounds
-from protocols.step_entries import step_view
+from protocols.step_entries import batch_of, step_view
 
 NONE = -1
 PARKED_VIEWS = 4
@@ -55,8 +55,8 @@ class Steps:
         self.awaited: int | None = None
         """The step of the state that a transfer brings us."""
         self.applying: Stamp | None = None
-        self.own: tuple[int, str] | None = None
-        """(step, digest) of the newest payload of our ranks."""
+        self.own: StepMade | None = None
+        """The newest payload of our ranks."""
         self.payloads = Payloads()
         self.digests: dict[int, tuple[int, str]] = {}
         """By step since the base: (view, state digest) at steps that everybody reports."""
@@ -67,8 +67,8 @@ class Steps:
         self._reached = (0, NONE)
         """(view, step): the furthest that we completed, even if the ranks must get there again."""
         self._loading = False
-        self.making = NONE
-        """The step whose payload our ranks make."""
+        self.making: MakeStep | None = None
+        """What our ranks are at."""
         self._strays = 0
         """How often we made another state than the committed one from our copy. Once, and it may
         have been our memory; then nobody is given the copy until it was seen to lead there."""
@@ -100,8 +100,8 @@ class Steps:
 
     def made(self, event: StepMade) -> None:
         """Our ranks' payload is bytes now, the same ones for every view."""
-        if event.step == self.making:
-            self.making, self.own = NONE, (event.step, event.digest)
+        if self.making == MakeStep(event.step, event.batch):
+            self.making, self.own = None, event
 
     def applied(self, event: StepApplied) -> None:
         """Our ranks have the state after the step."""
@@ -139,7 +139,7 @@ class Steps:
     def trainers_lost(self) -> None:
         """The state is gone with them. What they sent is not: they get it back step by step."""
         self.version, self.applying = NONE, None
-        self._loading, self.making = False, NONE
+        self._loading, self.making = False, None
 
     def restored(self) -> None:
         """The run went back to a cut: nothing of what we hold belongs to it."""
@@ -294,13 +294,14 @@ class Steps:
         step, view = self.version + 1, self.bounds.own_view
         if view is None or not self.bounds.begun <= self.version < self.frontier:
             return []
-        if self.own is not None and self.own[0] == step:
-            self.payloads.add(view.view, step, self.me, self.own[1])
+        own, make = self.own, MakeStep(step, batch_of(self.members, view, step, self.me))
+        if own is not None and (own.step, own.batch) == (make.step, make.batch):
+            self.payloads.add(view.view, step, self.me, own.digest)
             return []
-        if self.making == step or self.applying is not None:
+        if self.making == make or self.applying is not None:
             return []
-        self.making = step
-        return [MakeStep(step)]
+        self.making = make
+        return [make]
 
     def _send(self, connected: Set[PeerId]) -> list[Command]:
         """Our payload goes to everybody, for nobody can go on without it.
@@ -330,8 +331,7 @@ class Steps:
             return []
         self.applying, held = self.bounds.stamp(view.view, step), self.payloads.of(view.view, step)
         terms = tuple((peer, held[peer]) for peer in view.roster)
-        keep = course.keeps(self.bounds.run, step)
-        return [ApplyStep(self.applying, terms, keep, goes_on=False)]
+        return [ApplyStep(self.applying, terms, course.keeps(self.bounds.run, step))]
 
     def _report(self, leader: PeerId) -> list[Command]:
         """Where we stand, said once each."""
@@ -367,9 +367,8 @@ class Steps:
         if leader is None or view is None or not waits or not self.missing():
             self.stall.over()
             return []
-        if not self.stall.is_slow(self.bounds.stamp(view.view, step), now):
-            return []
-        return [Send(leader, Waiting(self.bounds.stamp(view.view, step), self.missing()))]
+        stamp, lacking = self.bounds.stamp(view.view, step), self.missing()
+        return [Send(leader, Waiting(stamp, lacking))] if self.stall.is_slow(stamp, now) else []
 
     # Helpers --------------------------------------------------------------------------------
 
@@ -394,7 +393,7 @@ class Steps:
         """What we made since the last commit is not the run's: back to the base, and on from
         there with the payloads that are."""
         self.version, self.applying, self.own = NONE, None, None
-        self._loading, self.making = False, NONE
+        self._loading, self.making = False, None
         agreed = self.members.course.step
         self.digests = {step: made for step, made in self.digests.items() if step <= agreed}
         if self._reached[1] > max(agreed, self.base):

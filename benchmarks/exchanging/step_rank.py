@@ -51,7 +51,8 @@ class TimedSteps:
 def main(elements: int, file: Path) -> None:
     """Until the run is finished; then the seconds are in the file."""
     peer, state = attach(), TimedSteps(elements)
-    rank = StepRank(peer, state, peer.join(tensors(elements), elements=elements))
+    peer.join(tensors(elements), elements=elements)
+    rank = StepRank(peer, state)
     rank.follow()
     while not peer.finished:
         rank.hand_over()

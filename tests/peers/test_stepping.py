@@ -317,7 +317,7 @@ def test_what_ranks_went_on_to_is_void_when_they_get_another_state(loaded: NewNo
     assert node.obey().kind == "load"
     assert node.state == expected(0)
     node.events.clear()
-    node.stepping.do(c.MakeStep(3))
+    node.stepping.do(c.MakeStep(3, 2))
     assert node.events == [], "it was made from another state"
     assert [order.kind for order in node.orders] == ["make"]
 

@@ -54,7 +54,7 @@ ORDERS: tuple[tuple[Do, ...], ...] = (
 def said_by(scene: Stepper, do: Do, *, look: bool) -> list[c.Command]:
     if look:
         scene.core.part.pace = None
-    return [replace(x, goes_on=False) if isinstance(x, c.ApplyStep) else x for x in do(scene)]
+    return [replace(x, following=None) if isinstance(x, c.ApplyStep) else x for x in do(scene)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -72,7 +72,7 @@ def test_ranks_go_on_by_themselves_except_where_all_report() -> None:
         scene.gets(step, A)
         (apply,) = scene.all(c.ApplyStep)
         assert isinstance(apply, c.ApplyStep)
-        went_on.append(apply.goes_on)
+        went_on.append(apply.following is not None)
         scene.completes(step)
     assert went_on == [True] * (COMMIT_EVERY - 1) + [False]
 
