@@ -71,13 +71,11 @@ class Checkpointer:
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
     def begin(self, core: PeerCore, replica: Replica | StepReplica) -> None:
-        """Copy the state that the replica holds now, and start writing it.
+        """Copy the state that the replica holds now, and start writing it; of a stepwise run the
+        base, which is committed.
 
-        Does nothing while an earlier one is being written, or when there is nothing newer; nor in
-        a stepwise run, whose state others hold in memory.
+        Does nothing while an earlier one is being written, or when there is nothing newer.
         """
-        if isinstance(replica, StepReplica):
-            return
         busy = self._pending is not None and not self._pending.done()
         round_, _ = replica.version(0)
         if busy or round_ <= self._last_round:
@@ -86,7 +84,9 @@ class Checkpointer:
         if remaining is None:
             return  # Our state is so old that it is about to be replaced.
         self._last_round = round_
-        cut = _cut(core, replica, self.rank_state(round_).name, remaining)
+        # Of a stepwise run the state is all that there is.
+        ranks = "" if isinstance(replica, StepReplica) else self.rank_state(round_).name
+        cut = _cut(core, replica, ranks, remaining)
         job = self._job(cut, replica)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
@@ -121,7 +121,7 @@ class Checkpointer:
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _job(self, cut: Cut, replica: Replica) -> Callable[[], Path]:
+    def _job(self, cut: Cut, replica: Replica | StepReplica) -> Callable[[], Path]:
         layout = _layout(replica)
         arrays = [replica.arrays(fragment) for fragment in range(len(layout))]
         outer: list[F32] = [pair[0] for pair in arrays]
@@ -161,7 +161,9 @@ class Checkpointer:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining) -> Cut:
+def _cut(
+    core: PeerCore, replica: Replica | StepReplica, rank_state: str, remaining: Remaining
+) -> Cut:
     members, me = core.members, core.me
     assert members.run is not None
     inner_step, tokens = progress_at(members, replica.version(0)[0])
@@ -185,10 +187,11 @@ def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining
             rank_state=rank_state,
         ),
         remaining=remaining,
+        arrays=replica.method.state_arrays[1:] if isinstance(replica, StepReplica) else (),
     )
 
 
-def _layout(replica: Replica) -> Layout:
+def _layout(replica: Replica | StepReplica) -> Layout:
     fragments = 1 + max(tensor.fragment for tensor in replica.layout)
     return tuple(
         tuple((t.name, t.shape, t.offset) for t in replica.layout if t.fragment == fragment)

@@ -5,11 +5,13 @@ NOT import torch, nor know of connections.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from lowcomm import outer
+from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.codecs import direct
 from lowcomm.codecs.base import CodecError
 from lowcomm.config import RunConfig
@@ -49,10 +51,10 @@ class StepReplica:
         self._codec = method.payload_codec
         self.payload_bytes = self._codec.encoded_bytes(self._elements)
         """Of a payload, encoded."""
-        self._copies: dict[int, Bytes] = {}
-        """By step: states."""
-        self._newest = (0, "")
-        """(step, digest) of the last state that was copied here."""
+        self.checkpoints: Path | None = None
+        """Where `adopt_kept` looks."""
+        self._copies: dict[int, tuple[Bytes, str]] = {}
+        """By step: states and their digests. The first one is the base."""
         self._scratch: list[F32] = []
         """Decoded payloads."""
 
@@ -62,9 +64,17 @@ class StepReplica:
         return step_shape(ranks, mean_bytes=mean_bytes, state_bytes=self.state_bytes(0))
 
     def version(self, fragment: int) -> tuple[int, str]:
-        """(step, digest) of the newest state here."""
+        """(step, digest) of the base: what is committed, and kept for who comes."""
         del fragment
-        return self._newest
+        if not self._copies:
+            return 0, ""
+        step = min(self._copies)
+        return step, self._copies[step][1]
+
+    def arrays(self, fragment: int) -> tuple[F32, F32]:
+        """The base: (parameters, everything else), not to be written to. Nobody else does."""
+        state = np.frombuffer(self.copy_state(fragment), np.float32)
+        return state[: self._elements], state[self._elements :]
 
     # StepWork -------------------------------------------------------------------------------
 
@@ -102,11 +112,10 @@ class StepReplica:
         return xxhash.xxh3_128_hexdigest(state)
 
     def keep(self, step: int, state: Bytes, digest: str) -> None:
-        self._copies[step] = state
-        self._newest = (step, digest)
+        self._copies[step] = (state, digest)
 
     def base(self, step: int) -> Bytes:
-        return self._copies[step]
+        return self._copies[step][0]
 
     def release(self, step: int) -> None:
         self._copies = {at: state for at, state in self._copies.items() if at >= step}
@@ -114,18 +123,29 @@ class StepReplica:
     # States ---------------------------------------------------------------------------------
 
     def copy_state(self, fragment: int) -> Bytes:
-        return self._copies[min(self._copies)]  # The base.
+        return self._copies[min(self._copies)][0]
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
         fits = memoryview(payload).nbytes == self.state_bytes(fragment)
         return self.state_digest(payload) if fits else ""
 
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
-        self._copies = {}
-        self.keep(round_, payload, self.state_digest(payload))
+        self._copies = {round_: (payload, self.state_digest(payload))}
 
     def adopt_kept(self, fragment: int, round_: int) -> str:
-        return ""  # No state of such a run is on the disk.
+        try:
+            path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
+            if path is None:
+                return ""
+            cut, _, (arrays, *others) = read_checkpoint(path)
+        except CheckpointError:
+            return ""
+        state = np.concatenate(arrays).tobytes()
+        fits = not others and len(state) == self.state_bytes(fragment)
+        if cut.round != round_ or cut.arrays != self.method.state_arrays[1:] or not fits:
+            return ""
+        self.adopt_state(fragment, round_, state)
+        return self.version(fragment)[1]
 
     def state_bytes(self, fragment: int) -> int:
         return 4 * self._elements * len(self.method.state_arrays) if fragment == 0 else 0

@@ -99,13 +99,21 @@ class Stepping:
     """Of one run, for the life of its daemon."""
 
     def __init__(
-        self, core: PeerCore, *, work: StepWork, ranks: StepRanks, shell: StepShell
+        self,
+        core: PeerCore,
+        *,
+        work: StepWork,
+        ranks: StepRanks,
+        shell: StepShell,
+        based: Callable[[int], None],
     ) -> None:
+        """`based`: the work's base is the state after this step now, which is committed."""
         self.payloads = StepPayloads(self._may_come, shell.feed)
         self._core = core
         self._work = work
         self._ranks = ranks
         self._shell = shell
+        self._based = based
         self._at = _Ranks()
         self._orders = 0
         """Given so far."""
@@ -177,7 +185,11 @@ class Stepping:
                 self._shell.in_turn(lambda: self._load(step, number))
             case c.ReleaseSteps(step=step):
                 self._prune()
-                self._shell.in_turn(lambda: self._work.release(step))
+                self._shell.in_turn(lambda: self._release(step))
+
+    def _release(self, step: int) -> None:
+        self._work.release(step)
+        self._based(step)
 
     def decided(self, event: v.StepReceived, commands: Sequence[c.Command]) -> None:
         """The core looked at a payload."""

@@ -69,9 +69,4 @@ STEP_MUTANTS = (
         "One of another view completes a step of this one.",
         Edit(Pace._received, "event.stamp != self._stamp(step) or ", ""),
     ),
-    Mutant(
-        "goes-on-in-passing-where-all-report",
-        "Steps follow each other, and none is ever agreed on.",
-        Edit(Pace._applied, "or reported or ahead", "or ahead"),
-    ),
 )

@@ -83,7 +83,10 @@ class Node:
         self.memory = StepSlots(self.slots)
         me = Identity(peer=ME, name="alpha", incarnation=1, address="127.0.0.1:1")
         self.core = PeerCore(me, join=False, rules=ProtocolConfig())
-        self.stepping = Stepping(self.core, work=self.work, ranks=self, shell=self)
+        self.bases: list[int] = []
+        self.stepping = Stepping(
+            self.core, work=self.work, ranks=self, shell=self, based=self.bases.append
+        )
         rhythm = (COMMIT, SNAPSHOT)
         self.run = Run(7, "{}", "", 1, outer_steps, 1, (), (size // 4,), ME, *rhythm)
 
@@ -216,6 +219,7 @@ def test_a_state_is_shown_at_commits_and_kept_where_all_keep_it(loaded: NewNode)
     node.step(2 * SNAPSHOT)
     assert shown == list(range(COMMIT, 2 * SNAPSHOT + 1, COMMIT))
     assert node.work.copies == {2 * SNAPSHOT: expected(2 * SNAPSHOT)}
+    assert node.bases == [0, SNAPSHOT, 2 * SNAPSHOT]
     assert node.core.members.course.digest == digest_of(expected(2 * SNAPSHOT))
 
 
