@@ -2,7 +2,8 @@
 
     <directory>/round-000012/model.safetensors     outer parameters, named and shaped as in the
                                                    model: exporting is copying
-                             momentum.safetensors  outer momentum under the same names
+                             momentum.safetensors  outer momentum under the same names; in a
+                                                   stepwise run all else of the state
                              cut.json              what they mean; their sizes and digests; its own
                              residues.safetensors  this peer's alone, if any (residues.py)
 
@@ -17,17 +18,24 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import xxhash
 
 from lowcomm.config import validate
 from lowcomm.durable import make_empty, sync
 from lowcomm.outer import F32, state_digest
-from protocols.errors import ConfigError, LowcommError
+from lowcomm.tensor_files import (
+    CheckpointError,
+    Layout,
+    LayoutEntry,
+    beside,
+    nothing,
+    read_arrays,
+    write_arrays,
+)
+from protocols.errors import ConfigError
 from protocols.samples import ALL_REMAIN, Remaining
 
 SCHEMA = 2
@@ -35,15 +43,6 @@ MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
 
 _NAME = re.compile(r"round-(\d{6,})(\.old)?")
 _WRITING = ".writing-"
-
-LayoutEntry = tuple[str, tuple[int, ...], int]
-"""A parameter's name, its shape, and its offset in the fragment (elements)."""
-Layout = Sequence[Sequence[LayoutEntry]]
-"""For each fragment its parameters, densely packed."""
-
-
-class CheckpointError(LowcommError):
-    """A checkpoint that cannot be written or must not be trusted: which, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +80,9 @@ class Cut:
     own: PeerCut
     remaining: Remaining = ALL_REMAIN
     """Which samples are not committed at that round."""
+    arrays: tuple[str, ...] = ()
+    """Of a stepwise run, whose state is one vector: what it holds behind the parameters, each array
+    named and shaped as they are."""
 
     def __post_init__(self) -> None:
         assert self.fragments, "a cut has at least fragment 0"
@@ -135,15 +137,15 @@ def write_checkpoint(
     assert len(cut.fragments) == len(layout) == len(outer) == len(momentum)
     final = directory / f"round-{cut.round:06d}"
     temporary = directory / (_WRITING + final.name)
-    kept = layout if any(array.size for array in momentum) else _nothing(layout)
+    kept = beside(layout, cut.arrays) if any(array.size for array in momentum) else nothing(layout)
     try:
         make_empty(temporary)
         record = _Record(
             schema=SCHEMA,
             cut=cut,
             layout=tuple(tuple(entries) for entries in layout),
-            model=_write_arrays(temporary / MODEL, layout, outer),
-            momentum=_write_arrays(temporary / MOMENTUM, kept, momentum),
+            model=_written(temporary / MODEL, layout, outer),
+            momentum=_written(temporary / MOMENTUM, kept, momentum),
         )
         _check_states(cut, map(FragmentArrays, outer, momentum))
         body = asdict(record)
@@ -183,8 +185,9 @@ def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]
     """
     try:
         record = _inspect(path, digests=True)
-        outer = _read_arrays(path / MODEL, record.layout)
-        momentum = _read_arrays(path / MOMENTUM, record.layout, may_lack=True)
+        outer = read_arrays(path / MODEL, record.layout)
+        kept = beside(record.layout, record.cut.arrays)
+        momentum = read_arrays(path / MOMENTUM, kept, may_lack=True)
         arrays = tuple(map(FragmentArrays, outer, momentum))
         _check_states(record.cut, arrays)
     except CheckpointError as error:
@@ -302,66 +305,23 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
-def _write_arrays(path: Path, layout: Layout, arrays: Sequence[F32]) -> _Seal:
-    from safetensors import SafetensorError, numpy
-
-    tensors: dict[str, F32] = {}
-    for entries, array in zip(layout, arrays, strict=True):
-        for name, shape, place in _places(entries, array.size):
-            if name in tensors:
-                raise CheckpointError(f"two parameters are named {name}")
-            tensors[name] = array[place].reshape(shape)
-    try:
-        # Hugging Face loaders refuse a file that does not say which framework's layout it has.
-        numpy.save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # Its own type also for a full disk.
-        raise CheckpointError(f"{path.name}: {error}") from error
+def _written(path: Path, layout: Layout, arrays: Sequence[F32]) -> _Seal:
+    write_arrays(path, layout, arrays)
     sync(path)
     return _Seal(size_bytes=path.stat().st_size, xxh3_128=_file_digest(path))
 
 
-def _read_arrays(path: Path, layout: Layout, *, may_lack: bool = False) -> list[F32]:
-    """`may_lack`: there may be none in it."""
-    from safetensors import SafetensorError, safe_open
-
-    arrays: list[F32] = []
-    try:
-        with cast(Any, safe_open)(path, framework="numpy") as file:  # Ships no annotations.
-            lacks = may_lack and not file.keys()
-            for entries in _nothing(layout) if lacks else layout:
-                array = np.empty(sum(prod(shape) for _, shape, _ in entries), np.float32)
-                for name, _, place in _places(entries, array.size):
-                    array[place] = file.get_tensor(name).reshape(-1)
-                arrays.append(array)
-    except (OSError, SafetensorError, ValueError) as error:  # ValueError: another size.
-        raise CheckpointError(f"{path.name}: {error}") from error
-    return arrays
-
-
-def _nothing(layout: Layout) -> Layout:
-    """Of as many fragments."""
-    return tuple(() for _ in layout)
-
-
-def _places(
-    entries: Sequence[LayoutEntry], elements: int
-) -> list[tuple[str, tuple[int, ...], slice]]:
-    """Name, shape and place of each parameter, once it is sure that they fill the fragment."""
-    places: list[tuple[str, tuple[int, ...], slice]] = []
-    end = 0
-    for name, shape, offset in entries:
-        if offset != end:
-            raise CheckpointError(f"{name} begins at element {offset}, expected {end}")
-        end += prod(shape)
-        places.append((name, shape, slice(offset, end)))
-    if end != elements:
-        raise CheckpointError(f"the layout has {end} elements, the fragment {elements}")
-    return places
+def _digest_of(state: FragmentArrays) -> str:
+    """Of a stepwise run: as lowcomm/step_replica.py digests the whole vector."""
+    found = xxhash.xxh3_128()
+    for array in state:
+        found.update(array.data)
+    return found.hexdigest()
 
 
 def _check_states(cut: Cut, arrays: Iterable[FragmentArrays]) -> None:
     for fragment, (place, state) in enumerate(zip(cut.fragments, arrays, strict=True)):
-        digest = state_digest(state.outer, state.momentum)
+        digest = _digest_of(state) if cut.arrays else state_digest(state.outer, state.momentum)
         if digest != place.state_digest:
             raise CheckpointError(
                 f"the state of fragment {fragment} has digest {digest}, "

@@ -26,6 +26,7 @@ from lowcomm.replica import Replica
 from lowcomm.residues import write_residues
 from lowcomm.step_replica import StepReplica
 from protocols.core import PeerCore
+from protocols.progress import progress_at, remaining_at
 from protocols.samples import Remaining
 
 CHECKPOINTS = "checkpoints"
@@ -71,22 +72,22 @@ class Checkpointer:
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
     def begin(self, core: PeerCore, replica: Replica | StepReplica) -> None:
-        """Copy the state that the replica holds now, and start writing it.
+        """Copy the state that the replica holds now, and start writing it; of a stepwise run the
+        base, which is committed.
 
-        Does nothing while an earlier one is being written, or when there is nothing newer; nor in
-        a stepwise run, whose state others hold in memory.
+        Does nothing while an earlier one is being written, or when there is nothing newer.
         """
-        if isinstance(replica, StepReplica):
-            return
         busy = self._pending is not None and not self._pending.done()
         round_, _ = replica.version(0)
         if busy or round_ <= self._last_round:
             return
-        remaining = core.members.remaining_at(round_)
+        remaining = remaining_at(core.members, round_)
         if remaining is None:
             return  # Our state is so old that it is about to be replaced.
         self._last_round = round_
-        cut = _cut(core, replica, self.rank_state(round_).name, remaining)
+        # Of a stepwise run the state is all that there is.
+        ranks = "" if isinstance(replica, StepReplica) else self.rank_state(round_).name
+        cut = _cut(core, replica, ranks, remaining)
         job = self._job(cut, replica)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
@@ -121,12 +122,12 @@ class Checkpointer:
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _job(self, cut: Cut, replica: Replica) -> Callable[[], Path]:
+    def _job(self, cut: Cut, replica: Replica | StepReplica) -> Callable[[], Path]:
         layout = _layout(replica)
         arrays = [replica.arrays(fragment) for fragment in range(len(layout))]
         outer: list[F32] = [pair[0] for pair in arrays]
         momentum: list[F32] = [pair[1] for pair in arrays]
-        residues = replica.residues()
+        residues = replica.residues() if isinstance(replica, Replica) else []
 
         def own(place: Path) -> list[Path]:
             return write_residues(place, cut.fragments, residues)
@@ -165,10 +166,12 @@ class Checkpointer:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining) -> Cut:
+def _cut(
+    core: PeerCore, replica: Replica | StepReplica, rank_state: str, remaining: Remaining
+) -> Cut:
     members, me = core.members, core.me
     assert members.run is not None
-    inner_step, tokens = members.progress_at(replica.version(0)[0])
+    inner_step, tokens = progress_at(members, replica.version(0)[0])
     return Cut(
         log_index=members.index,
         lineage=f"{members.lineage:016x}",
@@ -189,10 +192,11 @@ def _cut(core: PeerCore, replica: Replica, rank_state: str, remaining: Remaining
             rank_state=rank_state,
         ),
         remaining=remaining,
+        arrays=replica.method.state_arrays[1:] if isinstance(replica, StepReplica) else (),
     )
 
 
-def _layout(replica: Replica) -> Layout:
+def _layout(replica: Replica | StepReplica) -> Layout:
     fragments = 1 + max(tensor.fragment for tensor in replica.layout)
     return tuple(
         tuple((t.name, t.shape, t.offset) for t in replica.layout if t.fragment == fragment)

@@ -251,6 +251,8 @@ class NodeConfig:
     corpus: str = ""
     """A folder of text files, when `[run.data] source` is "files"."""
     checkpoint_every_rounds: int = 10
+    """Of a run whose method agrees on each step: copies of its state, of which there is one each
+    `run.method.snapshot_every_steps`."""
     memory_max_bytes: int = 0
     """Refuse to start when the daemon would need more; 0 is half of what the machine has free."""
     hang_timeout_s: float = 60.0

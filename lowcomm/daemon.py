@@ -201,8 +201,8 @@ class Daemon:
             free_bytes=memory.free_memory_bytes(),
         )
         self.replica = self.driver.exchange.states = replica = startup.new_replica(run, layout)
+        replica.checkpoints = self._directory.path / CHECKPOINTS
         if isinstance(replica, Replica):
-            replica.checkpoints = self._directory.path / CHECKPOINTS
             self.driver.exchange.work = replica
         else:
             self.driver.stepping = self.node.stepping(replica)

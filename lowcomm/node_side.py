@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -131,10 +132,24 @@ class NodeSide:
 
     def stepping(self, replica: StepReplica) -> Stepping:
         """In a stepwise run: who gives our ranks orders."""
+        gc.collect()
+        gc.freeze()  # What is here stays: to look through it again and again takes 10 ms each time.
         self._stepping = Stepping(
-            self._daemon.core, work=replica, ranks=self, shell=self._daemon.driver
+            self._daemon.core,
+            work=replica,
+            ranks=self,
+            shell=self._daemon.driver,
+            based=self._based,
         )
         return self._stepping
+
+    def _based(self, step: int) -> None:
+        daemon = self._daemon
+        assert daemon.run_config is not None
+        assert daemon.replica is not None
+        copies = step // daemon.run_config.method.snapshot_every_steps
+        if daemon.checkpointer.is_due(copies):
+            daemon.checkpointer.begin(daemon.core, daemon.replica)
 
     @property
     def memory(self) -> StepSlots:

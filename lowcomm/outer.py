@@ -12,6 +12,7 @@ an array (numpy's way: one block). NaNs stay NaNs, but which of their bits is no
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import xxhash
@@ -55,7 +56,7 @@ def weighted_mean(contributions: Sequence[F32], tokens: Sequence[int], out: F32)
     assert len(contributions) == len(tokens), "one token count a contribution"
     _check(out, *contributions)
     assert not any(np.may_share_memory(out, array) for array in contributions)
-    weights, inverse = _mean_weights(tokens)
+    weights, inverse = _mean_weights(tuple(tokens))
     _loops.weighted_mean(contributions, weights, inverse, out)
 
 
@@ -125,8 +126,9 @@ def digest_of_cells(found: Sequence[bytes]) -> str:
     return xxhash.xxh3_128_hexdigest(b"".join(found))
 
 
-def _mean_weights(tokens: Sequence[int]) -> tuple[F32, np.float32]:
-    """Weights relative to the largest, and one over their sum."""
+@lru_cache(maxsize=16)  # Of a step they are the same each time.
+def _mean_weights(tokens: tuple[int, ...]) -> tuple[F32, np.float32]:
+    """Weights relative to the largest, and one over their sum. Not to be written to."""
     most = max(tokens, default=0)
     if most <= 0 or min(tokens) < 0:
         raise WeightsError(f"no mean over the token counts {list(tokens)}")

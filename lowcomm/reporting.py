@@ -139,11 +139,19 @@ def tell_traffic(journal: Journal, counters: Counters) -> None:
 
 def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     """How far the run is in its data, if it is elsewhere than `told`; returns where."""
-    ledger = daemon.core.members.ledger
-    now = (ledger.consumed, ledger.again)
+    now = _samples(daemon)
     if now != told:
         daemon.journal.write("samples", committed=now[0], again=now[1])
     return now
+
+
+def _samples(daemon: Daemon) -> tuple[int, int]:
+    """(committed, leased once more). In a stepwise run the log counts batches, of which none is
+    leased before it is certain whose it is."""
+    members, run = daemon.core.members, daemon.run_config
+    if members.stepwise:
+        return (members.tokens * run.data.batch if run is not None else 0), 0
+    return members.ledger.consumed, members.ledger.again
 
 
 def status_json(daemon: Daemon) -> str:
@@ -163,8 +171,8 @@ def status_json(daemon: Daemon) -> str:
             "until_s": wait.until - now if wait.until < float("inf") else None,
             "inner_steps": node.steps,
             "tokens": node.tokens,
-            "samples": members.ledger.consumed,
-            "samples_again": members.ledger.again,
+            "samples": _samples(daemon)[0],
+            "samples_again": _samples(daemon)[1],
             "tokens_per_s": node.tokens_per_s,
             "loss": node.loss,
             "bytes_sent": sent,

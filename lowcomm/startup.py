@@ -216,9 +216,8 @@ def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) 
 def own_rank_state(directory: Path) -> Path | None:
     """Where a node that joins again finds what its ranks' optimizers had, if it does."""
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
-    if path is None:
-        return None
-    return directory / RANK_STATES / read_cut(path).own.rank_state
+    name = read_cut(path).own.rank_state if path is not None else ""
+    return directory / RANK_STATES / name if name else None
 
 
 def kept(directory: Path) -> tuple[Kept | None, tuple[str, ...]]:

@@ -8,13 +8,8 @@ decide when anything happens.
 from typing import Protocol
 
 from lowcomm.attachment import Peer
-from peers.lifeline import Attached
-from peers.orders import Order
+from peers.orders import Order, following
 from protocols.samples import SampleRange
-
-SLOT_SAMPLES = 1 << 36
-"""Samples are not leased in a stepwise run: each node draws from a stretch of its own, of the
-endless sequence (batches.py). Two nodes see the same windows in another order."""
 
 
 class StepState(Protocol):
@@ -39,12 +34,12 @@ class StepState(Protocol):
 class StepRank:
     """`follow`, then make a payload and `hand_over`, until `peer.finished`."""
 
-    def __init__(self, peer: Peer, state: StepState, attached: Attached) -> None:
+    def __init__(self, peer: Peer, state: StepState) -> None:
+        """After the peer has joined."""
         self.step = 0
         """The one whose payload is wanted, counted from 1."""
         self._peer = peer
         self._state = state
-        self._slot = attached.slot
         self._wanted: Order | None = None
         self._obeyed = 0
 
@@ -64,8 +59,7 @@ class StepRank:
             order = peer.client.next_order()
             match order.kind:
                 case "make":
-                    self._wanted, self.step = order, order.step
-                    self._lease(order.step)
+                    self._want(order)
                     return
                 case "load":
                     self._state.read_state(memory.given)
@@ -79,16 +73,22 @@ class StepRank:
             if order.show or order.kind == "show":
                 self._state.write_state(memory.shown)
             self._done(order)
+            if order.go_on:
+                self._want(following(order))
+
+    def _want(self, order: Order) -> None:
+        self._wanted, self.step = order, order.step
+        self._lease(order.batch)
 
     def _done(self, order: Order) -> None:
         self._obeyed += 1
         self._peer.client.count_step(self._obeyed)
         self._peer.client.obeyed(order)
 
-    def _lease(self, step: int) -> None:
-        """What this step trains on, the same if it is made again."""
+    def _lease(self, number: int) -> None:
+        """What this step trains on, and nobody else (I10): a batch of the endless sequence
+        (lowcomm/data/batches.py)."""
         lease, batch = self._peer.lease, self._peer.run.data.batch
         lease.step()
         lease.contribute()
-        start = self._slot * SLOT_SAMPLES + (step - 1) * batch
-        lease.renew((SampleRange(start, start + batch),))
+        lease.renew((SampleRange(number * batch, (number + 1) * batch),))

@@ -5,11 +5,13 @@ NOT import torch, nor know of connections.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from lowcomm import outer
+from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.codecs import direct
 from lowcomm.codecs.base import CodecError
 from lowcomm.config import RunConfig
@@ -46,10 +48,13 @@ class StepReplica:
         self.sizes = fragment_elements(layout)
         """Elements of the model, which is one fragment."""
         (self._elements,) = self.sizes
-        self._copies: dict[int, Bytes] = {}
-        """By step: states."""
-        self._newest = (0, "")
-        """(step, digest) of the last state that was copied here."""
+        self._codec = method.payload_codec
+        self.payload_bytes = self._codec.encoded_bytes(self._elements)
+        """Of a payload, encoded."""
+        self.checkpoints: Path | None = None
+        """Where `adopt_kept` looks."""
+        self._copies: dict[int, tuple[Bytes, str]] = {}
+        """By step: states and their digests. The first one is the base."""
         self._scratch: list[F32] = []
         """Decoded payloads."""
 
@@ -59,23 +64,27 @@ class StepReplica:
         return step_shape(ranks, mean_bytes=mean_bytes, state_bytes=self.state_bytes(0))
 
     def version(self, fragment: int) -> tuple[int, str]:
-        """(step, digest) of the newest state here."""
+        """(step, digest) of the base: what is committed, and kept for who comes."""
         del fragment
-        return self._newest
+        if not self._copies:
+            return 0, ""
+        step = min(self._copies)
+        return step, self._copies[step][1]
+
+    def arrays(self, fragment: int) -> tuple[F32, F32]:
+        """The base: (parameters, everything else), not to be written to. Nobody else does."""
+        state = np.frombuffer(self.copy_state(fragment), np.float32)
+        return state[: self._elements], state[self._elements :]
 
     # StepWork -------------------------------------------------------------------------------
-
-    @property
-    def payload_bytes(self) -> int:
-        return self.method.payload_codec.encoded_bytes(self._elements)
 
     def payload(self, written: Bytes) -> Bytes:
         payload = memoryview(bytearray(self.payload_bytes))
         values_P = np.frombuffer(written, np.float32)
-        to_encode_P = direct.to_encode(self.method.payload_codec, payload, values_P)
+        to_encode_P = direct.to_encode(self._codec, payload, values_P)
         if to_encode_P is not values_P:
             to_encode_P[:] = values_P
-        direct.encode(self.method.payload_codec, values_P, payload)
+        direct.encode(self._codec, values_P, payload)
         return payload
 
     def mean(self, payloads: Sequence[Bytes], out: memoryview) -> None:
@@ -84,30 +93,29 @@ class StepReplica:
             term_P = self._decoded(payload, len(terms))
             if term_P is not None:
                 terms.append(term_P)
-        if terms:
-            outer.weighted_mean(terms, [1] * len(terms), mean_P)
-        else:
-            mean_P[:] = 0
+        _mean(terms, mean_P)
+        if not np.isfinite(mean_P).all():
+            # Whatever is not finite stays so in a sum: only now it is worth a look at each.
+            _mean([term_P for term_P in terms if np.isfinite(term_P).all()], mean_P)
 
     def _decoded(self, payload: Bytes, number: int) -> F32 | None:
-        """None: it counts for nothing. The same bytes are the same to everybody."""
+        """None: it counts for nothing, as what is not finite does. The same bytes are the same to
+        everybody."""
         while len(self._scratch) <= number:
             self._scratch.append(np.empty(self._elements, np.float32))
         try:
-            term_P = direct.decoded(self.method.payload_codec, payload, self._scratch[number])
+            return direct.decoded(self._codec, payload, self._scratch[number])
         except CodecError:
             return None
-        return term_P if np.isfinite(term_P).all() else None
 
     def state_digest(self, state: Bytes) -> str:
         return xxhash.xxh3_128_hexdigest(state)
 
     def keep(self, step: int, state: Bytes, digest: str) -> None:
-        self._copies[step] = state
-        self._newest = (step, digest)
+        self._copies[step] = (state, digest)
 
     def base(self, step: int) -> Bytes:
-        return self._copies[step]
+        return self._copies[step][0]
 
     def release(self, step: int) -> None:
         self._copies = {at: state for at, state in self._copies.items() if at >= step}
@@ -115,18 +123,37 @@ class StepReplica:
     # States ---------------------------------------------------------------------------------
 
     def copy_state(self, fragment: int) -> Bytes:
-        return self._copies[min(self._copies)]  # The base.
+        return self._copies[min(self._copies)][0]
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
         fits = memoryview(payload).nbytes == self.state_bytes(fragment)
         return self.state_digest(payload) if fits else ""
 
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
-        self._copies = {}
-        self.keep(round_, payload, self.state_digest(payload))
+        self._copies = {round_: (payload, self.state_digest(payload))}
 
     def adopt_kept(self, fragment: int, round_: int) -> str:
-        return ""  # No state of such a run is on the disk.
+        try:
+            path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
+            if path is None:
+                return ""
+            cut, _, (arrays, *others) = read_checkpoint(path)
+        except CheckpointError:
+            return ""
+        state = np.concatenate(arrays).tobytes()
+        fits = not others and len(state) == self.state_bytes(fragment)
+        if cut.round != round_ or cut.arrays != self.method.state_arrays[1:] or not fits:
+            return ""
+        self.adopt_state(fragment, round_, state)
+        return self.version(fragment)[1]
 
     def state_bytes(self, fragment: int) -> int:
         return 4 * self._elements * len(self.method.state_arrays) if fragment == 0 else 0
+
+
+def _mean(terms: Sequence[F32], mean_P: F32) -> None:
+    """Zero of none."""
+    if terms:
+        outer.weighted_mean(terms, (1,) * len(terms), mean_P)
+    else:
+        mean_P[:] = 0

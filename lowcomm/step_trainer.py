@@ -64,8 +64,8 @@ class AllReduce:
         self._moments = [
             (torch.zeros_like(shard.local), torch.zeros_like(shard.local)) for shard in self._shards
         ]
-        attached = peer.join(places(model), elements=sum(shard.elements for shard in self._shards))
-        self._rank = StepRank(peer, self, attached)
+        peer.join(places(model), elements=sum(shard.elements for shard in self._shards))
+        self._rank = StepRank(peer, self)
         self._rank.follow()
 
     @property

@@ -12,7 +12,7 @@ from enum import Enum
 
 from peers.bus import Contributed
 from peers.lifeline import Hello, TensorPlace
-from peers.orders import Order
+from peers.orders import Order, following
 from protocols.errors import LowcommError
 
 TICK_S = 1.0
@@ -95,6 +95,8 @@ class Attempt:
         """The last one."""
         self._disobeying = set[int]()
         """Who has not obeyed it yet."""
+        self._ahead = set[int]()
+        """Who has obeyed the one that follows it, too."""
         self._ended: set[int] = set()
 
     def in_stage(self, stage: Stage) -> list[int]:
@@ -209,20 +211,31 @@ class Attempt:
         """All ranks have an order to obey."""
         self.finishing = self.finishing or order.kind == "finish"
         self._order, self._disobeying = order, set(range(len(self._ranks)))
+        self._ahead = set()
         # A step goes by the step counter; how long a large state takes, nobody can say.
         steps = order.kind in ("make", "apply")
         for rank in range(len(self._ranks)):
             self._enter(rank, Stage.TRAINING if steps else Stage.WORKING)
 
     def obeyed(self, rank: int, number: int) -> bool:
-        """True when all ranks have obeyed the last order."""
-        order = self._order
-        if order is None or number != order.number or rank not in self._disobeying:
+        """True when all ranks have obeyed this one: the last order, or what follows it."""
+        order, late = self._order, rank in self._disobeying
+        if order is not None and number == order.number and late:
+            self._disobeying.discard(rank)
+            self._enter(rank, Stage.TRAINING if order.go_on else Stage.IDLE)
+        elif order is not None and order.go_on and number == order.number + 1 and not late:
+            if rank in self._ahead:
+                raise RankFault(f"rank {rank} obeys order {number} twice")
+            self._ahead.add(rank)  # It waits for others, who are not done with the step before.
+            self._enter(rank, Stage.IDLE)
+            return False
+        else:
             raise RankFault(f"rank {rank} obeys order {number}, which it has not got")
-        self._disobeying.discard(rank)
-        self._enter(rank, Stage.IDLE)
         if self._disobeying:
             return False
+        if order.go_on:
+            self._order = following(order)
+            self._disobeying, self._ahead = set(range(len(self._ranks))) - self._ahead, set()
         self.contributed_once = self.contributed_once or order.kind == "make"
         return True
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from peers.attempt import Attempt, RankFault, Stage
 from peers.lifeline import Attached, Configured, Lifeline
-from peers.orders import Order
+from peers.orders import Obeyed, Order
 from peers.supervisor import Spawner, SpawnError
 
 EXIT_REPORT_S = 0.25
@@ -74,6 +74,17 @@ class AttemptRun:
         """It is lost, but an exit status may say better why."""
         self._hint = self._hint or hint
         self._over.set()
+
+    def obeyed(self, link: Lifeline, message: Obeyed) -> bool:
+        """True when all ranks have obeyed the last order."""
+        rank = self.rank_of(link)
+        if rank is None:
+            return False  # Of an attempt before this one.
+        try:
+            return self.attempt.obeyed(rank, message.number)
+        except RankFault as error:
+            self.lose(str(error))
+            return False
 
     async def run(
         self,

@@ -175,13 +175,16 @@ class Bulk:
         budget = RECEIVE_BYTES_MAX
         try:
             while self.is_open and budget > 0:
-                count = self.connection.recvmsg_into(self._reader.room())[0]
+                room = self._reader.room()
+                count = self.connection.recvmsg_into(room)[0]
                 if not count:
                     self.close("end of stream")
                     return
                 self.received_bytes += count
                 budget -= count
                 self._reader.filled(count)
+                if count < sum(map(len, room)):
+                    return  # There is no more, or the loop calls again.
         except BlockingIOError:
             return
         except WireError as error:

@@ -148,7 +148,7 @@ class Counters:
 
     def follow(self, peer: PeerId, control: ControlConnection, bulk: Connection) -> None:
         """The peer is connected; until `unfollow` the connections are asked."""
-        counts = self._peers.setdefault(peer, _Counts())
+        counts = self._of(peer)
         counts.control, counts.bulk, counts.seen = control, bulk, (0, 0)
         counts.gone_since = None
 
@@ -160,11 +160,11 @@ class Counters:
             counts.control, counts.bulk, counts.stalled = None, None, False
 
     def sent(self, peer: PeerId, chunk: Message, size: int) -> None:
-        self._peers.setdefault(peer, _Counts()).sent[_purpose(chunk)] += size
+        self._of(peer).sent[_purpose(chunk)] += size
 
     def received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
         """`kept`: it got a place."""
-        counts = self._peers.setdefault(peer, _Counts())
+        counts = self._of(peer)
         counts.received[_purpose(chunk)] += size
         counts.refused_bytes += 0 if kept else size
 
@@ -197,6 +197,12 @@ class Counters:
         if not late:
             return Lag()
         return Lag(late[len(late) // 2], late[int(0.99 * (len(late) - 1))], late[-1])
+
+    def _of(self, peer: PeerId) -> _Counts:
+        counts = self._peers.get(peer)
+        if counts is None:
+            counts = self._peers[peer] = _Counts()
+        return counts
 
     def _told(self, peer: PeerId, counts: _Counts, now: float) -> PeerTraffic:
         counts.take_control()

@@ -287,7 +287,7 @@ class Driver:
     # The mesh's side ------------------------------------------------------------------------
 
     def hello(self) -> m.Hello:
-        me, run, leader = self.core.me, self.core.raft.run, self.core.leader_address()
+        me, run, leader = self.core.me, self.core.raft.run, self.core.company.leader_address()
         return m.Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)
 
     def refusal(self, hello: m.Hello) -> str:

@@ -14,9 +14,9 @@ from protocols.checks import WireError
 from protocols.messages import Chunk
 
 PREFIX = struct.Struct("<II")
-STAGE_BYTES = 1 << 10
-"""Of what follows a payload, read together with its end: the next head, and little more, since
-what belongs to the next payload has to be copied to its place."""
+STAGE_BYTES = 6 << 10
+"""Of what follows a payload, read together with its end: the next head, a small payload (one call
+of the kernel then brings both), and not much more, since it has to be copied to its place."""
 DROPPED_BYTES = 64 << 10
 """Payload that nobody wants is read through memory of this size."""
 

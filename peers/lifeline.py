@@ -1,18 +1,17 @@
-"""A Unix stream socket between the daemon and each of its ranks: both ends, and its messages.
+"""A Unix stream socket between the daemon and each rank: its messages, and the daemon's end.
 
 It carries framed records (`peers/records.py`). The end of the stream is itself the message "I am
-gone", in both directions. Must NOT decide anything: that is `peers/attempt.py`.
+gone", in both directions; the
+rank's end is `peers/rank_link.py`. Must NOT decide anything: that is `peers/attempt.py`.
 """
 
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import socket
 import struct
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -29,7 +28,7 @@ REFUSED_LINGER_S = 5.0
 UNIX_PATH_BYTES_MAX = 107
 EXIT_REFUSED = 3
 EXIT_DAEMON_GONE = 4
-_FD = struct.Struct("i")
+FD = struct.Struct("i")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 M = TypeVar("M")
@@ -122,86 +121,9 @@ DaemonMessage = Configured | Attached | Answer | Order | Refused
 _FROM_RANK = kinds_of(Hello, Layout, Boundary, Obeyed)
 
 
-class RankLink:
-    """The rank's end: blocking. The watcher ends the process when the daemon is gone."""
-
-    def __init__(self, path: str, *, timeout_s: float) -> None:
-        """Connect within `timeout_s`. Raises OSError when nobody listens."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._buffer = bytearray()
-        self._fds: list[int] = []
-        self._wake = -1
-        self._watcher: threading.Thread | None = None
-        try:
-            self._socket.settimeout(timeout_s)
-            self._socket.connect(path)
-        except OSError:
-            self._socket.close()
-            raise
-        # From here on every wait ends with the daemon: its end of stream ends this process.
-        self._socket.settimeout(None)
-
-    def watch(self, on_gone: Callable[[], None]) -> None:
-        """Call `on_gone` in a thread of its own at the end of the stream; it never reads."""
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-        self._watcher = threading.Thread(
-            target=_watch, args=(self._socket.fileno(), self._wake, on_gone), daemon=True
-        )
-        self._watcher.start()
-
-    def send(self, message: RankMessage) -> None:
-        """Raises LinkError when the daemon is gone."""
-        try:
-            self._socket.sendall(frame(message))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._gone() from None
-
-    def receive(self, kinds: Mapping[str, type[M]]) -> M:
-        """The next message, of one of these kinds. Raises LinkError if it is another one, or at
-        the end of the stream."""
-        while (payload := take_frame(self._buffer)) is None:
-            # At most one descriptor is ever sent, with the first byte of an `Attached`.
-            # (socket.recv_fds would do, but ignores its flags in Python 3.11.)
-            try:
-                data, rights, _, _ = self._socket.recvmsg(
-                    1 << 16, socket.CMSG_LEN(_FD.size), socket.MSG_CMSG_CLOEXEC
-                )
-            except ConnectionResetError:
-                raise self._gone() from None
-            self._fds += [_FD.unpack(packed)[0] for _, _, packed in rights]
-            if not data:
-                raise self._gone()
-            self._buffer += data
-        return decode(payload, kinds)
-
-    def _gone(self) -> LinkError:
-        """The watcher sees it too: let it end the process, rather than race with it."""
-        if self._watcher is not None:
-            self._watcher.join()
-        return LinkError("the daemon closed the lifeline")
-
-    def take_fd(self) -> int:
-        """The descriptor that came with the last message. Raises LinkError if there was none."""
-        if not self._fds:
-            raise LinkError("the daemon sent no shared memory")
-        return self._fds.pop()
-
-    def close(self) -> None:
-        """Stop the watcher, then close; idempotent."""
-        if self._watcher is not None:
-            os.eventfd_write(self._wake, 1)
-            self._watcher.join()
-            self._watcher = None
-            os.close(self._wake)
-        for fd in self._fds:
-            os.close(fd)
-        self._fds.clear()
-        self._socket.close()
-
-
 class Lifeline:
     """The daemon's end of one rank's socket: callbacks of the loop, no task. What comes in goes
-    to the server's inbox, a `Closed` last."""
+    to the server's inbox, a `Closed` last; but a rank of ours obeys past the inbox."""
 
     def __init__(self, connection: socket.socket, *, pid: int, server: "LifelineServer") -> None:
         """Raises OSError when the process has ended already."""
@@ -231,7 +153,7 @@ class Lifeline:
         unsent = frame(message)
         if self._socket.fileno() < 0:
             return  # Closed already; the inbox says so.
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd))] if fd >= 0 else []
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, FD.pack(fd))] if fd >= 0 else []
         sent = 0
         if not self._unsent:
             try:
@@ -303,7 +225,11 @@ class Lifeline:
         self._received += data
         try:
             while (payload := take_frame(self._received)) is not None:
-                self._deliver(decode(payload, _FROM_RANK))
+                message = decode(payload, _FROM_RANK)
+                if self._identified and isinstance(message, Obeyed):
+                    self._server.obeyed(self, message)
+                else:
+                    self._deliver(message)
         except LinkError as error:
             if self._identified:
                 self.close(str(error))
@@ -332,9 +258,14 @@ class Lifeline:
 class LifelineServer:
     """Accepts processes of our own user, at most `links_max` at a time."""
 
-    def __init__(self, path: str, *, links_max: int) -> None:
-        """Listen at once, inside a running loop. Raises OSError when the path is taken."""
+    def __init__(
+        self, path: str, *, links_max: int, obeyed: Callable[[Lifeline, Obeyed], None]
+    ) -> None:
+        """Listen at once, inside a running loop. `obeyed` must not raise; it is told at once what
+        a rank obeyed, since a turn through the inbox costs as much as a small payload does
+        otherwise. Raises OSError when the path is taken."""
         self.loop = asyncio.get_running_loop()
+        self.obeyed = obeyed
         self.links: set[Lifeline] = set()
         # Bounded by links_max * (UNREAD_FRAMES_MAX + 1): each link limits its own messages.
         self.inbox: asyncio.Queue[tuple[Lifeline, RankMessage | Closed]] = asyncio.Queue()
@@ -384,12 +315,3 @@ class LifelineServer:
             self.links.add(Lifeline(connection, pid=pid, server=self))
         except OSError:
             connection.close()  # Its process has ended, or is in a namespace we cannot see.
-
-
-def _watch(fd: int, wake: int, on_gone: Callable[[], None]) -> None:
-    """Sleep until the other end hangs up, or until `wake`. Reading is the main thread's."""
-    poller = select.poll()
-    poller.register(fd, select.POLLRDHUP | select.POLLHUP)
-    poller.register(wake, select.POLLIN)
-    if wake not in dict(poller.poll()):
-        on_gone()

@@ -26,10 +26,20 @@ class Order:
     number: int
     kind: OrderKind
     step: int
+    batch: int = 0
+    """Of "make", or of what follows: which one of the run the payload is made from."""
     show: bool = False
     """With "apply": write the state after it."""
     evaluate: bool = False
     """With "finish": say first how good the model is."""
+    go_on: bool = False
+    """With "apply": when you have said that it is done, obey `following(this)` too."""
+
+
+def following(order: Order) -> Order:
+    """What ranks go on to without hearing of it: they need not be woken twice in a step."""
+    assert order.go_on, "it is the last one for now"
+    return Order(number=order.number + 1, kind="make", step=order.step + 1, batch=order.batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

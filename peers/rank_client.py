@@ -20,11 +20,11 @@ from peers.lifeline import (
     Configured,
     Hello,
     Layout,
-    RankLink,
     Refused,
     TensorPlace,
 )
 from peers.orders import Obeyed, Order, StepSlots
+from peers.rank_link import RankLink
 from peers.records import kinds_of
 from peers.slots import Slots, SlotsError
 from protocols.samples import Samples

@@ -202,7 +202,7 @@ class RankGroup:
             stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
             stack.callback(self._close_slots)
             links_max = 4 * self._config.ranks + 16  # Late ones of a dead attempt, strangers.
-            lifelines = LifelineServer(self._socket_path, links_max=links_max)
+            lifelines = LifelineServer(self._socket_path, links_max=links_max, obeyed=self._obeyed)
             stack.callback(lifelines.close)
             self._bus = Bus(self.bus_endpoint)
             stack.callback(self._bus.close)
@@ -303,13 +303,14 @@ class RankGroup:
             if self._configured is not None:
                 running.configure(self._configured)
 
+    def _obeyed(self, link: Lifeline, message: Obeyed) -> None:
+        if self._running is not None and self._running.obeyed(link, message):
+            self._on_event(RanksObeyed(message.number))
+
     def _hear_rank(self, running: AttemptRun, rank: int, message: RankMessage | Closed) -> None:
         link, attempt = running.links[rank], running.attempt
         if isinstance(message, Boundary):
             link.send(Answer(contribute=attempt.boundary(rank, message.steps)))
-        elif isinstance(message, Obeyed):
-            if attempt.obeyed(rank, message.number):
-                self._on_event(RanksObeyed(message.number))
         elif isinstance(message, Layout):
             tensors = attempt.layout(rank, message.tensors, message.elements)
             if tensors is None:
@@ -321,8 +322,8 @@ class RankGroup:
             self._on_event(RanksLayout(attempt.number, tensors))
             if self.slots is not None:
                 self._attach_waiting(running, self.slots)
-        elif isinstance(message, Hello):
-            raise RankFault(f"rank {rank} says hello twice")
+        elif isinstance(message, Hello | Obeyed):
+            raise RankFault(f"rank {rank} says {type(message).__name__} out of turn")
         elif not message.ended:
             running.lose(f"rank {rank}: {message.why}")
         elif not attempt.finishing:

@@ -13,7 +13,7 @@ import xxhash
 from peers.frames import Frame
 from peers.work import Bytes
 from protocols.events import StepReceived
-from protocols.ids import PeerId
+from protocols.ids import PeerId, Stamp
 from protocols.limits import CHUNK_BYTES_MAX
 from protocols.messages import StepChunk
 
@@ -30,10 +30,15 @@ def digest_of(payload: Bytes) -> str:
     return xxhash.xxh3_128_hexdigest(payload)
 
 
+_Name = tuple[int, int, int, PeerId, str]
+"""Lineage, view, step, whose, and the digest of its bytes."""
+
+
 class _Arriving:
     """One payload: its pieces come by several connections, in any order."""
 
     def __init__(self, first: StepChunk) -> None:
+        """`first`: the one that came first."""
         self.first = first
         self.buffer = memoryview(bytearray(first.size_bytes))
         self._taken: set[int] = set()
@@ -82,47 +87,52 @@ class StepPayloads:
         """Payloads that got no memory, broke off, were damaged or were not wanted."""
         self._may = may
         self._feed = feed
-        self._arriving: dict[PeerId, dict[StepChunk, _Arriving]] = {}
-        """By what is said of each of their pieces."""
-        self._undecided: dict[PeerId, dict[StepReceived, Bytes]] = {}
+        self._arriving: dict[PeerId, dict[_Name, _Arriving]] = {}
+        self._undecided: dict[PeerId, dict[_Name, Bytes]] = {}
 
     # The link's side ------------------------------------------------------------------------
 
     def place(self, peer: PeerId, chunk: StepChunk, size: int) -> memoryview | None:
         """Where the next `size` bytes go; None: nowhere."""
-        whole, opened = _whole(chunk), self._arriving.setdefault(peer, {})
-        if whole not in opened and not self._begin(peer, chunk, opened):
-            return None
-        found = opened[whole].place(chunk, size)
+        name, opened = _name(chunk.stamp, chunk.whose, chunk.digest), self._arriving.get(peer)
+        if opened is None:
+            opened = self._arriving[peer] = {}
+        arriving = opened.get(name)
+        if arriving is None:
+            arriving = self._begin(peer, chunk, opened)
+            if arriving is None:
+                return None
+        found = arriving.place(chunk, size)
         if found is None:
-            del opened[whole]
+            del opened[name]
             self.refused += 1
         return found
 
-    def _begin(self, peer: PeerId, chunk: StepChunk, opened: dict[StepChunk, _Arriving]) -> bool:
+    def _begin(
+        self, peer: PeerId, chunk: StepChunk, opened: dict[_Name, _Arriving]
+    ) -> _Arriving | None:
         crowded = len(self._undecided.get(peer, ())) >= UNDECIDED_MAX
         if crowded or not self._may(peer, chunk):
             self.refused += 1
-            return False
+            return None
         known = self.held.get(chunk.digest)
         if known is not None:
             if chunk.start_byte == 0:  # Another's, or another step's: the same bytes.
                 self._tell(peer, chunk, known)
-            return False
+            return None
         if len(opened) >= OPEN_MAX:
             del opened[next(iter(opened))]  # Its rest never comes.
             self.refused += 1
-        whole = _whole(chunk)
-        opened[whole] = _Arriving(whole)
-        return True
+        arriving = opened[_name(chunk.stamp, chunk.whose, chunk.digest)] = _Arriving(chunk)
+        return arriving
 
     def arrived(self, peer: PeerId, chunk: StepChunk) -> None:
         """The piece is at its place."""
-        whole = _whole(chunk)
-        arriving = self._arriving.get(peer, {}).get(whole)
+        name, opened = _name(chunk.stamp, chunk.whose, chunk.digest), self._arriving.get(peer, {})
+        arriving = opened.get(name)
         if arriving is None or not arriving.arrived(chunk):
             return
-        del self._arriving[peer][whole]
+        del opened[name]
         if arriving.is_intact:
             self._tell(peer, arriving.first, arriving.buffer)
         else:
@@ -138,7 +148,7 @@ class StepPayloads:
         """The core looked at a payload: keep it if it counts, or drop it. Before the core's
         commands are done: they may need these bytes."""
         waiting = self._undecided.get(event.sender, {})
-        payload = waiting.pop(event, None)
+        payload = waiting.pop(_name(event.stamp, event.peer, event.digest), None)
         if not waiting:
             self._undecided.pop(event.sender, None)
         if not wanted:
@@ -155,14 +165,14 @@ class StepPayloads:
         self.held = {digest: held for digest, held in self.held.items() if digest in named}
 
     def _tell(self, peer: PeerId, chunk: StepChunk, payload: Bytes) -> None:
-        event = StepReceived(peer, chunk.stamp, chunk.whose, chunk.digest)
-        self._undecided.setdefault(peer, {})[event] = payload
-        self._feed(event)
+        name = _name(chunk.stamp, chunk.whose, chunk.digest)
+        self._undecided.setdefault(peer, {})[name] = payload
+        self._feed(StepReceived(peer, chunk.stamp, chunk.whose, chunk.digest))
 
 
-def _whole(chunk: StepChunk) -> StepChunk:
-    """What is said of its payload in each piece: the first one, mostly this."""
-    return replace(chunk, start_byte=0) if chunk.start_byte else chunk
+def _name(stamp: Stamp, whose: PeerId, digest: str) -> _Name:
+    """What is said of its payload in each piece, as far as it tells one from another."""
+    return stamp.lineage, stamp.view, stamp.round, whose, digest
 
 
 class StepStream:
@@ -179,7 +189,8 @@ class StepStream:
     def next(self) -> Frame | None:
         start, stop = self._next, min(self._next + CHUNK_BYTES_MAX, len(self._payload))
         self._next = stop
-        return replace(self._header, start_byte=start), self._payload[start:stop]
+        header = replace(self._header, start_byte=start) if start else self._header
+        return header, self._payload[start:stop]
 
     @property
     def over(self) -> bool:

@@ -67,6 +67,7 @@ class _Task:
 
     kind: OrderKind
     step: int
+    batch: int = 0
     apply: c.ApplyStep | None = None
     payloads: Sequence[Bytes] = ()
     """What "apply" takes the mean of, or the state that "load" gives."""
@@ -77,6 +78,8 @@ class _Task:
     """Of the order, once it was given."""
     void: bool = False
     """Nobody waits for what comes of it."""
+    ahead: bool = False
+    """The ranks went on to it, and the core has not asked for it yet."""
 
 
 @dataclass(slots=True)
@@ -85,6 +88,8 @@ class _Ranks:
 
     task: _Task | None = None
     waiting: deque[_Task] = field(default_factory=deque[_Task])
+    made: v.StepMade | None = None
+    """About a payload from the state that they have, which the core may ask for."""
     have_state: bool = False
     digest: str = ""
     """Names the state that they have: at a commit its digest, else what led there from it."""
@@ -94,13 +99,21 @@ class Stepping:
     """Of one run, for the life of its daemon."""
 
     def __init__(
-        self, core: PeerCore, *, work: StepWork, ranks: StepRanks, shell: StepShell
+        self,
+        core: PeerCore,
+        *,
+        work: StepWork,
+        ranks: StepRanks,
+        shell: StepShell,
+        based: Callable[[int], None],
     ) -> None:
+        """`based`: the work's base is the state after this step now, which is committed."""
         self.payloads = StepPayloads(self._may_come, shell.feed)
         self._core = core
         self._work = work
         self._ranks = ranks
         self._shell = shell
+        self._based = based
         self._at = _Ranks()
         self._orders = 0
         """Given so far."""
@@ -126,6 +139,8 @@ class Stepping:
         task = self._at.task
         if task is None or task.number != number:
             return  # Of ranks that are gone.
+        if task.apply is not None and task.apply.following is not None:
+            self._go_on(task, task.apply.following)
         if task.void:
             self._over(task)
         elif task.kind == "make":
@@ -149,17 +164,19 @@ class Stepping:
 
     def do(self, command: StepCommand) -> None:
         match command:
-            case c.MakeStep(step=step):
-                self._begin(_Task("make", step))
+            case c.MakeStep():
+                self._make(command)
             case c.ApplyStep():
                 held = self.payloads.held
                 payloads = [held[digest] for _, digest in command.terms]
-                self._begin(_Task("apply", command.stamp.round, command, payloads))
+                batch = command.following.batch if command.following is not None else 0
+                self._begin(_Task("apply", command.stamp.round, batch, command, payloads))
             case c.SendStep(stamp=stamp, whose=whose, digest=digest):
                 payload = self.payloads.held.get(digest)
                 if payload is not None:
                     header = StepChunk(stamp, whose, digest, 0, len(payload))
-                    self._shell.send(command.peer, StepStream(header, payload))
+                    for peer in command.peers:
+                        self._shell.send(peer, StepStream(header, payload))
             case c.LoadBase(step=step):
                 self._void()
                 self._num_loads += 1
@@ -168,11 +185,15 @@ class Stepping:
                 self._shell.in_turn(lambda: self._load(step, number))
             case c.ReleaseSteps(step=step):
                 self._prune()
-                self._shell.in_turn(lambda: self._work.release(step))
+                self._shell.in_turn(lambda: self._release(step))
+
+    def _release(self, step: int) -> None:
+        self._work.release(step)
+        self._based(step)
 
     def decided(self, event: v.StepReceived, commands: Sequence[c.Command]) -> None:
         """The core looked at a payload."""
-        self.payloads.decided(event, wanted=c.Discard(event) not in commands)
+        self.payloads.decided(event, wanted=not commands or c.Discard(event) not in commands)
         if len(self.payloads.held) > self._held_max:
             self._prune()
 
@@ -196,7 +217,7 @@ class Stepping:
     def _void(self) -> None:
         """Their state is another one soon."""
         self._at.waiting.clear()
-        self._at.have_state = False
+        self._at.have_state, self._at.made = False, None
         if self._at.task is not None:
             self._at.task.void = True
 
@@ -208,6 +229,24 @@ class Stepping:
         self._at.waiting.append(task)
         if self._at.task is None:
             self._next()
+
+    def _make(self, make: c.MakeStep) -> None:
+        """They may be at it, or have done it already."""
+        task, made = self._at.task, self._at.made
+        same = task is not None and (task.step, task.batch) == (make.step, make.batch)
+        if task is not None and same and task.ahead and not task.void:
+            task.ahead = False
+        elif made is not None and (made.step, made.batch) == (make.step, make.batch):
+            self._shell.feed(made)
+        else:
+            self._begin(_Task("make", make.step, make.batch))
+
+    def _go_on(self, task: _Task, make: c.MakeStep) -> None:
+        """The ranks do: to the payload of the next step."""
+        self._orders += 1
+        ahead = _Task("make", make.step, make.batch, number=self._orders, ahead=True)
+        ahead.void = task.void
+        self._at.task = ahead
 
     def _over(self, task: _Task) -> None:
         """Also if they are others by now, who are at something else."""
@@ -221,7 +260,7 @@ class Stepping:
             task = at.waiting.popleft()
             if task.kind in ("make", "apply") and not at.have_state:
                 continue  # For ranks that are gone: the core hears of it.
-            at.task = task
+            at.task, at.made = task, None
             if task.kind == "apply":
                 self._large(self._work.payload_bytes, self._write_mean, task, self._order)
             elif task.kind == "load":
@@ -255,8 +294,10 @@ class Stepping:
             number=task.number,
             kind=task.kind,
             step=task.step,
+            batch=task.batch,
             show=self._is_shown(task),
             evaluate=task.evaluate,
+            go_on=task.apply is not None and task.apply.following is not None,
         )
         if not self._ranks.order(order):
             self._at = _Ranks()
@@ -291,8 +332,12 @@ class Stepping:
         digest, payload = made
         self._newest = digest
         self.payloads.keep(digest, payload)
+        event = v.StepMade(task.step, task.batch, digest)
+        if task.ahead:
+            self._at.made = event
         self._over(task)
-        self._shell.feed(v.StepMade(task.step, digest))
+        if not task.ahead:
+            self._shell.feed(event)
 
     def _take_state(self, task: _Task) -> tuple[str, Bytes | None]:
         shown = self._ranks.memory.shown

@@ -217,17 +217,20 @@ class Leased:
 class MakeStep:
     """Have the ranks make their payload of this step, from the state before it; answer StepMade.
 
-    It is made once: the same bytes are sent again if the step is tried again in another view.
+    It is made once: the same bytes are sent again if the step is tried again in another view, and
+    this peer's batch is the same there.
     """
 
     step: int
+    batch: int
+    """Which of the run's batches it is made from: nobody else gets it, unless the step is void."""
 
 
 @record
 class SendStep:
     """Send a payload of the stamp's step, ours or another's, byte for byte."""
 
-    peer: PeerId
+    peers: tuple[PeerId, ...]
     stamp: Stamp
     whose: PeerId
     digest: str
@@ -243,6 +246,9 @@ class ApplyStep:
     """Of whom, and the digest of which bytes."""
     keep: bool
     """Copy the state then: it may become the base for who comes later."""
+    following: MakeStep | None = None
+    """The ranks may begin with it before they are asked: it is commanded next, unless something
+    comes between."""
 
 
 @record

@@ -78,6 +78,13 @@ class PeerCore:
         self._out = []
         if self.stopped:
             return []
+        pace = self.part.pace if now < self.deadline else None
+        if pace is not None and (commands := pace.take(event, now)) is not None:
+            if isinstance(event, v.StepReceived):
+                self.links.liveness.heard(event.sender, now)
+            self.patience = min(self.patience, pace.due)
+            self.deadline = min(self.deadline, pace.due)
+            return commands
         if not self._awake:
             self._wake(now)
         elif quiet.is_heartbeat(event):
@@ -127,10 +134,6 @@ class PeerCore:
         """Whom we follow (or we ourselves); None while nobody leads, as far as we know."""
         return self.raft.leader
 
-    def leader_address(self) -> str:
-        """Where the leader listens, for our hello; "" when we do not know."""
-        return self.company.leader_address()
-
     def name_of(self, peer: PeerId) -> str:
         """What people call a peer."""
         info = self.members.seats.get(peer)
@@ -153,7 +156,8 @@ class PeerCore:
         if self._contact:
             self._out.append(c.Connect(PeerId(""), self._contact))
         if self.members.run is not None:
-            self._began(self.members.run, now)
+            self._out += self.part.began(self.members.run, now)
+            self._rules(self.rules)
         if known:
             self.raft.wait(now)
 
@@ -261,7 +265,8 @@ class PeerCore:
         self._out.append(c.Applied(entry.index, body, self.members.lineage, counted))
         match body:
             case e.Run():
-                self._began(body, now)
+                self._out += self.part.began(body, now)
+                self._rules(self.rules)
             case e.Cut():
                 deadline = now + self.rules.transfer_timeout_s
                 self._out += self.part.cut(entry.index, body, deadline=deadline, now=now)
@@ -276,11 +281,6 @@ class PeerCore:
                 self._out += self.part.committed(body, now)
             case _:
                 pass
-
-    def _began(self, run: e.Run, now: float) -> None:
-        """We know the run now."""
-        self._out += self.part.began(run, now)
-        self._rules(self.rules)
 
     def _gone(self, body: e.Left | e.Lost, now: float) -> None:
         if body.peer == self.me.peer:

@@ -31,16 +31,18 @@ class Course:
     """Log index of what made the newest view stop; 0: it runs."""
     close: Close | None = None
     """How the newest view ends, unless somebody who had to provide for that is gone."""
+    drawn: int = 0
+    """Batches that the steps before the oldest remembered view were made of."""
 
     def committed(self, run: Run, commit: StepCommit) -> "Course":
         step, digest = commit.upto_step, commit.state_digest
         course = replace(self, step=step, digest=digest, view=commit.view)
         return replace(course, base=step, base_digest=digest) if keeps(run, step) else course
 
-    def restored(self, version: Version) -> "Course":
-        """Back to a cut: nothing after it ever was."""
+    def restored(self, version: Version, *, drawn: int) -> "Course":
+        """Back to a cut: nothing after it ever was. `drawn`: batches until then."""
         step, digest = version.round, version.state_digest
-        return Course(step=step, digest=digest, base=step, base_digest=digest)
+        return Course(step=step, digest=digest, base=step, base_digest=digest, drawn=drawn)
 
     def stopped(self, index: int) -> "Course":
         """Everybody reports (again): how the view would have ended is void."""

@@ -204,6 +204,7 @@ class StepMade:
     """Answer to MakeStep."""
 
     step: int
+    batch: int
     digest: str
 
 

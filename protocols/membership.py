@@ -18,7 +18,7 @@ from protocols.image import Branch, Image, Returned, image_of
 from protocols.ledger import Ledger
 from protocols.log import Voters, voters_after
 from protocols.record import record
-from protocols.samples import Grant, Remaining, union
+from protocols.samples import Grant
 from protocols.tokens import Spendings
 from protocols.wire import encode_entry
 
@@ -82,7 +82,7 @@ class Membership:
     inner_step: int = 0
     """Committed global inner steps: those of the longest contribution of each anchor round."""
     tokens: int = 0
-    """Committed tokens of the anchor fragment."""
+    """Committed tokens of the anchor fragment; batches in a stepwise run."""
     ledger: Ledger = field(default_factory=Ledger)
     """Who trains which samples."""
     course: Course = field(default_factory=Course)
@@ -102,12 +102,6 @@ class Membership:
     def readers(self) -> Mapping[PeerId, PeerInfo]:
         """Who reads the log: to be looked at, not to be kept."""
         return {**self.receivers, **self.witnesses} if self.witnesses else self.receivers
-
-    def progress_at(self, round_: int) -> tuple[int, int]:
-        """(inner step, tokens) after an anchor round: what was committed later is taken off."""
-        later = [x.contributors for x in self.commits_after(round_)]
-        steps = sum(max((c.steps for c in terms), default=0) for terms in later)
-        return self.inner_step - steps, self.tokens - sum(c.tokens for x in later for c in x)
 
     def slot_of(self, peer: PeerId) -> int:
         """The peer's number: the one it had, or the next free one."""
@@ -174,16 +168,6 @@ class Membership:
             and version.round <= min((b.rounds[fragment] for b in later), default=version.round)
             for fragment, version in enumerate(versions)
         )
-
-    def remaining_at(self, round_: int) -> Remaining | None:
-        """The ledger when this round of the anchor was the last one; None: too long ago."""
-        ahead = self.commits_after(round_)
-        if len(ahead) < self.committed(0) - round_:
-            return None
-        samples = self.ledger.remaining.samples
-        for taken in (x for commit in ahead for x in commit.samples):
-            samples = union(samples, taken)
-        return Remaining(self.ledger.frontier, samples)
 
     def plan(self, fragment: int, round: int, group: int = 0) -> Plan | None:  # noqa: A002
         """The latest View and Attempt for a round that is not committed; None: none is open."""
@@ -330,7 +314,8 @@ class Membership:
         self.commits, self.attempts, self.views, self.cuts = {}, {}, [], {}
         self.returned = {}
         if self.stepwise:
-            self.course = self.course.restored(restore.versions[0])
+            drawn = restore.remaining.frontier
+            self.course = self.course.restored(restore.versions[0], drawn=drawn)
 
     def _fork(self, restore: e.Restore) -> None:
         """Some voters go on without the others, who may do the same."""

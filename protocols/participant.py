@@ -16,6 +16,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version
 from protocols.membership import Membership, Plan
 from protocols.messages import Fetch, FetchState, FetchSteps, Kept, NoState
+from protocols.pace import Pace, pace_of
 from protocols.patience import Asking
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
@@ -36,6 +37,8 @@ class Participant:
         """One for each of `rounds`."""
         self.steps: Steps | None = None
         """Instead of rounds, in a stepwise run."""
+        self.pace: Pace | None = None
+        """As of the last look at everything, while steps follow each other."""
         self.standing = Standing(me, members, founds=founds, kept=kept)
         self.since = 0.0
         """When we first read of the run (for people)."""
@@ -353,4 +356,5 @@ class Participant:
         trainers.able = ready and steps.able and not catchup.needed
         if steps.behind and not catchup.needed:
             self.standing.ask_cut("payloads of missed steps are gone", now)
+        self.pace = None if catchup.needed else pace_of(steps, connected)
         return commands

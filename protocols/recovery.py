@@ -11,6 +11,7 @@ from protocols.entries import Restore
 from protocols.ids import Version
 from protocols.membership import Membership
 from protocols.messages import Kept
+from protocols.progress import progress_at, remaining_at
 from protocols.reports import Reports
 
 
@@ -37,10 +38,10 @@ def cut_at(members: Membership, versions: tuple[Version, ...]) -> Kept | None:
     """The run at these versions, which somebody holds; None: nobody remembers what was trained
     until then."""
     anchor = versions[0].round
-    remaining = members.remaining_at(anchor)
+    remaining = remaining_at(members, anchor)
     if remaining is None:
         return None
-    return Kept(members.lineage, versions, *members.progress_at(anchor), remaining)
+    return Kept(members.lineage, versions, *progress_at(members, anchor), remaining)
 
 
 def back_to(members: Membership, kept: Kept) -> Restore:

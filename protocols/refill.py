@@ -72,7 +72,7 @@ class Refill:
                 continue
             stamp = self._bounds.stamp(view.view, step)
             commands += [
-                SendStep(peer, stamp, whose, digest)
+                SendStep((peer,), stamp, whose, digest)
                 for whose, digest in sorted(payloads.of(view.view, step).items())
                 if not message.peers or whose in message.peers
             ]

@@ -58,11 +58,12 @@ def struct(cls: type) -> Check:
         if len(values) != len(checks):
             raise WireError(f"{cls.__name__} has {len(checks)} fields, got {len(values)}")
         made: list[object] = []
-        for (name, field_check), value in zip(checks.items(), values, strict=True):
-            try:
+        try:
+            for field_check, value in zip(checks.values(), values, strict=True):
                 made.append(field_check(value))
-            except WireError as error:
-                raise WireError(f"{cls.__name__}.{name}: {error}") from None
+        except WireError as error:
+            name = list(checks)[len(made)]
+            raise WireError(f"{cls.__name__}.{name}: {error}") from None
         return cls(*made)
 
     return check
@@ -356,6 +357,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "base_digest": _digest,
         "halted": _u63,
         "close": optional(_only(e.Close)),
+        "drawn": _u63,
     },
     i.Books: {
         "frontier": _u63,

@@ -5,9 +5,11 @@ Must NOT judge entries (step_rules.py), nor look at anything but what the log le
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
+from protocols.ids import PeerId
 from protocols.image import Returned
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close
     match body:
         case e.StepCommit(upto_step=step):
             members.course, members.inner_step = members.course.committed(members.run, body), step
+            members.tokens = drawn_at(members, step)
             forget_views(members)
         case e.Halt(view=view, without=without):
             members.returned.update({peer: Returned(peer, view, index) for peer in without})
@@ -65,6 +68,7 @@ def step_view(members: Membership, step: int) -> e.View | None:
 def forget_views(members: Membership) -> None:
     """A view of a stepwise run stays while somebody may replay steps of it."""
     later = [view.first_round[0] for view in members.views[1:]]
+    before = members.views
     members.views = [
         *(
             view
@@ -73,3 +77,36 @@ def forget_views(members: Membership) -> None:
         ),
         *members.views[-1:],
     ]
+    first = members.views[0].first_round[0]
+    drawn = members.course.drawn + sum(
+        (min(end, first) - view.first_round[0]) * len(view.roster)
+        for view, end in zip(before, later, strict=False)
+        if view.first_round[0] < first
+    )
+    members.course = replace(members.course, drawn=drawn)
+
+
+def drawn_at(members: Membership, step: int) -> int:
+    """So many batches the steps up to this one were made of, one of each of a roster. Batches are
+    numbered in this order, so they are the first ones of the run (I10): what a step was to be made
+    of that its view did not come to, the next view's steps are made of."""
+    drawn, views = members.course.drawn, members.views
+    ends = [*(view.first_round[0] - 1 for view in views[1:]), step]
+    for view, end in zip(views, ends, strict=True) if views else ():
+        drawn += max(0, min(end, step) + 1 - view.first_round[0]) * len(view.roster)
+    return drawn
+
+
+def batch_of(members: Membership, view: e.View, step: int, peer: PeerId) -> int:
+    """Number of the batch that a peer of the roster makes its payload of this step from.
+
+    Within a step they go by seats: who comes is the last one, and changes nobody else's.
+    """
+    first = view.first_round[0]
+    place = sum(_seat(members, other) < _seat(members, peer) for other in view.roster)
+    return drawn_at(members, first - 1) + (step - first) * len(view.roster) + place
+
+
+def _seat(members: Membership, peer: PeerId) -> tuple[int, PeerId]:
+    seat = members.seats.get(peer)
+    return (seat.slot if seat is not None else -1), peer

@@ -32,7 +32,7 @@ from protocols.patience import Stall
 from protocols.payloads import Payloads
 from protocols.refill import FETCH_STEPS, Refill
 from protocols.step_bounds import StepBounds
-from protocols.step_entries import step_view
+from protocols.step_entries import batch_of, step_view
 
 NONE = -1
 PARKED_VIEWS = 4
@@ -55,8 +55,8 @@ class Steps:
         self.awaited: int | None = None
         """The step of the state that a transfer brings us."""
         self.applying: Stamp | None = None
-        self.own: tuple[int, str] | None = None
-        """(step, digest) of the newest payload of our ranks."""
+        self.own: StepMade | None = None
+        """The newest payload of our ranks."""
         self.payloads = Payloads()
         self.digests: dict[int, tuple[int, str]] = {}
         """By step since the base: (view, state digest) at steps that everybody reports."""
@@ -67,13 +67,14 @@ class Steps:
         self._reached = (0, NONE)
         """(view, step): the furthest that we completed, even if the ranks must get there again."""
         self._loading = False
-        self._making = NONE
+        self.making: MakeStep | None = None
+        """What our ranks are at."""
         self._strays = 0
         """How often we made another state than the committed one from our copy. Once, and it may
         have been our memory; then nobody is given the copy until it was seen to lead there."""
         self._returned: Returned | None = None
         """When the log said that we count no more, last."""
-        self._sent: set[tuple[int, int, PeerId]] = set()
+        self.sent: set[tuple[int, int, PeerId]] = set()
         """(view, step, receiver) of our own payloads, on the present connection."""
         self._pruned = (0, NONE)
         """(log index, floor) when we forgot payloads last."""
@@ -99,8 +100,8 @@ class Steps:
 
     def made(self, event: StepMade) -> None:
         """Our ranks' payload is bytes now, the same ones for every view."""
-        if event.step == self._making:
-            self._making, self.own = NONE, (event.step, event.digest)
+        if self.making == MakeStep(event.step, event.batch):
+            self.making, self.own = None, event
 
     def applied(self, event: StepApplied) -> None:
         """Our ranks have the state after the step."""
@@ -138,7 +139,7 @@ class Steps:
     def trainers_lost(self) -> None:
         """The state is gone with them. What they sent is not: they get it back step by step."""
         self.version, self.applying = NONE, None
-        self._loading, self._making = False, NONE
+        self._loading, self.making = False, None
 
     def restored(self) -> None:
         """The run went back to a cut: nothing of what we hold belongs to it."""
@@ -150,7 +151,7 @@ class Steps:
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: what it may lack is sent again."""
-        self._sent = {key for key in self._sent if key[-1] != peer}
+        self.sent = {key for key in self.sent if key[-1] != peer}
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it hears everything once more."""
@@ -193,6 +194,11 @@ class Steps:
         if self.awaited is not None:
             return False
         return self._lost or self.refill.is_hopeless(max(self.version, self.base))
+
+    @property
+    def frontier(self) -> int:
+        """The last step that we may complete now."""
+        return self.bounds.frontier(self._completed)
 
     @property
     def deadline(self) -> float:
@@ -270,7 +276,7 @@ class Steps:
 
     def _prune(self) -> None:
         newest, floor = self.bounds.newest, self._floor
-        self._sent = {key for key in self._sent if key[0] == newest and key[1] >= self.version}
+        self.sent = {key for key in self.sent if key[0] == newest and key[1] >= self.version}
         if self._pruned == (self.members.index, floor):
             return  # What fits depends on nothing else, and what comes is looked at then.
         self._pruned = (self.members.index, floor)
@@ -286,15 +292,16 @@ class Steps:
     def _make(self) -> list[Command]:
         """Our ranks make their payload as soon as they have the state for it."""
         step, view = self.version + 1, self.bounds.own_view
-        if view is None or not self.bounds.begun <= self.version < self._frontier:
+        if view is None or not self.bounds.begun <= self.version < self.frontier:
             return []
-        if self.own is not None and self.own[0] == step:
-            self.payloads.add(view.view, step, self.me, self.own[1])
+        own, make = self.own, MakeStep(step, batch_of(self.members, view, step, self.me))
+        if own is not None and (own.step, own.batch) == (make.step, make.batch):
+            self.payloads.add(view.view, step, self.me, own.digest)
             return []
-        if self._making == step or self.applying is not None:
+        if self.making == make or self.applying is not None:
             return []
-        self._making = step
-        return [MakeStep(step)]
+        self.making = make
+        return [make]
 
     def _send(self, connected: Set[PeerId]) -> list[Command]:
         """Our payload goes to everybody, for nobody can go on without it.
@@ -307,17 +314,17 @@ class Steps:
         receivers = sorted(connected & self.members.receivers.keys())
         for step in (self.version, self.version + 1):
             digest = self.payloads.of(view.view, step).get(self.me)
-            lacking = [peer for peer in receivers if (view.view, step, peer) not in self._sent]
-            if digest is None:
+            lacking = [peer for peer in receivers if (view.view, step, peer) not in self.sent]
+            if digest is None or not lacking:
                 continue
-            self._sent.update((view.view, step, peer) for peer in lacking)
+            self.sent.update((view.view, step, peer) for peer in lacking)
             stamp = self.bounds.stamp(view.view, step)
-            commands += [SendStep(peer, stamp, self.me, digest) for peer in lacking]
+            commands.append(SendStep(tuple(lacking), stamp, self.me, digest))
         return commands
 
     def _apply(self) -> list[Command]:
         step = self.version + 1
-        if not 0 < step <= self._frontier or self.applying is not None:
+        if not 0 < step <= self.frontier or self.applying is not None:
             return []
         view = step_view(self.members, step)
         if view is None or self.payloads.missing(view, step):
@@ -360,15 +367,10 @@ class Steps:
         if leader is None or view is None or not waits or not self.missing():
             self.stall.over()
             return []
-        if not self.stall.is_slow(self.bounds.stamp(view.view, step), now):
-            return []
-        return [Send(leader, Waiting(self.bounds.stamp(view.view, step), self.missing()))]
+        stamp, lacking = self.bounds.stamp(view.view, step), self.missing()
+        return [Send(leader, Waiting(stamp, lacking))] if self.stall.is_slow(stamp, now) else []
 
     # Helpers --------------------------------------------------------------------------------
-
-    @property
-    def _frontier(self) -> int:
-        return self.bounds.frontier(self._completed)
 
     @property
     def _floor(self) -> int:
@@ -391,7 +393,7 @@ class Steps:
         """What we made since the last commit is not the run's: back to the base, and on from
         there with the payloads that are."""
         self.version, self.applying, self.own = NONE, None, None
-        self._loading, self._making = False, NONE
+        self._loading, self.making = False, None
         agreed = self.members.course.step
         self.digests = {step: made for step, made in self.digests.items() if step <= agreed}
         if self._reached[1] > max(agreed, self.base):

@@ -120,5 +120,5 @@ class Dialling:
 
 
 def _hello(node: Node) -> Hello:
-    me, run, leader = node.core.me, node.core.raft.run, node.core.leader_address()
+    me, run, leader = node.core.me, node.core.raft.run, node.core.company.leader_address()
     return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

@@ -4,8 +4,10 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 """
 
 from protocols.closing import Closing
+from protocols.pace import Pace
 from protocols.step_bounds import StepBounds
-from protocols.step_entries import step_view
+from protocols.step_entries import forget_views, step_view
+from protocols.steps import Steps
 from sims.mutations import Edit, Mutant
 
 ALL_REPORTED = """\
@@ -47,5 +49,24 @@ STEP_MUTANTS = (
         "a-differing-state-goes-on",
         "Nobody is left out, and no step is ever agreed on again.",
         Edit(Closing._differing, "if wrong:", "if False:"),
+    ),
+    Mutant(
+        "keeps-a-payload-of-a-batch-that-is-anothers",
+        "Its view ended before the step: two train on that batch, and nobody on this peer's.",
+        Edit(
+            Steps._make,
+            "(own.step, own.batch) == (make.step, make.batch)",
+            "own.step == make.step",
+        ),
+    ),
+    Mutant(
+        "forgets-what-old-views-were-made-of",
+        "The run trains once more on the batches of steps whose views nobody remembers.",
+        Edit(forget_views, "drawn=drawn", "drawn=members.course.drawn"),
+    ),
+    Mutant(
+        "takes-any-payload-in-passing",
+        "One of another view completes a step of this one.",
+        Edit(Pace._received, "event.stamp != self._stamp(step) or ", ""),
     ),
 )

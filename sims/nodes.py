@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
-from protocols import limits, wire
+from protocols import limits, progress, wire
 from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version, digest_text
@@ -317,11 +317,11 @@ class Node:
         members, versions = self.core.members, [known for known in self.versions if known]
         if len(versions) < len(self.versions) or self.corrupt:
             return
-        remaining = members.remaining_at(versions[0].round)
+        remaining = progress.remaining_at(members, versions[0].round)
         if remaining is None:
             return
-        progress = members.progress_at(versions[0].round)
-        kept = Kept(members.lineage, tuple(versions), *progress, remaining)
+        so_far = progress.progress_at(members, versions[0].round)
+        kept = Kept(members.lineage, tuple(versions), *so_far, remaining)
         self.disk.keep(kept, tuple(self.outers))
         self.give(v.Checkpointed(kept))
 

@@ -34,7 +34,7 @@ class PacedSteps:
         self._made = 0
         attached = peer.join(tensors(elements), elements=self._share.stop - self._share.start)
         self._slot = attached.slot
-        self._rank = StepRank(peer, self, attached)
+        self._rank = StepRank(peer, self)
         self._rank.follow()
 
     def train(self) -> None:

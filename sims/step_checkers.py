@@ -11,6 +11,7 @@ from protocols import entries as e
 from protocols.ids import PeerId, Stamp
 from protocols.membership import Membership
 from protocols.messages import Stopped
+from protocols.step_entries import drawn_at
 from sims.checkers import Checkers
 from sims.models import PRIME, Value, state_digest
 
@@ -41,6 +42,12 @@ class StepCheckers(Checkers):
         """By (lineage, view): the last step."""
         self._made: dict[str, Value] = {}
         """Payloads by digest."""
+        self._terms: dict[tuple[int, int, int], Terms] = {}
+        """By (lineage, view, step): what was added; whoever was corrupt added it too."""
+        self._batches: dict[str, int] = {}
+        """What they were made from, by digest."""
+        self._trained: dict[int, list[int]] = {}
+        """Batches by committed step."""
         self._steps: dict[tuple[int, int, int], tuple[Terms, Value]] = {}
         """By (lineage, view, step): what was added, and the state it led to."""
         self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
@@ -91,6 +98,8 @@ class StepCheckers(Checkers):
             self.found(f"restored to a state of step {version.round} that was never committed")
         self._begins[lineage], self._views[lineage] = version.round, []
         self.step_commits[lineage, version.round] = version.state_digest
+        self._trained = {s: made for s, made in self._trained.items() if s <= version.round}
+        self._account(lineage, version.round)
 
     def _closed(self, lineage: int, close: e.Close) -> None:
         """Never below what is committed, or what somebody who takes part has completed."""
@@ -120,6 +129,16 @@ class StepCheckers(Checkers):
         missing = {node.peer for node in nodes if not node.corrupt} - completed - misled
         if missing:
             self.found(f"step {step} is committed without {', '.join(sorted(missing))}")
+        self._account(lineage, step)
+
+    def _account(self, lineage: int, step: int) -> None:
+        """Every batch that is committed is committed once, and none is left out (I10)."""
+        for one in range(len(self._trained) + 1, step + 1):
+            terms = self._terms.get((lineage, self._view_of(lineage, one), one), ())
+            self._trained[one] = [self._batches[digest] for _, digest in terms]
+        trained = sorted(batch for made in self._trained.values() for batch in made)
+        if trained != list(range(drawn_at(self._members, step))) and not self.tainted:
+            self.found(f"up to step {step} the run was trained on the batches {trained}")
 
     def _who_makes(self, lineage: int, view: int) -> list[StepNode]:
         """Who lives and takes part in a view, by the log so far."""
@@ -145,9 +164,9 @@ class StepCheckers(Checkers):
 
     # Peers ----------------------------------------------------------------------------------
 
-    def made(self, digest: str, value: Value) -> None:
+    def made(self, digest: str, value: Value, batch: int) -> None:
         """A payload: nobody adds another number under its name."""
-        self._made[digest] = value
+        self._made[digest], self._batches[digest] = value, batch
 
     def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
         """A step is made with the same payloads by everybody or by no one, from the state that
@@ -159,6 +178,7 @@ class StepCheckers(Checkers):
             self.found(f"{node.peer} makes step {step} of view {view}, which ended with {end}")
         if mine and node.promised and step > max(node.promised[1], node.core.members.course.step):
             self.found(f"{node.peer} makes step {step} though it stopped at {node.promised[1]}")
+        self._terms.setdefault(key, terms)
         if node.corrupt:
             self._misled.setdefault(key, set()).add(node.peer)
             return

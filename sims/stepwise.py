@@ -14,6 +14,7 @@ from protocols import events as v
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Version, digest_text
 from protocols.messages import Control, Kept, Stopped
+from protocols.progress import progress_at, remaining_at
 from sims.models import PRIME, Value, state_digest
 from sims.nodes import Node, Payload
 from sims.step_checkers import FACTOR, StepCheckers
@@ -68,11 +69,12 @@ class StepNode(Node):
     def _payload(self, command: c.Command) -> None:
         assert self.core.standing.accepted, "arithmetic before the shell knows the run"
         match command:
-            case c.MakeStep(step=step):
-                self._make(step)
-            case c.SendStep(peer=to, stamp=stamp, whose=whose, digest=digest):
+            case c.MakeStep(step=step, batch=batch):
+                self._make(step, batch)
+            case c.SendStep(peers=peers, stamp=stamp, whose=whose, digest=digest):
                 _, value = self.values[digest]
-                self.send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
+                for to in peers:
+                    self.send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
             case c.ApplyStep(terms=terms):
                 life, total = self._making, sum(self.values[digest][1] for _, digest in terms)
                 self.job(lambda: self._step_made(command, total, life))
@@ -96,7 +98,7 @@ class StepNode(Node):
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
-    def _make(self, step: int) -> None:
+    def _make(self, step: int, batch: int) -> None:
         """The ranks compute a payload from the state that they have."""
         life = self._making
 
@@ -106,8 +108,8 @@ class StepNode(Node):
             value = self.world.random.randrange(PRIME)
             digest = digest_text(f"{self.peer} {step} {value}")
             self.values[digest] = (step, value)
-            self.world.step_checkers.made(digest, value)
-            self.give(v.StepMade(step, digest))
+            self.world.step_checkers.made(digest, value, batch)
+            self.give(v.StepMade(step, batch, digest))
 
         self.after(self.speed * self.world.random.uniform(0.9, 1.1), made)
 
@@ -142,7 +144,12 @@ class StepNode(Node):
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
         self.world.step_checkers.state(self.peer, lineage, 0, step, digest)
-        self.disk.kept = Kept(lineage, (Version(0, step, digest),), step, step)
+        members = self.core.members
+        remaining = remaining_at(members, step)
+        if remaining is None:
+            return  # The log has gone on: another copy is the base in a moment.
+        progress = progress_at(members, step)
+        self.disk.kept = Kept(lineage, (Version(0, step, digest),), *progress, remaining)
         self.disk.outers = (self.copies[step],)
         self.give(v.Checkpointed(self.disk.kept))
 

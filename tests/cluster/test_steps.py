@@ -11,8 +11,18 @@ import pytest
 import xxhash
 
 from lowcomm import outer
+from lowcomm.checkpoint import newest_checkpoint, read_cut
 from lowcomm.config import load_config
-from lowcomm.events import Commit, Evaluated, Finished, Member, RanksLost, View
+from lowcomm.events import (
+    Commit,
+    Evaluated,
+    Finished,
+    Member,
+    RanksLost,
+    Samples,
+    Start,
+    View,
+)
 from lowcomm.outer import F32
 from sims.cluster import LocalCluster, LocalNode
 from sims.paced import Pace
@@ -23,6 +33,7 @@ from tests.cluster.running import (
     children_of,
     commits_until,
     marked_processes,
+    new_shell,
     of,
     until,
     write_config,
@@ -111,6 +122,53 @@ def test_large_payloads_end_with_the_bits_of_a_plain_loop(tmp_path: Path) -> Non
     assert evaluated.loss == stand_in_loss(last_3P[0])
 
 
+@pytest.mark.deadline(120)
+def test_a_run_whose_nodes_all_died_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """I6; and every batch that is committed is committed once (I10)."""
+    steps, elements = 240, 4096
+    config, run_dir = write_config(tmp_path, peers=2, rounds=steps), tmp_path / "run"
+    names = ("alpha", "beta")
+
+    async def play() -> None:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(50):
+            nodes = await one_by_one(
+                cluster,
+                names,
+                config,
+                pace=Pace(step_s=0.02, elements=elements),
+                overrides=("node.checkpoint_every_rounds=2",),
+            )
+            await asyncio.to_thread(commits_until, run_dir / "beta", 80)
+            for node in nodes.values():
+                os.kill(node.child.pid, signal.SIGKILL)
+            for node in nodes.values():
+                await node.child.wait()
+
+    asyncio.run(play())
+    reached = max(commit.round for commit in of(Commit, run_dir))
+    paths = [newest_checkpoint(run_dir / name / "checkpoints")[0] for name in names]
+    kept = max(read_cut(path).round for path in paths if path is not None)
+    assert 32 <= kept <= reached < steps
+    with new_shell(tmp_path) as shell:
+        again = shell.run("resume", str(run_dir), within_s=60)
+        assert again.popen.returncode == 0, again.err
+    assert marked_processes() == {}
+    run = load_config(config).run
+    assert run is not None
+    expected = digests(run_dir / "alpha", steps, elements, run.seed)
+    assert [event.state_digest for event in of(Finished, run_dir)] == [expected[steps]] * 2
+    assert min(commit.round for commit in after_the_last_start(run_dir / "alpha")) == kept + 8
+    views = of(View, run_dir / "alpha")
+    made_of = sum(len(roster_of(views, step)) for step in range(1, steps + 1))
+    assert max(event.committed for event in of(Samples, run_dir)) == run.data.batch * made_of
+
+
+def after_the_last_start(directory: Path) -> list[Commit]:
+    """What its present life committed."""
+    begun = of(Start, directory)[-1].t
+    return [commit for commit in of(Commit, directory) if commit.t >= begun]
+
+
 async def one_by_one(
     cluster: LocalCluster,
     names: Sequence[str],
@@ -140,6 +198,11 @@ def is_in(directory: Path, name: str) -> None:
     until(look, within_s=40, what=f"{name} a member")
 
 
+def roster_of(views: Sequence[View], step: int) -> Sequence[str]:
+    """Of the newest view that reaches back so far: steps of older ones were taken back."""
+    return next(view.roster for view in reversed(views) if view.first_round <= step)
+
+
 def states(directory: Path, steps: int, elements: int, seed: int) -> Iterator[tuple[int, F32]]:
     """(step, the state after it), by one plain loop over the rosters of a node's log."""
     views = of(View, directory)
@@ -147,8 +210,7 @@ def states(directory: Path, steps: int, elements: int, seed: int) -> Iterator[tu
     state_3P[0] = initial_parameters(elements, seed=seed)
     mean_P = np.empty(elements, np.float32)
     for step in range(1, steps + 1):
-        # The newest view that reaches back so far: steps of older ones were taken back.
-        roster = next(view.roster for view in reversed(views) if view.first_round <= step)
+        roster = roster_of(views, step)
         slots = [SLOTS[peer.rpartition(".")[0]] for peer in sorted(roster)]
         moves = [movement(elements, slot=slot, step=step) for slot in slots]
         outer.weighted_mean(moves, [1] * len(moves), mean_P)

@@ -1,10 +1,12 @@
 """The daemon's half of a stepwise run: means, copies of the state, and what counts for nothing."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lowcomm.checkpoint import MOMENTUM, Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.config import MethodConfig, RunConfig
 from lowcomm.methods import step_method
 from lowcomm.outer import F32
@@ -82,7 +84,8 @@ def test_copies_are_kept_until_a_later_one_is_the_base() -> None:
     assert made.copy_state(0) == made.base(0) == bytes(STATE_BYTES)
     made.release(16)
     assert made.copy_state(0) == made.base(16) == bytes([16]) * STATE_BYTES
-    assert made.version(0) == (32, made.state_digest(bytes([32]) * STATE_BYTES))
+    assert made.version(0) == (16, made.state_digest(bytes([16]) * STATE_BYTES))
+    assert [array.size for array in made.arrays(0)] == [ELEMENTS, 2 * ELEMENTS]
     with pytest.raises(KeyError):
         made.base(0)
 
@@ -95,6 +98,46 @@ def test_a_state_that_arrives_takes_the_place_of_all() -> None:
     made.adopt_state(0, 8, state)
     assert made.version(0) == (8, digest)
     assert made.copy_state(0) == made.base(8) == state
+
+
+def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path:
+    """A checkpoint of the base."""
+    step, digest = made.version(0)
+    outer, moments = made.arrays(0)
+    cut = Cut(
+        log_index=9,
+        lineage="0" * 16,
+        run_digest="1" * 16,
+        fragments=(FragmentCut(version=step, inner_step=step, tokens=2, state_digest=digest),),
+        own=PeerCut(peer="a", incarnation=1, data_slot=0, rank_state=""),
+        arrays=arrays,
+    )
+    layout = (tuple((t.name, t.shape, t.offset) for t in LAYOUT),)
+    return write_checkpoint(directory, cut, layout, [outer], [moments])
+
+
+def test_a_checkpoint_gives_the_state_back(tmp_path: Path) -> None:
+    made, again = replica(), replica()
+    state = np.arange(3 * ELEMENTS, dtype=np.float32).tobytes()
+    made.keep(16, state, made.state_digest(state))
+    path = kept(tmp_path, made, arrays=("exp_avg", "exp_avg_sq"))
+    assert again.adopt_kept(0, 16) == "", "it does not know where to look"
+    again.checkpoints = tmp_path
+    assert again.adopt_kept(0, 8) == "", "of another step"
+    assert again.adopt_kept(0, 16) == made.version(0)[1]
+    assert again.base(16) == state
+    torn = path / MOMENTUM
+    torn.write_bytes(torn.read_bytes()[:-4])
+    assert again.adopt_kept(0, 16) == ""
+
+
+def test_a_checkpoint_of_another_method_is_none(tmp_path: Path) -> None:
+    made = replica()
+    state = bytes(STATE_BYTES)
+    made.keep(16, state, made.state_digest(state))
+    kept(tmp_path, made, arrays=("first", "second"))
+    made.checkpoints = tmp_path
+    assert made.adopt_kept(0, 16) == ""
 
 
 def test_shared_memory_holds_a_payload_a_mean_and_two_states() -> None:

@@ -326,6 +326,46 @@ def test_who_obeys_what_it_was_not_told_is_at_fault(number: int) -> None:
         attempt.obeyed(0, 2)
 
 
+def goes_on() -> Attempt:
+    attempt = ready_attempt()
+    attempt.ordered(Order(number=5, kind="apply", step=3, go_on=True))
+    return attempt
+
+
+def test_an_order_that_goes_on_is_two_and_ranks_need_not_wait_for_each_other() -> None:
+    attempt = goes_on()
+    assert not attempt.obeyed(0, 5)
+    assert not attempt.obeyed(0, 6)
+    assert attempt.obeyed(1, 5), "all have the state after the step"
+    assert attempt.obeyed(1, 6)
+    assert attempt.contributed_once
+    attempt = goes_on()
+    assert [attempt.obeyed(*each) for each in ((0, 5), (1, 5), (1, 6), (0, 6))] == [
+        *(False, True),
+        *(False, True),
+    ]
+
+
+@pytest.mark.parametrize("done", [[(0, 6)], [(0, 5), (0, 6), (0, 6)], [(0, 5), (0, 7)]])
+def test_what_follows_an_order_is_obeyed_after_it_and_once(done: list[tuple[int, int]]) -> None:
+    attempt = goes_on()
+    for rank, number in done[:-1]:
+        attempt.obeyed(rank, number)
+    with pytest.raises(RankFault, match=r"obeys order \d+"):
+        attempt.obeyed(*done[-1])
+
+
+def test_a_rank_that_hangs_in_what_follows_is_found() -> None:
+    attempt = goes_on()
+    for rank in (0, 1):
+        attempt.obeyed(rank, 5)
+    attempt.obeyed(0, 6)
+    for _ in range(39):
+        attempt.tick([0, 0])
+    with pytest.raises(RankFault, match="rank 1 hangs"):
+        attempt.tick([0, 0])
+
+
 def test_ranks_that_obey_no_order_hang() -> None:
     attempt = ready_attempt()
     ordered(attempt, 1, "make")

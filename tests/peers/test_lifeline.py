@@ -29,11 +29,12 @@ from peers.lifeline import (
     Layout,
     Lifeline,
     LifelineServer,
-    RankLink,
     RankMessage,
     Refused,
     TensorPlace,
 )
+from peers.orders import Obeyed
+from peers.rank_link import RankLink
 from peers.records import RECORD_BYTES_MAX, LinkError, encode, kinds_of
 from peers.slots import SlotsShape
 
@@ -66,13 +67,17 @@ if os.fork() == 0:
 """
 
 
+def ignored(link: Lifeline, message: Obeyed) -> None:
+    """Nobody is ordered anything here."""
+
+
 @contextmanager
 def serving(*, links_max: int = 4) -> Generator[tuple[LifelineServer, str]]:
     """Inside a running loop. These tests never `accept` a link of their own process: to end an
     accepted one kills its process."""
     with tempfile.TemporaryDirectory(prefix="lc") as directory:
         path = f"{directory}/lifeline"
-        server = LifelineServer(path, links_max=links_max)
+        server = LifelineServer(path, links_max=links_max, obeyed=ignored)
         try:
             yield server, path
         finally:
@@ -333,7 +338,7 @@ async def test_the_watcher_sees_the_daemon_go_and_not_ourselves() -> None:
 @pytest.mark.asyncio
 async def test_a_taken_path_is_an_error() -> None:
     with serving() as (_, path), pytest.raises(OSError, match="in use"):
-        LifelineServer(path, links_max=1)
+        LifelineServer(path, links_max=1, obeyed=ignored)
     with pytest.raises(OSError, match="No such file"):
         RankLink("/nonexistent/lifeline", timeout_s=1)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from peers.bus import RankBus, Ready, Status, Stop, ask_daemon
-from peers.lifeline import Hello, RankLink, Refused
+from peers.lifeline import Hello, Refused
 from peers.rank_events import (
     RankContribution,
     RankEvent,
@@ -19,6 +19,7 @@ from peers.rank_events import (
     RanksSnapshotted,
     StopAsked,
 )
+from peers.rank_link import RankLink
 from peers.ranks import RanksFailed
 from peers.records import kinds_of
 

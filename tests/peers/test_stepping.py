@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from peers.orders import Order, StepSlots, step_shape
+from peers.orders import Order, StepSlots, following, step_shape
 from peers.outbound import Stream
 from peers.slots import Slots
 from peers.step_payloads import digest_of
@@ -83,7 +83,10 @@ class Node:
         self.memory = StepSlots(self.slots)
         me = Identity(peer=ME, name="alpha", incarnation=1, address="127.0.0.1:1")
         self.core = PeerCore(me, join=False, rules=ProtocolConfig())
-        self.stepping = Stepping(self.core, work=self.work, ranks=self, shell=self)
+        self.bases: list[int] = []
+        self.stepping = Stepping(
+            self.core, work=self.work, ranks=self, shell=self, based=self.bases.append
+        )
         rhythm = (COMMIT, SNAPSHOT)
         self.run = Run(7, "{}", "", 1, outer_steps, 1, (), (size // 4,), ME, *rhythm)
 
@@ -149,6 +152,8 @@ class Node:
                 pass
         if order.show or order.kind == "show":
             self.memory.shown[:] = self.state
+        if order.go_on:
+            self.orders.append(following(order))
         self.stepping.obeyed(order.number)
         return order
 
@@ -214,6 +219,7 @@ def test_a_state_is_shown_at_commits_and_kept_where_all_keep_it(loaded: NewNode)
     node.step(2 * SNAPSHOT)
     assert shown == list(range(COMMIT, 2 * SNAPSHOT + 1, COMMIT))
     assert node.work.copies == {2 * SNAPSHOT: expected(2 * SNAPSHOT)}
+    assert node.bases == [0, SNAPSHOT, 2 * SNAPSHOT]
     assert node.core.members.course.digest == digest_of(expected(2 * SNAPSHOT))
 
 
@@ -268,6 +274,56 @@ def test_ranks_that_are_not_there_get_no_more_orders(loaded: NewNode) -> None:
     node.obey()
     node.go_on()
     assert node.orders == []
+
+
+def ahead(node: Node) -> tuple[Order, v.Event]:
+    """The ranks completed step 2 and make the next payload; the core has not heard of it."""
+    node.step(1)
+    assert node.obey().kind == "make"
+    node.go_on()
+    assert node.obey().kind == "apply"
+    (make,), (applied,) = node.orders, node.events
+    assert (make.kind, make.step) == ("make", 3)
+    node.events.clear()
+    return make, applied
+
+
+def test_ranks_go_on_before_the_core_asks(loaded: NewNode) -> None:
+    node = loaded()
+    make, applied = ahead(node)
+    node.obey()
+    assert node.events == [], "nobody asked"
+    node.feed(applied)
+    node.go_on()
+    (order,) = node.orders
+    assert (order.number, order.kind, order.step) == (make.number + 1, "apply", 3)
+    node.step(3)
+    assert node.state == expected(3)
+
+
+def test_a_payload_that_is_asked_for_later_is_not_made_twice(loaded: NewNode) -> None:
+    node = loaded()
+    _, applied = ahead(node)
+    node.feed(applied)
+    node.go_on()
+    assert [order.kind for order in node.orders] == ["make"]
+    node.step(3)
+    assert node.state == expected(3)
+
+
+def test_what_ranks_went_on_to_is_void_when_they_get_another_state(loaded: NewNode) -> None:
+    node = loaded()
+    make, _ = ahead(node)
+    node.stepping.do(c.LoadBase(0))
+    node.go_on()
+    assert node.orders == [make], "they would write while they read"
+    node.obey()
+    assert node.obey().kind == "load"
+    assert node.state == expected(0)
+    node.events.clear()
+    node.stepping.do(c.MakeStep(3, 2))
+    assert node.events == [], "it was made from another state"
+    assert [order.kind for order in node.orders] == ["make"]
 
 
 def test_a_load_waits_for_what_the_ranks_are_at_and_voids_it(loaded: NewNode) -> None:

@@ -258,7 +258,7 @@ class Room:
         self.down.discard(frozenset((one, two)))
         for name, other in ((one, two), (two, one)):
             core = self.peers[other]
-            me, leader = core.me, core.leader_address()
+            me, leader = core.me, core.company.leader_address()
             self._queue.append((name, v.PeerConnected(me.peer, me.incarnation, me.address, leader)))
 
 

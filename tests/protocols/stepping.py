@@ -60,7 +60,10 @@ class Stepper(Follower):
 
     def makes(self, step: int) -> list[c.Command]:
         """Our ranks made their payload."""
-        return self.on(v.StepMade(step, payload(self.core.me.peer, step)))
+        steps = self.core.part.steps
+        assert steps is not None
+        batch = steps.making.batch if steps.making is not None else 0
+        return self.on(v.StepMade(step, batch, payload(self.core.me.peer, step)))
 
     def gets(
         self, step: int, *peers: PeerId, number: int = 1, sender: PeerId | None = None

@@ -286,8 +286,8 @@ def test_a_rule_breaker_is_cut_off_and_nobody_else_is_hurt() -> None:
 
 def test_a_hello_says_where_the_leader_is() -> None:
     room = Room("ab")
-    assert room.peers["a"].leader_address() == "a:1"
-    assert room.peers["b"].leader_address() == "a:1"
+    assert room.peers["a"].company.leader_address() == "a:1"
+    assert room.peers["b"].company.leader_address() == "a:1"
     assert PROTOCOL_VERSION >= 1
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from protocols import entries as e
 from protocols.ids import PeerInfo, Stamp, Version
 from protocols.membership import KEEP_COMMITS, LOST_ROUNDS, Membership
+from protocols.progress import progress_at, remaining_at
 from protocols.samples import Grant, Remaining, SampleRange, Samples
 from protocols.seats import FORGIVE_ROUNDS
 from tests.protocols.scenes import (
@@ -163,10 +164,10 @@ def test_a_witness_reads_the_log_and_receives_nothing() -> None:
 
 def test_progress_at_an_earlier_round_is_without_the_later_ones() -> None:
     members = read(*JOINED, view(1, A, B), commit(1), commit(2))
-    steps, tokens = members.progress_at(1)
+    steps, tokens = progress_at(members, 1)
     assert 0 < tokens < members.tokens
     assert 0 < steps < members.inner_step
-    assert members.progress_at(2) == (members.inner_step, members.tokens)
+    assert progress_at(members, 2) == (members.inner_step, members.tokens)
 
 
 # Lineages -----------------------------------------------------------------------------------
@@ -328,16 +329,16 @@ def test_a_new_life_of_a_member_does_not_hold_what_the_old_one_did() -> None:
 def test_the_ledger_of_a_past_round() -> None:
     members = read(*LEASED, *(covering(number) for number in range(1, KEEP_COMMITS + 2)))
     newest = KEEP_COMMITS + 1
-    assert members.remaining_at(newest) == members.ledger.remaining
-    assert members.remaining_at(newest - 2) == Remaining(
+    assert remaining_at(members, newest) == members.ledger.remaining
+    assert remaining_at(members, newest - 2) == Remaining(
         200, ranges((5 * newest - 10, 100), (100 + 5 * newest - 10, 200))
     )
-    assert members.remaining_at(1) is not None
-    assert members.remaining_at(0) is None, "nobody remembers"
+    assert remaining_at(members, 1) is not None
+    assert remaining_at(members, 0) is None, "nobody remembers"
 
 
 def test_a_restore_goes_back_to_the_ledger_of_the_cut() -> None:
-    cut = read(*LEASED, covering(1)).remaining_at(1)
+    cut = remaining_at(read(*LEASED, covering(1)), 1)
     assert cut is not None
     restore = e.Restore(1, (Version(0, 1, START),), 10, 200, (), 0, False, 1, cut)
     ledger = read(*LEASED, covering(1), covering(2), restore).ledger

@@ -12,6 +12,7 @@ from protocols import messages as m
 from protocols.admission import Admission
 from protocols.ids import Version, digest_text
 from protocols.membership import Membership
+from protocols.progress import progress_at
 from protocols.recovery import best, usable
 from protocols.reports import Reports
 from protocols.samples import SampleRange
@@ -73,7 +74,7 @@ def test_a_checkpoint_that_the_log_contradicts_is_no_help() -> None:
 
 def test_what_members_have_in_memory_is_better_than_a_checkpoint_of_the_same_tokens() -> None:
     members = agreed()
-    reports, tokens = Reports(A, members), members.progress_at(2)[1]
+    reports, tokens = Reports(A, members), progress_at(members, 2)[1]
     for peer in (A, B):
         reports.has(peer, m.Have(members.lineage, 0, 2, state_digest(2)))
     kept = m.Kept(members.lineage, state(2), 20, tokens)

@@ -19,7 +19,7 @@ def test_payloads_are_given_to_who_lacks_them() -> None:
     scene = stepper()
     scene.steps_to(2, A, C)
     scene.hears(C, m.FetchSteps(scene.core.members.lineage, 1, 9, (A,)))
-    sent = [(x.peer, x.stamp.round, x.whose, x.digest) for x in scene.all(c.SendStep)]
+    sent = [(*x.peers, x.stamp.round, x.whose, x.digest) for x in scene.all(c.SendStep)]
     assert sent == [(C, step, A, payload(A, step)) for step in (1, 2)]
     assert not scene.hears(C, m.FetchSteps(7, 1, 9, ()))  # Of another lineage.
     scene.hears(D, m.FetchSteps(scene.core.members.lineage, 1, 9, ()))

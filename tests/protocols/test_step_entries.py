@@ -4,9 +4,12 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.ids import digest_text
-from tests.protocols.scenes import START, A, B
-from tests.protocols.stepping import state, stepper
+from protocols.ids import PeerId, PeerInfo, Version, digest_text
+from protocols.progress import progress_at, remaining_at
+from protocols.samples import Remaining
+from protocols.step_entries import batch_of, drawn_at
+from tests.protocols.scenes import START, A, B, C, D
+from tests.protocols.stepping import Stepper, payload, state, stepper, view
 
 WRONG = digest_text("a flipped bit")
 
@@ -23,3 +26,71 @@ def test_who_is_left_out_of_the_same_view_again_makes_its_state_again() -> None:
         scene.completes(2)
         assert scene.told(m.Stepped) == [m.Stepped(scene.at(2), state(2))]
         scene.reads(e.Halt(1, (A, B), "without a, b"))
+
+
+# Batches --------------------------------------------------------------------------------------
+
+
+def batches(scene: Stepper, step: int) -> list[int]:
+    """Of the newest view's roster, in its order."""
+    newest = scene.core.members.views[-1]
+    return [batch_of(scene.core.members, newest, step, peer) for peer in newest.roster]
+
+
+def test_each_batch_goes_to_one_peer_and_none_is_left_out() -> None:
+    scene = stepper(C)
+    assert [batches(scene, step) for step in (1, 2, 3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert [drawn_at(scene.core.members, step) for step in range(4)] == [0, 3, 6, 9]
+
+
+def test_what_a_view_did_not_come_to_goes_to_the_next_one() -> None:
+    scene = stepper(C, D)
+    scene.steps_to(2, A, C, D)
+    scene.makes(3)
+    scene.reads(e.Lost(A, "gone"), e.Close(1, 2, ()))
+    scene.reads(view(2, B, C, D, first=3))
+    assert batches(scene, 3) == [8, 9, 10]
+    assert drawn_at(scene.core.members, 2) == 8
+    assert scene.all(c.MakeStep) == [c.MakeStep(3, 8)], "its payload was made from batch 9"
+    scene.on(v.StepMade(3, 9, payload(B, 3)))
+    assert not scene.all(c.SendStep)
+    scene.makes(3)
+    assert [x.stamp.view for x in scene.all(c.SendStep)] == [2]
+
+
+def test_who_comes_changes_nobody_elses_batch() -> None:
+    scene = stepper(C)
+    scene.steps_to(2, A, C)
+    early = PeerId("0.first")
+    scene.reads(e.Cut(PeerInfo(early, "0", 1, "0:1", 9), A, (Version(0, 0, START),)))
+    scene.reads(e.Member(PeerInfo(early, "0", 1, "0:1", 9)), e.Halt(1, (), "0 comes"))
+    scene.reads(e.Close(1, 2, ()), view(2, early, A, B, C, first=3))
+    assert batches(scene, 3) == [9, 6, 7, 8]
+
+
+def test_forgotten_views_still_count() -> None:
+    scene = stepper(C)
+    members = scene.core.members
+    scene.steps_to(2, A, C)
+    scene.reads(e.Lost(C, "gone"), e.Close(1, 2, ()), view(2, A, B, first=3))
+    scene.steps_to(8, A, number=2)
+    scene.reads(e.StepCommit(2, 8, state(8)))
+    assert [view.view for view in members.views] == [2]
+    assert [drawn_at(members, step) for step in (2, 3, 8, 9)] == [6, 8, 18, 20]
+    assert members.tokens == 18
+
+
+def test_a_restored_run_goes_on_with_the_batches_after_its_cut() -> None:
+    scene = stepper(C)
+    members = scene.core.members
+    scene.steps_to(8, A, C)
+    scene.reads(e.StepCommit(1, 8, state(8)))
+    remaining = Remaining(24)
+    assert remaining_at(members, 8) == remaining
+    assert progress_at(members, 8) == (8, 24)
+    versions = (Version(0, 8, state(8)),)
+    scene.reads(
+        e.Restore(members.lineage, versions, 8, 24, (), 0, False, 1, remaining),
+        view(1, A, B, first=9),
+    )
+    assert batches(scene, 9) == [24, 25]

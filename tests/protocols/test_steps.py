@@ -31,7 +31,7 @@ def test_the_founder_begins_with_its_own_copy() -> None:
     scene.on(v.TrainersReady())
     assert scene.all(c.LoadBase) == [c.LoadBase(0)]
     scene.on(v.BaseLoaded(0, START))
-    assert scene.all(c.MakeStep) == [c.MakeStep(1)]  # Alone in view 1.
+    assert scene.all(c.MakeStep) == [c.MakeStep(1, 0)]  # Alone in view 1.
 
 
 def test_a_joiner_gets_a_copy_and_gives_it_to_its_ranks_when_they_are_there() -> None:
@@ -65,10 +65,10 @@ def test_a_copy_that_is_damaged_is_asked_for_anew() -> None:
 
 def test_a_payload_goes_straight_to_everybody() -> None:
     scene = stepper(C)
-    assert scene.all(c.MakeStep) == [c.MakeStep(1)]
+    assert scene.all(c.MakeStep) == [c.MakeStep(1, 1)]
     scene.makes(1)
     stamp = scene.at(1)
-    assert scene.all(c.SendStep) == [c.SendStep(x, stamp, B, payload(B, 1)) for x in (A, C)]
+    assert scene.all(c.SendStep) == [c.SendStep((A, C), stamp, B, payload(B, 1))]
 
 
 def test_a_step_is_applied_when_all_of_the_roster_is_here_and_in_its_order() -> None:
@@ -78,9 +78,11 @@ def test_a_step_is_applied_when_all_of_the_roster_is_here_and_in_its_order() -> 
     assert applied(scene) == []
     scene.gets(1, A)
     terms = tuple((peer, payload(peer, 1)) for peer in (A, B, C))
-    assert scene.all(c.ApplyStep) == [c.ApplyStep(scene.at(1), terms, keep=False)]
+    assert scene.all(c.ApplyStep) == [
+        c.ApplyStep(scene.at(1), terms, keep=False, following=c.MakeStep(2, 4))
+    ]
     scene.completes(1)
-    assert scene.all(c.MakeStep) == [c.MakeStep(2)]
+    assert scene.all(c.MakeStep) == [c.MakeStep(2, 4)]
     assert not scene.sent(m.Stepped)  # Nobody needs to know before the next commit.
 
 
@@ -113,8 +115,8 @@ def test_over_a_new_connection_the_last_two_payloads_come_once_more() -> None:
     scene.makes(3)
     scene.on(v.PeerDisconnected(C, "end of stream"))
     scene.meets(C)
-    sent = [(x.peer, x.stamp.round) for x in scene.all(c.SendStep)]
-    assert sent == [(C, 2), (C, 3)]
+    sent = [(x.peers, x.stamp.round) for x in scene.all(c.SendStep)]
+    assert sent == [((C,), 2), ((C,), 3)]
 
 
 def test_steps_stop_when_commits_stay_away() -> None:
@@ -123,7 +125,7 @@ def test_steps_stop_when_commits_stay_away() -> None:
     scene.steps_to(16, A)
     assert not scene.all(c.MakeStep)
     scene.reads(e.StepCommit(1, 4, state(4)))
-    assert scene.all(c.MakeStep) == [c.MakeStep(17)]
+    assert scene.all(c.MakeStep) == [c.MakeStep(17, 33)]
 
 
 # Commits --------------------------------------------------------------------------------------
@@ -221,7 +223,7 @@ def test_ranks_that_come_back_get_their_state_step_by_step() -> None:
     for step in (1, 2, 3):
         assert applied(scene) == [step]
         scene.completes(step)
-    assert scene.all(c.MakeStep) == [c.MakeStep(4)]
+    assert scene.all(c.MakeStep) == [c.MakeStep(4, 7)]
 
 
 # Standing still -------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ def test_what_a_close_counts_on_is_fetched_from_its_provider_and_completed() -> 
     scene.completes(3)
     assert scene.told(m.Stepped) == [m.Stepped(scene.at(3), state(3))]
     scene.reads(view(2, A, B, first=4))
-    assert scene.all(c.MakeStep) == [c.MakeStep(4)]
+    assert scene.all(c.MakeStep) == [c.MakeStep(4, 10)]
 
 
 def test_what_a_close_leaves_out_is_dropped_and_the_same_payload_serves_the_next_view() -> None:
@@ -302,7 +304,7 @@ def test_what_a_close_leaves_out_is_dropped_and_the_same_payload_serves_the_next
     scene.reads(view(2, A, B, first=3))
     assert not scene.all(c.MakeStep)
     stamp = scene.at(3, number=2)
-    assert scene.all(c.SendStep) == [c.SendStep(A, stamp, B, payload(B, 3))]
+    assert scene.all(c.SendStep) == [c.SendStep((A,), stamp, B, payload(B, 3))]
     scene.gets(3, A, number=2)
     assert [x.stamp for x in scene.all(c.ApplyStep)] == [stamp]
 
