@@ -223,7 +223,8 @@ class Company:
             case Heartbeat() if peer not in self._links.liveness.watched:
                 return [Send(peer, Here())]  # It needs us, though we do not need it.
             case Seek():
-                return [Send(peer, Leads(self.leader_address()))]
+                # Who has no address is named by its id: whoever is connected with it finds it.
+                return [Send(peer, Leads(self.leader_address() or self._raft.leader or ""))]
             case Leads() if not self.hears_leader(now):
                 return self._led_to(message.address)
             case _:
