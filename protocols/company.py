@@ -184,13 +184,16 @@ class Company:
         up = self._raft.leader in self._links.up
         return self._raft.leads or (up and self._raft.heard_lately(now))
 
-    def gives_way(self) -> bool:
+    def gives_way(self, now: float) -> bool:
         """Who leads and cannot be dialled lets another voter lead: who joins asks the leader."""
-        if self._me.address or not self._raft.leads or self._part.finished:
+        office = self._government.office
+        if self._me.address or office is None or self._part.finished:
             return False
-        seats = self._members.readers
+        if not office.leader.informed(now):
+            return False  # Whoever wants to go hands over to us, and must not get it back.
+        seats, going = self._members.readers, office.leader.gone
         hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
-        return self._raft.hand_over(but=hidden)
+        return self._raft.hand_over(but=[*hidden, *going])
 
     @property
     def reaches_who_decides(self) -> bool:
@@ -220,7 +223,8 @@ class Company:
             case Heartbeat() if peer not in self._links.liveness.watched:
                 return [Send(peer, Here())]  # It needs us, though we do not need it.
             case Seek():
-                return [Send(peer, Leads(self.leader_address()))]
+                # Who has no address is named by its id: whoever is connected with it finds it.
+                return [Send(peer, Leads(self.leader_address() or self._raft.leader or ""))]
             case Leads() if not self.hears_leader(now):
                 return self._led_to(message.address)
             case _:

@@ -341,7 +341,7 @@ class PeerCore:
                 self.relaying.new_leader()
             office = self.government.office
             self._out += self.gate.advance(office, self.leader_id, now)
-            if office is not None and not self._going():
+            if office is not None and not self._going(now):
                 office.decide(now, lacks_state=self.standing.catchup.needed)
                 for command in office.orders(now):
                     self._emit(command, now)
@@ -351,10 +351,10 @@ class PeerCore:
             before, after = after, quiet.reached(self)
         return after
 
-    def _going(self) -> bool:
+    def _going(self, now: float) -> bool:
         """A leader that wants to leave hands over first; nobody else could write it down."""
         if not self.standing.leaving or self.finished:
-            return self.company.gives_way()
+            return self.company.gives_way(now)
         if self.office is not None and self.office.is_last:
             self._stop(ending.when_out(self.standing, finished=False))
             return True

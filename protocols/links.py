@@ -158,8 +158,8 @@ class Links:
         return self.seeking.told(address, self._where(), index)
 
     def _where(self) -> dict[PeerId, str]:
-        """Where everybody listens who is connected."""
-        return {peer: where for peer, where in self.addresses.items() if peer in self.up}
+        """Where everybody listens who is connected; who listens nowhere stands under its id."""
+        return {peer: where or peer for peer, where in self.addresses.items() if peer in self.up}
 
     def due_heartbeats(self, now: float) -> list[Send]:
         """To everybody whom we watch, when they are due."""

@@ -58,12 +58,14 @@ class Seeking:
         return [*known[first:], *known[:first]][:ASKED_MAX]
 
     def told(self, address: str, addresses: Mapping[PeerId, str], index: int) -> list[Command]:
-        """A connected peer says where the leader listens ("": it does not know either).
+        """A connected peer says where the leader listens, or who it is if nobody can dial it.
+        "": it does not know either.
 
         `addresses` are those of connected peers; `index` is how far our log goes.
         """
-        self.address = address
-        known = [other for other, theirs in addresses.items() if theirs == address and address]
+        known = [other for other, theirs in addresses.items() if theirs == address]
+        # Else it is an id, of who cannot be dialled; or nobody knows.
+        self.address = address if ":" in address else ""
         if known:
             return [Send(known[0], ReadLog(index))]
-        return [Connect(PeerId(""), address)] if address else []
+        return [Connect(PeerId(""), self.address)] if self.address else []

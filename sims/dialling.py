@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import events as v
+from protocols.commands import Connect
 from protocols.hellos import refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import Hello
@@ -29,9 +30,19 @@ class Dialling:
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self.gates = Gates(world, seed)
+        self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
+        """Through whom one may reach another one that has no address."""
+        self._through: dict[tuple[PeerId, PeerId], PeerId] = {}
+        """Through whom they are connected."""
 
-    def dial(self, node: Node, address: str) -> None:
+    def dial(self, node: Node, connect: Connect) -> None:
         """Until it works, or the node hangs up."""
+        if connect.via:
+            self._via[node.peer, connect.peer] = connect.via
+        self._dial(node, connect.address or connect.peer)
+
+    def _dial(self, node: Node, address: str) -> None:
+        """`address`: or the id of a peer that has none."""
         if address in node.dials and address in node.dialling:
             return
         node.dials.add(address)
@@ -42,7 +53,7 @@ class Dialling:
     def hang_up(self, node: Node, other: PeerId) -> None:
         peer = self._world.nodes.get(other)
         if peer is not None:
-            node.dials.discard(peer.core.me.address)
+            node.dials.discard(_key(peer))
             self.cut(node, peer)
 
     def cut(self, one: Node, other: Node) -> None:
@@ -51,6 +62,7 @@ class Dialling:
             return
         for me, them in ((one, other), (other, one)):
             self._ended(me, them)
+        self._joined_no_more(one.peer, other.peer)
 
     def gone(self, node: Node) -> None:
         """The process ended: every connection with it does."""
@@ -58,6 +70,15 @@ class Dialling:
         for other in list(world.nodes.values()):
             if other is not node and world.network.disconnect(node.peer, other.peer):
                 self._ended(other, node)
+                self._joined_no_more(node.peer, other.peer)
+
+    def _joined_no_more(self, one: PeerId, other: PeerId) -> None:
+        """What went through one of these to the other."""
+        nodes = self._world.nodes
+        for pair, relay in list(self._through.items()):
+            if {one, other} in ({relay, pair[0]}, {relay, pair[1]}):
+                del self._through[pair]
+                self.cut(nodes[pair[0]], nodes[pair[1]])
 
     def _ended(self, node: Node, other: Node) -> None:
         """A node learns that a connection is over, unless it has a new one by then; if it dialled,
@@ -73,24 +94,29 @@ class Dialling:
             node.after(0.0, tell)
         else:
             tell()
-        if other.core.me.address in node.dials:
-            self.dial(node, other.core.me.address)
+        if _key(other) in node.dials:
+            self._dial(node, _key(other))
 
     def _later(self, node: Node, address: str, delay_s: float, give_up: float) -> None:
         world = self._world
 
         def connect() -> None:
-            other = world.who_listens(address)
+            hidden = world.nodes.get(PeerId(address))
+            other = hidden or world.who_listens(address)
             if address not in node.dials or world.network.line(node.peer, other.peer).up:
                 node.dialling.discard(address)
                 return
             listens = other.running and not self.gates.shuts_out(other)
-            if listens and world.network.reachable(node.peer, other.peer, world.now):
+            relay = self._relay(node, other) if hidden else None
+            way = relay is not None if hidden else self._reaches(node, other)
+            if listens and way:
                 if self.gates.shuts_out(node):
                     self.gates.ask(node, other)
                     self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
                     return
                 node.dialling.discard(address)
+                if relay is not None:
+                    self._through[node.peer, other.peer] = relay
                 self._connect(node, other)
             elif not node.core.raft.run and world.now > give_up:
                 node.outcome = "alone"
@@ -99,6 +125,20 @@ class Dialling:
                 self._later(node, address, REDIAL_S, give_up)
 
         node.after(delay_s, connect)
+
+    def _reaches(self, node: Node, other: Node) -> bool:
+        return self._world.network.reachable(node.peer, other.peer, self._world.now)
+
+    def _relay(self, node: Node, other: Node) -> PeerId | None:
+        """The first of those named that both are connected with and that takes them for members."""
+        network = self._world.network
+        for relay in self._via[node.peer, other.peer]:
+            carrier = self._world.nodes[relay]
+            ends = [network.line(relay, end.peer).up for end in (node, other)]
+            known = carrier.core.members.readers
+            if carrier.running and all(ends) and node.peer in known and other.peer in known:
+                return relay
+        return None
 
     def _connect(self, node: Node, other: Node) -> None:
         """Hellos are exchanged; the side that was dialled may refuse."""
@@ -117,6 +157,11 @@ class Dialling:
             if not line.up or line.connection != connection:
                 return  # The first one hung up at once.
             me.give(v.PeerConnected(theirs.peer, theirs.incarnation, theirs.address, theirs.leader))
+
+
+def _key(node: Node) -> str:
+    """Under what others dial it."""
+    return node.core.me.address or node.peer
 
 
 def _hello(node: Node) -> Hello:

@@ -166,8 +166,8 @@ class Node:
         match command:
             case c.Send(peer=to, message=message):
                 self._send(to, message)
-            case c.Connect(address=address):
-                world.dialling.dial(self, address)
+            case c.Connect():
+                world.dialling.dial(self, command)
             case c.Disconnect(peer=other):
                 world.dialling.hang_up(self, other)
             case c.Persist():

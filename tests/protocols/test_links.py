@@ -176,3 +176,5 @@ def test_a_leader_without_an_address_is_not_looked_for() -> None:
     links.connected(PeerConnected(C, 1, "", ""), 0.0)
     assert links.led_to("", "", 7) == []
     assert links.led_to("", "b:1", 7) == []
+    assert links.led_to(C, "b:1", 7) == [Send(C, m.ReadLog(7))], "it is known by its id"
+    assert links.led_to(D, "b:1", 7) == [], "who is not connected cannot dial it"

@@ -1,0 +1,77 @@
+"""Half of the peers cannot be dialled: the run is as good as any other."""
+
+import pytest
+
+from protocols import entries as e
+from protocols import events as v
+from sims.hidden import HiddenWorld, run_seed
+from sims.nodes import Node
+from tests.sims.test_world import commits, entries
+
+
+def hidden(world: HiddenWorld) -> list[Node]:
+    return [node for node in world.live if not node.core.me.address]
+
+
+def calm(peers: int) -> HiddenWorld:
+    world = HiddenWorld(7, peers=peers, outer_steps=4000)
+    world.run(until_s=12.0)
+    return world
+
+
+def test_all_train_together_and_those_without_an_address_go_through_others() -> None:
+    world = calm(6)
+    assert set(entries(world, e.View)[-1].roster) == world.nodes.keys()
+    one, other, third = hidden(world)
+    for pair in ((one, other), (one, third), (other, third)):
+        assert world.network.line(pair[0].peer, pair[1].peer).up
+    assert len(world.dialling._through) == 3
+    relays = set(world.dialling._through.values())
+    assert relays <= {node.peer for node in world.live if node.core.me.address}
+
+
+def test_who_carried_dies_and_another_one_carries() -> None:
+    world = calm(6)
+    pair, relay = next(iter(world.dialling._through.items()))
+    world.kill(world.nodes[relay])
+    world.run(until_s=25.0)
+    assert world.network.line(*pair).up
+    assert world.dialling._through[pair] != relay
+    before = commits(world)
+    world.run(until_s=30.0)
+    assert commits(world) > before
+
+
+def test_who_leads_can_be_dialled_as_long_as_such_a_voter_is_there() -> None:
+    """However often leaders die: who joins has to reach them."""
+    world = calm(7)
+    for round_ in range(3):
+        (leader,) = world.leaders
+        assert leader.core.me.address
+        world.restart(leader)
+        world.run(until_s=25.0 + 15.0 * round_)
+    joined = world.add_peer()
+    world.run(until_s=80.0)
+    assert joined.peer in entries(world, e.View)[-1].roster
+
+
+@pytest.mark.parametrize("seed", [*range(4711, 4719), 4833])
+def test_whatever_happens_what_must_hold_holds(seed: int) -> None:
+    """4833: nobody but the leader could tell who leads, and it has no address to tell."""
+    assert run_seed(seed).violations == []
+
+
+@pytest.mark.parametrize("seed", [7, 8, 9])
+def test_who_wants_to_leave_does_not_get_the_lead_back_from_who_cannot_be_dialled(
+    seed: int,
+) -> None:
+    """The two would hand it over for ever, and nothing would be decided."""
+    world = HiddenWorld(seed, peers=4, outer_steps=4000)
+    world.run(until_s=12.0)
+    one, other = (node for node in world.live if node.core.me.address)
+    for node in (one, other) if other.core.leads else (other, one):
+        node.asked_to_leave = True
+        node.give(v.LeaveRequested("a person asked"))
+        world.run(until_s=world.now + 10.0)
+        assert node.outcome == "left"
+    assert max(node.core.raft.term for node in world.live) < 20
