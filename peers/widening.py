@@ -34,9 +34,9 @@ CLEAN_MAX = 0.01
 FASTER = 1.1
 """... by so much until the next look."""
 _INFO_BYTES = 192
-_RTT, _AGAIN, _MIN_RTT, _SEGMENTS, _PACE, _BUSY = 68, 100, 148, 156, 112, 168
+_RTT, _AGAIN, _MIN_RTT, _SEGMENTS, _PACE, _RATES = 68, 100, 148, 156, 112, 160
 """Where struct tcp_info has tcpi_rtt, _total_retrans, _min_rtt, _data_segs_out; _max_pacing_rate
-and _bytes_acked; and _busy_time, _rwnd_limited and _sndbuf_limited."""
+and _bytes_acked; and _delivery_rate, _busy_time, _rwnd_limited and _sndbuf_limited."""
 _UNPACED = 1 << 63
 """What the kernel says of a connection without a limit is above this, or 32 bits of ones."""
 _NAME_BYTES = 16
@@ -51,6 +51,8 @@ class Flow:
     limited_s: float = 0.0
     """One of the two kernels' buffers was full, and everything in it on its way."""
     confirmed_bytes: int = 0
+    rate: int = 0
+    """Bytes a second that arrived lately: in the last round trip or so."""
     segments: int = 0
     """Sent ..."""
     again: int = 0
@@ -94,7 +96,7 @@ def flow_of(connection: socket.socket) -> Flow:
     if len(info) < _INFO_BYTES:
         raise OSError("no times in TCP_INFO")
     control = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
-    busy_us, receiver_us, sender_us = struct.unpack_from("=3Q", info, _BUSY)
+    rate, busy_us, receiver_us, sender_us = struct.unpack_from("=4Q", info, _RATES)
     pace, confirmed_bytes = struct.unpack_from("=2Q", info, _PACE)
     rtt_us, again, min_rtt_us, segments = (
         struct.unpack_from("=I", info, at)[0] for at in (_RTT, _AGAIN, _MIN_RTT, _SEGMENTS)
@@ -103,6 +105,7 @@ def flow_of(connection: socket.socket) -> Flow:
         busy_s=busy_us / 1e6,
         limited_s=(receiver_us + sender_us) / 1e6,
         confirmed_bytes=confirmed_bytes,
+        rate=rate,
         segments=segments,
         again=again,
         pace=None if pace >= _UNPACED or pace == (1 << 32) - 1 else pace,
@@ -131,7 +134,8 @@ def new_pace(flow: Flow) -> int | None:
     if flow.busy_s < LOOK_S / 2 or flow.rtt_s < RTT_MIN_S:
         return None
     if flow.queued and flow.lost > LOST_MAX:
-        return int(flow.confirmed_bytes / flow.busy_s)
+        # The mean is too low where the connection has only just become so fast.
+        return max(int(flow.confirmed_bytes / flow.busy_s), flow.rate)
     if flow.pace is not None and flow.lost < CLEAN_MAX:
         return int(FASTER * flow.pace)
     return None

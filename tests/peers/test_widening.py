@@ -81,6 +81,7 @@ def test_who_overruns_a_full_line_is_slowed_down_to_what_arrived() -> None:
     overrun = replace(FULL, confirmed_bytes=12_000_000, again=400, smoothed_rtt_s=0.2)
     assert new_pace(overrun) == 12_000_000
     assert new_pace(replace(overrun, pace=13_000_000)) == 12_000_000
+    assert new_pace(replace(overrun, rate=12_100_000)) == 12_100_000  # It began in between.
     assert new_pace(replace(overrun, smoothed_rtt_s=0.15)) is None  # Lost by chance.
     assert new_pace(replace(overrun, again=200)) is None
     assert new_pace(replace(overrun, busy_s=0.2)) is None
@@ -104,3 +105,4 @@ def test_the_kernel_keeps_to_a_pace() -> None:
         one.sendall(b"confirmed")
         while (flow := flow_of(one)).confirmed_bytes < 9:
             assert flow.confirmed_bytes == 0
+        assert flow.rate > 0
