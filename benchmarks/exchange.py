@@ -31,7 +31,7 @@ from protocols.errors import ConfigError, LowcommError
 from sims.terminal import Advance, Tell, bar, run
 from sims.wan.units import RATE, SHARE, TIME, parse
 
-ROUNDS_MIN = 9
+ROUNDS = 9
 PEERS_MAX = 16
 EXIT_TERMINATED = 143
 Q = typer.Option
@@ -40,15 +40,18 @@ Q = typer.Option
 def main(
     peers: Annotated[int, Q(help="How many.", min=2, max=PEERS_MAX)] = 2,
     mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=1, max=1024)] = 64,
-    codec: Annotated[str, Q(help="Of lowcomm, and of others where they have it.")] = "fp32",
-    against: Annotated[str, Q(help="gloo,torchft,hivemind: some of them; or none.")] = "gloo",
+    codec: Annotated[
+        str, Q(help="Of lowcomm, and of others where they have it; int8,fp32: ours with each.")
+    ] = "fp32",
+    against: Annotated[str, Q(help="gloo,tcp,torchft,hivemind: some; or none.")] = "gloo",
     line: Annotated[str, Q(help="1gbit: one line that all share; with --rtt one for each.")] = "",
     rtt: Annotated[str, Q(help="100ms: of every round trip.")] = "0",
     loss: Annotated[str, Q(help="1%: of packets.")] = "0",
     congestion: Annotated[str, Q(help="reno, cubic, bbr: for all; the machine's if empty.")] = "",
     encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
-    rounds: Annotated[int, Q(help="Exchanges of each that count.", min=ROUNDS_MIN)] = ROUNDS_MIN,
-    warmup: Annotated[int, Q(help="Exchanges of each that do not.", min=1)] = 3,
+    rounds: Annotated[int, Q(help="Exchanges of each that count.", min=1)] = ROUNDS,
+    warmup: Annotated[int, Q(help="Exchanges of each that do not.", min=0)] = 3,
+    idle: Annotated[str, Q(help="30s: nothing happens for so long before each.")] = "0",
     deadline: Annotated[
         str, Q(help="120s: an exchange that takes longer ends its system.")
     ] = "120s",
@@ -63,6 +66,7 @@ def main(
     Examples:
       python -m benchmarks.exchange
       python -m benchmarks.exchange --peers 4 --codec int8 --json
+      python -m benchmarks.exchange --codec fp32,int8 --peers 4 --against none
       python -m benchmarks.exchange --line 1gbit --congestion reno
       python -m benchmarks.exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16 --encrypted
     """
@@ -74,18 +78,22 @@ def main(
     )
     conditions.check()
     _check_encryption(conditions, encrypted=encrypted)
+    first, *more = dict.fromkeys(codec.split(","))
     plan = Plan(
         encrypted=encrypted,
         peers=peers,
         mib=mib,
-        codec=codec,
+        codec=first,
         conditions=conditions,
         warmup=warmup,
         rounds=rounds,
         deadline_s=parse(deadline, TIME, what="--deadline"),
+        idle_s=parse(idle, TIME, what="--idle"),
     )
-    systems = [lowcomm_system.system(), *chosen(against)]
-    systems[0].codec(codec)  # Ours must know it, before anything takes time.
+    ours = [lowcomm_system.system(), *map(lowcomm_system.system, more)]
+    for one in ours:
+        one.codec(first)  # Ours must know it, before anything takes time.
+    systems = [*ours, *chosen(against)]
     check_memory(systems, plan, free_bytes=free_memory_bytes())
     results = _measured(systems, plan)
     told = {**_told(plan), "machine": machine(), "results": [asdict(one) for one in results]}
@@ -93,8 +101,9 @@ def main(
         print(json.dumps(told))
     else:
         _show(results)
-    if results[0].error:
-        raise LowcommError(results[0].error)
+    for one in results[: len(ours)]:
+        if one.error:
+            raise LowcommError(one.error)
 
 
 def chosen(names: str) -> list[System]:
@@ -148,6 +157,9 @@ _COLUMNS = (
     _Column("CPU\ns", "cpu_s"),
     _Column("sent\nMB", "wire_bytes", "{:.0f}", 1e6),
     _Column("share\nof line", "line_share", "{:.1%}"),
+    _Column("payload\nof line", "payload_share", "{:.1%}"),
+    _Column("in data\npath", "data_path_share", "{:.1%}"),
+    _Column("in the\nfirst", "first_share", "{:.1%}"),
     _Column("peak\nMiB", "peak_rss_bytes", "{:.0f}", 2.0**20),
     _Column("rms\nerror", "rms_error", "{:.1e}"),
 )
@@ -183,6 +195,7 @@ def _told(plan: Plan) -> dict[str, object]:
         "loss": conditions.loss,
         "tcp_congestion_control": conditions.congestion or default_congestion(),
         "line_shared": conditions.shared_rate_bps is not None,
+        "idle_s": plan.idle_s,
         "rounds": plan.rounds,
         "warmup_rounds": plan.warmup,
         "wire_bytes_from": "the network devices of each system's own namespaces",

@@ -241,6 +241,9 @@ class NodeConfig:
     """HOST:PORT at which Prometheus finds /metrics, in the clear and for whoever asks: on 127.0.0.1
     or a network that you trust. Port 0 takes a free one, which the node's events tell. Empty:
     none."""
+    congestion: str = ""
+    """TCP's congestion control of the connections for bulk, of those that this kernel has; empty is
+    bbr, where there is one, and reno between nodes of one machine."""
     insecure: bool = False
     """No encryption, no certificates: for runs that stay on this machine, all of whose nodes say
     so."""

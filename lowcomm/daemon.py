@@ -34,6 +34,7 @@ from peers.driver import Driver
 from peers.faults import FaultInjector
 from peers.listening import Listening
 from peers.mesh import Mesh
+from peers.tuning import known_congestion
 from peers.wal import FILE as WAL_FILE
 from peers.wal import Wal
 from peers.work import Told
@@ -103,7 +104,8 @@ class Daemon:
             rules=startup.known_rules(saved),
         )
         self.driver = Driver(self.core, listener=self, wal=self._wal)
-        self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook())
+        congestion = known_congestion(config.node.congestion)
+        self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook(), congestion=congestion)
         self.driver.use(self.mesh)
         self.checkpointer = Checkpointer(
             self._directory.path,

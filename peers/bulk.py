@@ -53,9 +53,15 @@ class Bulk:
     """A connected socket that is ours from now on: `start`, `feed_from`, and `close`."""
 
     def __init__(
-        self, owner: BulkOwner, peer: PeerId, connection: socket.socket, *, seals: Seals | None
+        self,
+        owner: BulkOwner,
+        peer: PeerId,
+        connection: socket.socket,
+        *,
+        seals: Seals | None,
+        congestion: str = "",
     ) -> None:
-        """`seals` None: in the clear."""
+        """`seals` None: in the clear. `congestion`: as `tune` takes it."""
         self.peer = peer
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -78,7 +84,7 @@ class Bulk:
         """Within `wake`: what is fed from there may wake us again."""
         self.congested = False
         """More is sent when the kernel takes it, or at our next turn."""
-        tune(connection, bulk=True)
+        tune(connection, bulk=True, congestion=congestion)
 
     def start(self) -> None:
         """Receive."""

@@ -17,7 +17,8 @@ from peers.reception import Reception
 from peers.seals import Keys, Seal
 from peers.session import Half, MeshOwner, Session, Tls
 from peers.tickets import Tickets
-from peers.widening import CONNECTIONS_MAX, LOOK_S, NOTHING, flow_of, wants_more
+from peers.tuning import pace
+from peers.widening import CONNECTIONS_MAX, LOOK_S, NOTHING, flow_of, new_pace, wants_more
 from protocols.ids import PeerId
 from protocols.limits import ADMIT_BYTES_MAX, PEERS_MAX
 from protocols.messages import (
@@ -49,12 +50,13 @@ class Mesh:
         *,
         tls: Tls | None = None,
         on_chunk_sent: Callable[[PeerId, Chunk, Bulk], None] | None = None,
+        congestion: str = "",
     ) -> None:
-        """`tls` None is plaintext. `on_chunk_sent` is for fault injection."""
+        """`tls` None is plaintext. `on_chunk_sent`: fault injection. `congestion`: of bulk."""
         self.sessions: dict[PeerId, Session] = {}
         self._owner = owner
         self._tls = tls
-        self._on_chunk_sent = on_chunk_sent
+        self._on_chunk_sent, self._congestion = on_chunk_sent, congestion
         self._reception = Reception(self)
         self._tickets = Tickets()
         self._passages = Passages(self.sessions, owner, self._reception.meet)
@@ -315,7 +317,7 @@ class Mesh:
             if session.address:
                 ours, theirs = theirs, ours
             seals = Seals(Seal(ours), Seal(theirs))
-        bulk = Bulk(self, peer, connection, seals=seals)
+        bulk = Bulk(self, peer, connection, seals=seals, congestion=self._congestion)
         if self._on_chunk_sent is not None:
             bulk.on_chunk_sent = lambda chunk: self._chunk_sent(peer, chunk, bulk)
             if any(other.held for other in self._bulks):
@@ -342,6 +344,9 @@ class Mesh:
                 continue  # One of them is over; or this kernel does not tell.
             news = [flow.since(session.bulks[bulk]) for bulk, flow in flows.items()]
             session.bulks.update(flows)
+            for bulk, flow in zip(flows, news, strict=True):
+                if (faster := new_pace(flow)) is not None:
+                    pace(bulk.connection, faster)
             if not wants_more(news):
                 continue
             if session.address:

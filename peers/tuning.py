@@ -5,23 +5,55 @@ import ipaddress
 import socket
 import struct
 
+from protocols.errors import ConfigError
+
 LOOPBACK, OTHER = b"reno", b"bbr"
 """Congestion control by where the peer is. bbr paces what it sends, which on loopback halves the
 rate, as nothing there is ever lost; over long lines with some loss it keeps the rate."""
 TCP_INFO_RTT = struct.Struct("=68xI")
 """Of struct tcp_info, as far as the smoothed round trip in microseconds."""
+SO_MAX_PACING_RATE = 47
+"""The socket module has no name for it."""
+UNSENT_BYTES = 256 << 10
+"""What the kernel takes beyond what it may send: enough until we have our next turn. More would
+stand before a result that somebody waits for, or wait for a slow connection beside one that is
+free. On loopback it would cost turns."""
 USER_TIMEOUT_MS = 30_000
 """A peer that confirms nothing for so long is gone, even while we have nothing to say to it."""
 
 
-def tune(connection: socket.socket, *, bulk: bool) -> None:
-    """Set what this system allows."""
+def tune(connection: socket.socket, *, bulk: bool, congestion: str = "") -> None:
+    """Set what this system allows. `congestion`: of bulk; "" goes by where the peer is."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     _set(connection, socket.TCP_NODELAY, 1)
     _set(connection, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
     if bulk:
-        _set(connection, socket.TCP_CONGESTION, LOOPBACK if _is_local(connection) else OTHER)
+        local = _is_local(connection)
+        chosen = congestion.encode() or (LOOPBACK if local else OTHER)
+        _set(connection, socket.TCP_CONGESTION, chosen)
+        if not local:
+            _set(connection, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+
+def pace(connection: socket.socket, bytes_per_s: int) -> None:
+    """Send no faster, from now on."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", bytes_per_s))
+
+
+def known_congestion(name: str) -> str:
+    """The name, if it is empty or this kernel has such a control. Raises ConfigError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+        try:
+            if name:
+                tried.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"node.congestion: this kernel lets nobody here use {name!r}: take one of "
+                "/proc/sys/net/ipv4/tcp_available_congestion_control, or leave it empty"
+            ) from error
+    return name
 
 
 def round_trip_s(connection: socket.socket) -> float | None:

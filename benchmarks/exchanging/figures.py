@@ -5,7 +5,7 @@ Must NOT measure.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.exchanging.worker import Marks
@@ -30,20 +30,31 @@ class Exchanged:
     @property
     def seconds(self) -> float:
         """From the last contribution handed over to the last result in a buffer."""
-        return max(m.received for m in self.marks) - self._handed
+        return max(m.received for m in self.marks) - max(m.handed for m in self.marks)
 
     @property
     def data_path_s(self) -> float | None:
-        """Moving and summing the data alone, on the slowest peer; None: it is not known of all."""
-        moments = _known(m.reduced for m in self.marks)
-        if moments:
-            return max(moments) - self._handed
-        durations = _known(m.data_path_s for m in self.marks)
-        return max(durations) if durations else None
+        return data_path_s(self.marks)
 
-    @property
-    def _handed(self) -> float:
-        return max(m.handed for m in self.marks)
+
+def data_path_s(marks: Sequence[Marks]) -> float | None:
+    """Moving and summing the data alone, on the slowest peer; None: it is not known of all."""
+    moments = _known(m.reduced for m in marks)
+    if moments:
+        return max(moments) - max(m.handed for m in marks)
+    durations = _known(m.data_path_s for m in marks)
+    return max(durations) if durations else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The busiest one, in one exchange."""
+
+    rate_bps: float
+    shared: bool
+    """By all peers; the devices count what it carries."""
+    payload_bytes: int | None
+    """What it has to carry at least: encoded values, and no head of anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +80,14 @@ class Result:
     """Median, of all peers together, with the headers that the network devices saw."""
     line_share: float | None = None
     """Of what a shaped line that all share could have carried in the median exchange."""
+    payload_share: float | None = None
+    """The same of payload alone, of one direction's line if each has its own ..."""
+    data_path_share: float | None = None
+    """... and in the time for the data alone."""
+    first_data_path_s: float | None = None
+    """The same time, of the run's first exchange: its connections have just been made."""
+    first_share: float | None = None
+    """Of payload in that."""
     peak_rss_bytes: int | None = None
     """Of the peer that needed most: the most memory that its processes ever had, what they share
     counted once. Without our rank, which stands for the training."""
@@ -78,6 +97,10 @@ class Result:
     """All peers had the same result, in every timed exchange."""
     rms_error: float | None = None
     mean_error: float | None = None
+    lag_p99_s: float | None = None
+    """By how much a peer's loop was late, in the last minute of which it told; the worst one ..."""
+    lag_max_s: float | None = None
+    """... and at most."""
     copy_in_s: float | None = None
     """Median; for so long the slowest peer's training thread was blocked by writing ..."""
     copy_out_s: float | None = None
@@ -87,38 +110,54 @@ class Result:
     times_s: tuple[float, ...] = ()
 
 
-def with_figures(
-    result: Result, exchanges: Sequence[Exchanged], *, rate_bps: float | None
-) -> Result:
-    """The same, with what its exchanges show; there is at least one.
-
-    `rate_bps`: of a line that all peers share.
-    """
+def with_figures(result: Result, exchanges: Sequence[Exchanged], *, line: Line | None) -> Result:
+    """The same, with what its exchanges show; there is at least one. `line`: if it is shaped."""
     times = [one.seconds for one in exchanges]
     wires = [one.wire_bytes for one in exchanges if one.wire_bytes is not None]
     wire_bytes = round(statistics.median(wires)) if wires else None
     median_s = statistics.median(times)
     data_paths = _known(one.data_path_s for one in exchanges)
-    line_share = None
-    if rate_bps is not None and wire_bytes is not None:
-        line_share = 8 * wire_bytes / (rate_bps * median_s)
+    data_s = statistics.median(data_paths) if data_paths else None
+    payload_bytes = line.payload_bytes if line is not None else None
+    wired_bytes = wire_bytes if line is not None and line.shared else None
     return replace(
         result,
         rounds=len(exchanges),
         median_s=median_s,
         min_s=min(times),
         max_s=max(times),
-        data_path_s=statistics.median(data_paths) if data_paths else None,
+        data_path_s=data_s,
         cpu_s=statistics.median(one.cpu_s for one in exchanges),
         wire_bytes=wire_bytes,
-        line_share=line_share,
+        line_share=share(line, wired_bytes, median_s),
+        payload_share=share(line, payload_bytes, median_s),
+        data_path_share=share(line, payload_bytes, data_s),
+        first_share=share(line, payload_bytes, result.first_data_path_s),
         bit_identical=all(one.digests == 1 for one in exchanges),
         rms_error=math.sqrt(statistics.fmean(one.mean_square for one in exchanges)),
         mean_error=statistics.fmean(one.mean_error for one in exchanges),
+        lag_p99_s=_newest(exchanges, lambda mark: mark.lag_p99_s),
+        lag_max_s=_newest(exchanges, lambda mark: mark.lag_max_s),
         copy_in_s=statistics.median(max(m.copy_in_s for m in one.marks) for one in exchanges),
         copy_out_s=statistics.median(max(m.copy_out_s for m in one.marks) for one in exchanges),
         times_s=tuple(times),
     )
+
+
+def _newest(exchanges: Sequence[Exchanged], of: Callable[[Marks], float | None]) -> float | None:
+    """The largest of what each worker told last; None: some told nothing."""
+    newest = [
+        next((told for mark in reversed(marks) if (told := of(mark)) is not None), None)
+        for marks in zip(*(one.marks for one in exchanges), strict=True)
+    ]
+    return max(_known(newest), default=None)
+
+
+def share(line: Line | None, carried_bytes: int | None, seconds: float | None) -> float | None:
+    """Of what the line could have carried."""
+    if line is None or carried_bytes is None or not seconds:
+        return None
+    return 8 * carried_bytes / (line.rate_bps * seconds)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -51,7 +51,6 @@ class Rank:
     def exchange(self) -> Marks:
         began = now()
         self._write()
-        written = now()
         self._contribute(steps=self._peer.run.method.inner_steps)
         handed = now()
         result = self._peer.client.wait_result(FRAGMENT)
@@ -61,7 +60,7 @@ class Rank:
         return Marks(
             handed=handed,
             received=received,
-            copy_in_s=written - began,
+            copy_in_s=handed - began,
             copy_out_s=received - published,
         )
 

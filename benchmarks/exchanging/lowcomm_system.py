@@ -5,21 +5,25 @@ Must NOT take anything from a daemon that its files do not tell.
 
 import importlib.metadata
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.codecs import RESULT_CODECS
 from benchmarks.exchanging.systems import Order, Peer, Side, System, new_gate, opened
 from benchmarks.exchanging.worker import Marks
+from lowcomm.codecs import codec
 from lowcomm.config import GATHER, GATHERED, load_config
 from lowcomm.journal import EVENTS
+from lowcomm.status import ask
 from protocols.errors import LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
 
+ASK_TIMEOUT_S = 2.0
 ROUNDS_MAX = 1_000_000
 """The benchmark ends before the run does."""
 SETTINGS = (
@@ -34,37 +38,45 @@ SETTINGS = (
 )
 
 
-def system() -> System:
+def system(only: str = "", *, overrides: Sequence[str] = ()) -> System:
+    """`only`: it sends this codec, whatever the others are asked for. `overrides`: for all daemons,
+    as `--set` takes them."""
     return System(
-        name="lowcomm",
+        name=f"lowcomm-{only}" if only else "lowcomm",
         version=importlib.metadata.version("lowcomm"),
-        start=_start,
-        codec=_codec,
+        start=partial(_start, overrides=overrides),
+        codec=(lambda _: _codec(only)) if only else _codec,
+        payload_bytes=_payload_bytes,
         copies=19,  # 17 in the daemon, 2 in the rank.
         base_bytes=120 << 20,
         note="real daemons and log, commit included; TCP, encrypted if asked for",
     )
 
 
-def settings(codec: str, *, encrypted: bool = False) -> list[str]:
-    """What the run needs beyond `write_config`."""
-    result = RESULT_CODECS.get(codec, "bf16")
-    if codec in GATHERED:
+def settings(name: str, *, encrypted: bool = False, congestion: str = "") -> list[str]:
+    """What the run needs beyond `write_config`; `name`: of a codec."""
+    result = RESULT_CODECS.get(name, "bf16")
+    if name in GATHERED:
         result = GATHER  # Unless told otherwise, as runs do.
-    codecs = (f'run.method.contribution_codec="{codec}"', f'run.method.result_codec="{result}"')
-    return [*SETTINGS, *codecs, *([] if encrypted else ["node.insecure=true"])]
+    codecs = (f'run.method.contribution_codec="{name}"', f'run.method.result_codec="{result}"')
+    node = (f'node.congestion="{congestion}"', f"node.insecure={str(not encrypted).lower()}")
+    return [*SETTINGS, *codecs, *node]
 
 
 class Journals:
     """What the daemons wrote down since they were asked last."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = directories
         self._files = [directory / EVENTS for directory in directories]
         self._offsets = [0] * len(self._files)
 
     def complete(self, marks: Sequence[Marks]) -> tuple[Marks, ...]:
-        """Who counted, and how long the data took, of each node's last round."""
-        return tuple(with_events(mark, self._new(node)) for node, mark in enumerate(marks))
+        """Who counted, and how long the data took, of each node's last round; how late it was."""
+        return tuple(
+            with_lag(with_events(mark, self._new(node)), ask(directory, timeout_s=ASK_TIMEOUT_S))
+            for node, (mark, directory) in enumerate(zip(marks, self._directories, strict=True))
+        )
 
     def _new(self, node: int) -> list[dict[str, Any]]:
         with self._files[node].open("rb") as file:
@@ -85,6 +97,22 @@ def with_events(marks: Marks, events: Sequence[dict[str, Any]]) -> Marks:
     return marks
 
 
+def with_lag(marks: Marks, status: Mapping[str, Any] | None) -> Marks:
+    """The marks of a rank with what its daemon says of its loop."""
+    if status is None:
+        return marks
+    return replace(
+        marks, lag_p99_s=float(status["lag_p99_s"]), lag_max_s=float(status["lag_max_s"])
+    )
+
+
+def _payload_bytes(name: str, elements: int) -> int | None:
+    if name in GATHERED:
+        return None
+    result = RESULT_CODECS.get(name, "bf16")
+    return codec(name).encoded_bytes(elements) + codec(result).encoded_bytes(elements)
+
+
 def _codec(name: str) -> str:
     overrides = settings(name)
     load_config(None, overrides)  # Raises ConfigError, which names those that exist.
@@ -92,12 +120,14 @@ def _codec(name: str) -> str:
 
 
 @asynccontextmanager
-async def _start(order: Order) -> AsyncGenerator[Side]:
+async def _start(order: Order, *, overrides: Sequence[str]) -> AsyncGenerator[Side]:
     config = write_config(order.directory, peers=order.peers, rounds=ROUNDS_MAX)
     async with AsyncExitStack() as stack:
         gate = await stack.enter_async_context(new_gate(order, "lowcomm"))
         cluster = await stack.enter_async_context(LocalCluster(order.directory / "run"))
         nodes: list[LocalNode] = []
+        congestion = order.network.congestion_control
+        chosen = settings(order.codec, encrypted=order.encrypted, congestion=congestion)
         token = ""
         for place in order.network.places:
             task = json.dumps(asdict(order.task(place.peer)))
@@ -105,7 +135,7 @@ async def _start(order: Order) -> AsyncGenerator[Side]:
                 f"p{place.peer}",
                 config,
                 join=token,
-                overrides=settings(order.codec, encrypted=order.encrypted),
+                overrides=[*chosen, *overrides],
                 command=[order.python, "-m", "benchmarks.exchanging.lowcomm_rank", task],
                 place=place if place.prefix else None,
             )

@@ -6,7 +6,6 @@ Must NOT change anything of the machine's own network.
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +58,8 @@ class Network:
     places: tuple[Place, ...]
     device: str
     """Which has the peers' addresses."""
+    congestion_control: str
+    """That all are to use; "" leaves it to them."""
     own: bool
     """Nobody else sends in it: its devices count what the system sends."""
 
@@ -86,12 +87,14 @@ def network(conditions: Conditions, peers: int) -> Generator[Network]:
     """Raises WanError when the conditions need what this machine does not have."""
     if conditions.plain and why_not("loopback"):
         places = tuple(Place(peer, (), "127.0.0.1:0", "", (), {}) for peer in range(peers))
-        yield Network(places, "lo", own=False)
+        yield Network(places, "lo", "", own=False)
         return
     means: Means = "netns" if conditions.routed else "loopback"
     link = Link(rate_bps=conditions.rate_bps, delay_s=conditions.rtt_s / 2, loss=conditions.loss)
-    with Wan(link, peers=peers, means=means, loopback_addresses=conditions.routed) as wan:
-        found = Network(wan.places, "wan" if conditions.routed else "lo", own=True)
+    with Wan(link, peers=peers, means=means) as wan:
+        found = Network(
+            wan.places, "wan" if conditions.routed else "lo", conditions.congestion, own=True
+        )
         if conditions.congestion:
             for place in found.namespaces():
                 _set_congestion(place, conditions.congestion)
@@ -99,9 +102,11 @@ def network(conditions: Conditions, peers: int) -> Generator[Network]:
 
 
 def _set_congestion(place: Place, algorithm: str) -> None:
-    """In the place's own namespace: each has this setting for itself."""
-    program = f"open({ALGORITHM!r}, 'w').write({algorithm!r})"
-    _output(place.command([sys.executable, "-I", "-S", "-c", program]))
+    """Of what the place's routes carry. The namespace's own setting is not everywhere root's."""
+    ip = place.command(["ip", "-4", "route"])
+    for route in _output([*ip, "show", "table", "all"]).splitlines():
+        if not route.startswith("broadcast"):
+            _output([*ip, "change", *route.split(), "congctl", algorithm])
 
 
 def _output(command: Sequence[str]) -> str:

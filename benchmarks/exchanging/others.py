@@ -27,6 +27,16 @@ def others() -> dict[str, System]:
         codec=lambda _: "fp32",
         note="all_reduce, then a division; no codecs, no commit, no faults; TCP, not encrypted",
     )
+    tcp = System(
+        name="tcp",
+        version="the kernel's",
+        start=_starts("tcp"),
+        copies=2,
+        base_bytes=100 << 20,
+        codec=lambda _: "fp32",
+        payload_bytes=_all_to_all,
+        note="one connection for each pair, all to all; not encrypted",
+    )
     torchft = System(
         name="torchft",
         version=TORCHFT[0].replace("==", " "),
@@ -47,11 +57,17 @@ def others() -> dict[str, System]:
         codec=_hivemind_codec,
         note="matchmaking, then an all-reduce in parts; encrypted",
     )
-    return {one.name: one for one in (gloo, torchft, hivemind)}
+    return {one.name: one for one in (gloo, tcp, torchft, hivemind)}
 
 
 def _starts(name: str) -> Callable[[Order], AbstractAsyncContextManager[Side]]:
     return lambda order: workers(order, f"benchmarks.exchanging.{name}_worker", name=name)
+
+
+def _all_to_all(codec: str, elements: int) -> int | None:
+    """More than 8 bytes an element, with more than two: how many they are is not known here."""
+    del codec, elements
+    return None
 
 
 def _torchft_codec(name: str) -> str:

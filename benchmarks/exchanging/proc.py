@@ -16,8 +16,9 @@ class Memory:
     """Of one process, bytes."""
 
     peak_rss: int
+    rss: int
     rss_shmem: int
-    """Memory that it shares on purpose; this and the next are of now."""
+    """Memory that it shares on purpose; this, the last and the next are of now."""
     rss_file: int
     """Programs and libraries."""
 
@@ -31,7 +32,7 @@ def memory(pid: int) -> Memory:
     """Raises OSError."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return Memory(*(_bytes(lines[name]) for name in ("VmHWM", "RssShmem", "RssFile")))
+    return Memory(*(_bytes(lines[name]) for name in ("VmHWM", "VmRSS", "RssShmem", "RssFile")))
 
 
 def together(memories: Sequence[Memory]) -> Memory:
@@ -39,6 +40,7 @@ def together(memories: Sequence[Memory]) -> Memory:
     shared = [one.rss_shmem + one.rss_file for one in memories]
     return Memory(
         peak_rss=sum(one.peak_rss for one in memories) - sum(shared) + max(shared),
+        rss=sum(one.rss for one in memories) - sum(shared) + max(shared),
         rss_shmem=max(one.rss_shmem for one in memories),
         rss_file=max(one.rss_file for one in memories),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.exchanging import proc
-from benchmarks.exchanging.figures import Exchanged, Result, with_figures
+from benchmarks.exchanging.figures import Exchanged, Line, Result, data_path_s, with_figures
 from benchmarks.exchanging.gate import GateError
 from benchmarks.exchanging.network import Conditions, Network, network
 from benchmarks.exchanging.payloads import Payloads, sign_of
@@ -44,6 +44,8 @@ class Plan:
     """Of one exchange."""
     encrypted: bool = False
     """Ours; the others do as they do."""
+    idle_s: float = 0.0
+    """Nothing is to be done for so long before each exchange."""
 
     @property
     def elements(self) -> int:
@@ -163,10 +165,13 @@ async def _exchange(
     await side.gate.ask({"do": "prepare", "sign": sign}, within_s=PREPARE_TIMEOUT_S)
     pids = [pid for peer in side.peers for pid in peer.working()]
     cpu_s, sent = proc.cpu_s(pids), _sent_bytes(one)
+    await asyncio.sleep(plan.idle_s)
     answers = await side.gate.ask({"do": "exchange"}, within_s=plan.deadline_s)
     await _idle(pids)
     cpu_s, sent_now = proc.cpu_s(pids) - cpu_s, _sent_bytes(one)
     marks = side.complete([Marks(**answer) for answer in answers])
+    if one.done == 1:
+        one.result = replace(one.result, first_data_path_s=data_path_s(marks))
     if not timed:
         return None
     missing = [mark.contributors for mark in marks if 0 < mark.contributors < plan.peers]
@@ -214,4 +219,16 @@ def _told(one: Contestant, plan: Plan) -> Result:
         rss_shmem_bytes=max(each.rss_shmem for each in memories),
         congestion=one.network.congestion(),
     )
-    return with_figures(result, one.exchanges, rate_bps=plan.conditions.shared_rate_bps)
+    return with_figures(result, one.exchanges, line=_line(one, plan))
+
+
+def _line(one: Contestant, plan: Plan) -> Line | None:
+    """What all share, or a direction between two peers: everybody owns an equal part."""
+    rate_bps, shared = plan.conditions.rate_bps, not plan.conditions.routed
+    if rate_bps is None:
+        return None
+    payload_bytes = one.system.payload_bytes(one.result.codec, plan.elements)
+    if payload_bytes is not None:
+        ways = plan.peers - 1 if shared else 1 / plan.peers
+        payload_bytes = round(ways * payload_bytes)
+    return Line(rate_bps, shared, payload_bytes)

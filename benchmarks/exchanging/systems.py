@@ -114,6 +114,9 @@ class System:
     """Its workers, until the end of the context. Raises LowcommError."""
     codec: Callable[[str], str]
     """What it sends when it is asked for a codec; raises ConfigError when that is no comparison."""
+    payload_bytes: Callable[[str, int], int | None] = lambda _, elements: 8 * elements
+    """What a codec makes of so many elements, contribution and result together; None: that depends
+    on how many contribute."""
     copies: float
     """So many times what is exchanged does one peer have in memory at most, as measured ..."""
     base_bytes: int

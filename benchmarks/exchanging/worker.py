@@ -63,6 +63,9 @@ class Marks:
     """The data has been moved and summed; quorum, commit and division may follow."""
     data_path_s: float | None = None
     """The same, as a duration, from the first byte of this worker on."""
+    lag_p99_s: float | None = None
+    """How late its loop was, in the last minute; None: nobody said so since the last exchange."""
+    lag_max_s: float | None = None
     copy_in_s: float = 0.0
     """The training thread was blocked by this, before `handed` ..."""
     copy_out_s: float = 0.0

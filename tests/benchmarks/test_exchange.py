@@ -29,9 +29,11 @@ FAILED = Result(system="gloo", version="2", error="gloo: ended")
         ({"line": "1 bps"}, "--line '1 bps'"),
         ({"rtt": "100"}, "--rtt '100'"),
         ({"loss": "x"}, "--loss 'x'"),
+        ({"idle": "long"}, "--idle 'long'"),
+        ({"codec": "fp32,int9"}, "contribution_codec"),
         ({"deadline": "soon"}, "--deadline 'soon'"),
         ({"congestion": "fast"}, "--congestion fast"),
-        ({"against": "gloo,nobody"}, "--against nobody: give some of gloo, torchft, hivemind"),
+        ({"against": "gloo,nobody"}, "--against nobody: give some of gloo, tcp, torchft, hivemind"),
         ({"codec": "int9"}, "contribution_codec"),
     ],
 )

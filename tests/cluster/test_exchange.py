@@ -24,13 +24,18 @@ MIB = 1 << 20
 
 
 def compared(
-    systems: Sequence[System], directory: Path, *, mib: int = 1, deadline_s: float = 30.0
+    systems: Sequence[System],
+    directory: Path,
+    *,
+    mib: int = 1,
+    deadline_s: float = 30.0,
+    conditions: Conditions | None = None,
 ) -> list[Result]:
     plan = Plan(
         peers=2,
         mib=mib,
         codec="fp32",
-        conditions=Conditions(),
+        conditions=conditions or Conditions(),
         warmup=1,
         rounds=2,
         deadline_s=deadline_s,
@@ -90,6 +95,32 @@ def test_without_namespaces_nobody_counts_bytes(
         assert one.bit_identical
         assert one.wire_bytes is None
         assert one.congestion == ()
+
+
+@pytest.mark.deadline(60)
+def test_codecs_beside_each_other_and_plain_tcp(tmp_path: Path) -> None:
+    ours, int8, tcp = compared([system(), system("int8"), others()["tcp"]], tmp_path)
+    assert [one.codec for one in (ours, int8, tcp)] == ["fp32", "int8", "fp32"]
+    for one in (ours, int8, tcp):
+        assert one.error == ""
+        assert one.bit_identical
+        assert one.first_data_path_s is not None
+    assert tcp.rms_error is not None
+    assert tcp.rms_error < 1e-7
+    assert int8.rms_error is not None
+    assert int8.rms_error > 1e-3
+    if tcp.wire_bytes is not None:  # Each sends all that it has.
+        assert 2 * MIB < tcp.wire_bytes < 2.2 * MIB
+
+
+@pytest.mark.deadline(60)
+def test_congestion_control_is_that_of_the_network(tmp_path: Path) -> None:
+    if why := network.why_not("loopback"):
+        pytest.skip(why)
+    chosen = Conditions(congestion="cubic")
+    chosen.check()
+    ours, tcp = compared([system(), others()["tcp"]], tmp_path, conditions=chosen)
+    assert ours.congestion == tcp.congestion == ("cubic",)
 
 
 @pytest.mark.deadline(60)

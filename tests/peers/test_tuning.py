@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from peers.tuning import round_trip_s, tune
+from peers.tuning import UNSENT_BYTES, known_congestion, round_trip_s, tune
+from protocols.errors import ConfigError
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -39,3 +40,24 @@ def test_what_is_no_tcp_connection_has_no_round_trip() -> None:
     with one, other:
         assert round_trip_s(one) is None
     assert round_trip_s(one) is None
+
+
+def test_a_congestion_control_is_one_that_the_kernel_has() -> None:
+    assert known_congestion("reno") == "reno"  # Always there.
+    assert known_congestion("") == ""
+    with pytest.raises(ConfigError, match=r"node\.congestion: this kernel lets nobody .* 'x'"):
+        known_congestion("x")
+
+
+def test_bulk_goes_by_where_the_peer_is_unless_told_otherwise() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, socket.create_connection(server.getsockname()) as local:
+        tune(local, bulk=True)
+        control = local.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert control.startswith(b"reno\0")
+        assert local.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) != UNSENT_BYTES
+    with socket.socket() as elsewhere:  # To nobody, so not to this machine.
+        tune(elsewhere, bulk=True, congestion="reno")
+        assert elsewhere.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
+        control = elsewhere.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert control.startswith(b"reno\0")

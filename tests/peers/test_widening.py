@@ -1,11 +1,16 @@
 """When a pair opens another bulk connection, and what the kernel says of one."""
 
+from dataclasses import replace
+
 import pytest
 
-from peers.widening import CONNECTIONS_MAX, Flow, flow_of, wants_more
+from peers.tuning import pace
+from peers.widening import CONNECTIONS_MAX, Flow, flow_of, new_pace, wants_more
 from tests.peers.link_room import sockets
 
-FULL = Flow(busy_s=1.0, limited_s=0.5, rtt_s=0.15)
+FULL = Flow(busy_s=1.0, limited_s=0.5, segments=10_000, rtt_s=0.15, smoothed_rtt_s=0.151)
+FREE = replace(FULL, limited_s=0.0)
+UNLUCKY = replace(FREE, segments=150, again=2, fears_loss=True)
 
 
 @pytest.mark.parametrize(
@@ -14,12 +19,12 @@ FULL = Flow(busy_s=1.0, limited_s=0.5, rtt_s=0.15)
         ([FULL], True),
         ([FULL] * (CONNECTIONS_MAX - 1), True),
         ([FULL] * CONNECTIONS_MAX, False),
-        ([FULL, Flow(1.0, 0.0, 0.15)], True),
-        ([FULL, Flow(1.0, 0.0, 0.15), Flow(1.0, 0.0, 0.15)], False),  # One has room.
-        ([Flow(1.0, 0.1, 0.15)], False),  # The line, or we, are slower than the buffers.
-        ([Flow(0.1, 0.1, 0.15)], False),  # A little now and then.
-        ([Flow(1.0, 0.5, 0.00005)], False),  # Loopback: the other process is slow.
-        ([Flow(0.0, 0.0, 0.15)], False),
+        ([FULL, FREE], True),
+        ([FULL, FREE, FREE], False),  # One has room.
+        ([replace(FULL, limited_s=0.1)], False),  # The line, or we, are slower than the buffers.
+        ([replace(FULL, busy_s=0.1, limited_s=0.1)], False),  # A little now and then.
+        ([replace(FULL, rtt_s=0.00005, smoothed_rtt_s=0.00005)], False),  # The other is slow.
+        ([Flow(rtt_s=0.15, smoothed_rtt_s=0.15)], False),
     ],
 )
 def test_more_are_opened_only_where_buffers_slow_a_long_line_down(
@@ -28,8 +33,27 @@ def test_more_are_opened_only_where_buffers_slow_a_long_line_down(
     assert wants_more(flows) is more
 
 
+def test_a_line_whose_queue_is_full_needs_no_more() -> None:
+    assert not wants_more([replace(FULL, smoothed_rtt_s=0.2)])
+    assert not wants_more([replace(FULL, again=400)])  # Buffers wait for what overflowed.
+    assert wants_more([replace(FULL, again=100)])  # By chance.
+
+
+def test_more_are_opened_where_chance_keeps_one_small() -> None:
+    assert wants_more([UNLUCKY])
+    assert wants_more([UNLUCKY] * (CONNECTIONS_MAX - 1))
+    assert not wants_more([replace(UNLUCKY, fears_loss=False)])  # bbr does not mind.
+    assert not wants_more([replace(UNLUCKY, smoothed_rtt_s=0.2)])  # Its own queue overflows.
+    assert not wants_more([replace(UNLUCKY, busy_s=0.2)])
+    assert not wants_more([replace(UNLUCKY, again=0)])
+
+
 def test_a_flow_is_what_came_since_the_last_look() -> None:
-    assert Flow(3.0, 2.0, 0.1).since(Flow(1.0, 0.5, 0.2)) == Flow(2.0, 1.5, 0.1)
+    earlier = Flow(busy_s=1.0, limited_s=0.5, segments=10, again=1, rtt_s=0.2, smoothed_rtt_s=0.3)
+    later = Flow(busy_s=3.0, limited_s=2.0, segments=30, again=2, rtt_s=0.1, smoothed_rtt_s=0.15)
+    later = replace(later, fears_loss=True)
+    since = replace(later, busy_s=2.0, limited_s=1.5, segments=20, again=1)
+    assert later.since(earlier) == since
 
 
 def test_the_kernel_tells_how_long_its_buffers_were_full() -> None:
@@ -46,5 +70,39 @@ def test_the_kernel_tells_how_long_its_buffers_were_full() -> None:
         while later.limited_s < 0.01:
             later = flow_of(one)
         assert later.limited_s <= later.busy_s < 60
+        assert 0 < later.rtt_s <= later.smoothed_rtt_s < 1
+        assert before.segments < later.segments < 1 << 16
+        assert later.again < later.segments
     with pytest.raises(OSError, match="descriptor"):
         flow_of(one)
+
+
+def test_who_overruns_a_full_line_is_slowed_down_to_what_arrived() -> None:
+    overrun = replace(FULL, confirmed_bytes=12_000_000, again=400, smoothed_rtt_s=0.2)
+    assert new_pace(overrun) == 12_000_000
+    assert new_pace(replace(overrun, pace=13_000_000)) == 12_000_000
+    assert new_pace(replace(overrun, rate=12_100_000)) == 12_100_000  # It began in between.
+    assert new_pace(replace(overrun, smoothed_rtt_s=0.15)) is None  # Lost by chance.
+    assert new_pace(replace(overrun, again=200)) is None
+    assert new_pace(replace(overrun, busy_s=0.2)) is None
+    assert new_pace(replace(overrun, rtt_s=0.0001)) is None
+
+
+def test_who_was_slowed_down_tries_again() -> None:
+    slow = replace(FREE, confirmed_bytes=10_000_000, pace=10_000_000)
+    assert new_pace(slow) == 11_000_000
+    assert new_pace(replace(slow, again=200)) is None
+    assert new_pace(replace(slow, busy_s=0.1)) is None  # Nobody knows.
+    assert new_pace(replace(slow, pace=None)) is None
+
+
+def test_the_kernel_keeps_to_a_pace() -> None:
+    one, other = sockets(window_bytes=1 << 20)
+    with one, other:
+        assert flow_of(one).pace is None
+        pace(one, 5_000_000)
+        assert flow_of(one).pace == 5_000_000
+        one.sendall(b"confirmed")
+        while (flow := flow_of(one)).confirmed_bytes < 9:
+            assert flow.confirmed_bytes == 0
+        assert flow.rate > 0

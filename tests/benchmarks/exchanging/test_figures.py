@@ -1,13 +1,15 @@
 """What is told of a system follows from what was recorded, and from nothing else."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.exchanging.figures import Exchanged, Result, with_figures
+from benchmarks.exchanging.figures import Exchanged, Line, Result, data_path_s, with_figures
 from benchmarks.exchanging.worker import Marks
 
 NOTHING = Result(system="a", version="1", codec="fp32")
+LINE = Line(5000.0, shared=True, payload_bytes=750)
 
 
 def exchanged(
@@ -44,11 +46,11 @@ def test_a_data_path_may_be_a_duration_of_each_worker() -> None:
     marks = [Marks(handed=1.0, received=9.0, data_path_s=seconds) for seconds in (0.5, 0.75)]
     assert exchanged(tuple(marks)).data_path_s == 0.75
     unknown = Marks(handed=1.0, received=9.0)
-    assert exchanged((*marks, unknown)).data_path_s is None
+    assert data_path_s((*marks, unknown)) is None
 
 
 def test_medians_least_and_most() -> None:
-    result = with_figures(NOTHING, [took(s) for s in (3.0, 1.0, 2.0)], rate_bps=None)
+    result = with_figures(NOTHING, [took(s) for s in (3.0, 1.0, 2.0)], line=None)
     assert (result.median_s, result.min_s, result.max_s) == (2.0, 1.0, 3.0)
     assert result.times_s == (3.0, 1.0, 2.0)
     assert result.rounds == 3
@@ -60,27 +62,50 @@ def test_medians_least_and_most() -> None:
 
 
 def test_the_share_of_a_line_is_of_what_it_could_have_carried() -> None:
-    result = with_figures(NOTHING, [took(2.0)], rate_bps=5000.0)
+    result = with_figures(NOTHING, [took(2.0)], line=LINE)
     assert result.line_share == pytest.approx(0.8)
     uncounted = exchanged((Marks(handed=0.0, received=1.0),), wire_bytes=None)
-    assert with_figures(NOTHING, [uncounted], rate_bps=5000.0).line_share is None
+    assert with_figures(NOTHING, [uncounted], line=LINE).line_share is None
+
+
+def test_payload_alone_has_its_share_too_and_the_first_exchange_its_own() -> None:
+    one = exchanged((Marks(handed=0.0, received=2.0, data_path_s=1.5),))
+    first = replace(NOTHING, first_data_path_s=3.0)
+    result = with_figures(first, [one], line=replace(LINE, shared=False))
+    assert result.line_share is None
+    assert result.payload_share == pytest.approx(0.6)
+    assert result.data_path_share == pytest.approx(0.8)
+    assert result.first_share == pytest.approx(0.4)
+    unknown = with_figures(first, [one], line=replace(LINE, payload_bytes=None))
+    assert (unknown.payload_share, unknown.data_path_share, unknown.first_share) == (None,) * 3
+
+
+def test_the_lag_that_each_told_last_counts() -> None:
+    def late(*seconds: float | None) -> Exchanged:
+        marks = [Marks(handed=0.0, received=1.0, lag_p99_s=s, lag_max_s=s) for s in seconds]
+        return exchanged(tuple(marks))
+
+    rounds = [late(9.0, 9.0), late(1.0, 2.0), late(1.5, None), late(None, None)]
+    result = with_figures(NOTHING, rounds, line=None)
+    assert (result.lag_p99_s, result.lag_max_s) == (2.0, 2.0)
+    assert with_figures(NOTHING, [late(1.0, None)], line=None).lag_max_s is None
 
 
 def test_one_difference_is_one_too_many() -> None:
     mark = (Marks(handed=0.0, received=1.0),)
-    result = with_figures(NOTHING, [exchanged(mark), exchanged(mark, digests=2)], rate_bps=None)
+    result = with_figures(NOTHING, [exchanged(mark), exchanged(mark, digests=2)], line=None)
     assert result.bit_identical is False
 
 
 def test_errors_are_of_all_rounds_together() -> None:
     mark = (Marks(handed=0.0, received=1.0),)
     rounds = [exchanged(mark, mean_square=4.0), exchanged(mark, mean_square=0.0)]
-    result = with_figures(NOTHING, rounds, rate_bps=None)
+    result = with_figures(NOTHING, rounds, line=None)
     assert result.rms_error == pytest.approx(math.sqrt(2.0))
     assert result.mean_error == 0.25
 
 
 def test_the_slowest_copy_of_each_round_counts() -> None:
     marks = [Marks(handed=0.0, received=1.0, copy_in_s=s, copy_out_s=2 * s) for s in (1.0, 3.0)]
-    result = with_figures(NOTHING, [exchanged(tuple(marks))], rate_bps=None)
+    result = with_figures(NOTHING, [exchanged(tuple(marks))], line=None)
     assert (result.copy_in_s, result.copy_out_s) == (3.0, 6.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.exchanging.lowcomm_system import Journals, settings, system, with_events
+from benchmarks.exchanging.lowcomm_system import Journals, settings, system, with_events, with_lag
 from benchmarks.exchanging.worker import Marks
 from lowcomm.config import load_config
 from lowcomm.journal import EVENTS
@@ -26,6 +26,28 @@ def test_a_codec_is_that_of_contributions(codec: str, result: str) -> None:
     assert system().codec(codec) == codec
 
 
+def test_the_node_is_told_how_to_speak() -> None:
+    node = load_config(None, settings("fp32", congestion="reno")).node
+    assert (node.congestion, node.insecure) == ("reno", True)
+    assert not load_config(None, settings("fp32", encrypted=True)).node.insecure
+
+
+def test_one_system_may_have_a_codec_of_its_own() -> None:
+    one = system("int8")
+    assert (one.name, one.codec("fp32")) == ("lowcomm-int8", "int8")
+    with pytest.raises(ConfigError, match="contribution_codec"):
+        system("int9").codec("fp32")
+
+
+def test_what_has_to_be_moved_is_as_large_as_codecs_make_it() -> None:
+    of = system().payload_bytes
+    assert of("fp32", 1 << 20) == 8 << 20
+    both = of("int8", 1 << 20)
+    assert both is not None
+    assert 2 << 20 < both < 2.1 * (1 << 20)
+    assert of("topk", 1 << 20) is None  # It depends on how many gather.
+
+
 def test_an_unknown_codec_is_refused() -> None:
     with pytest.raises(ConfigError, match="contribution_codec"):
         system().codec("int9")
@@ -37,6 +59,9 @@ def test_events_say_who_counted_and_how_long_the_data_took() -> None:
     reduced = {"kind": "reduced", "seconds": 0.25}
     assert with_events(MARKS, [reduced, commit, {"kind": "ready"}]).data_path_s == 0.25
     assert with_events(MARKS, []) == MARKS
+    late = with_lag(MARKS, {"lag_p99_s": 0.5, "lag_max_s": 0.75})
+    assert (late.lag_p99_s, late.lag_max_s) == (0.5, 0.75)
+    assert with_lag(MARKS, None) == MARKS
 
 
 def test_only_new_and_whole_lines_count(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_memory_and_family_of_this_process() -> None:
 
 
 def test_shared_memory_counts_once() -> None:
-    one = Memory(peak_rss=100, rss_shmem=10, rss_file=30)
+    one = Memory(peak_rss=100, rss=90, rss_shmem=10, rss_file=30)
     assert together([one]) == one
     assert together([one, one]).peak_rss == 160
     assert together([one, one]).rss_shmem == 10

@@ -1,0 +1,159 @@
+"""What one exchange costs in memory: `python -m benchmarks.memory --mib 64 --codec int8`.
+
+Real daemons on this machine. What is there before there is a fragment is taken from daemons with
+the smallest one. Must NOT count the ranks: they stand for the training.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.exchanging import lowcomm_system, proc
+from benchmarks.exchanging.network import Conditions, network
+from benchmarks.exchanging.payloads import payloads, sign_of
+from benchmarks.exchanging.systems import Order, Peer, Side
+from benchmarks.machine import machine
+from protocols.errors import LowcommError
+from sims.terminal import Advance, bar, run
+
+TIMEOUT_S = 120.0
+"""Of one exchange."""
+SETTLED = 10
+"""After so many exchanges a peer has what it needs, and nothing should grow any more."""
+STATE_COPIES = 2
+"""Outer parameters and their momentum."""
+MOMENTUM = "run.method.outer_momentum=0.9"
+"""Without it there is none to keep, and runs have one."""
+MIB = 1 << 20
+Q = typer.Option
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Of the peer that needs most, bytes."""
+
+    peak: int
+    """The most that was ever resident, what it shares with ranks included."""
+    settled: int
+    """Resident after SETTLED exchanges ..."""
+    last: int
+    """... and after all of them."""
+    mappings: tuple[tuple[str, int, int], ...]
+    """The larger ones at the end: (what is mapped, "" is its own memory; bytes; resident)."""
+
+
+def main(
+    peers: Annotated[int, Q(help="How many.", min=2, max=16)] = 2,
+    mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=4, max=1024)] = 64,
+    codec: Annotated[str, Q(help="Of contributions.")] = "fp32",
+    encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
+    rounds: Annotated[int, Q(help="Exchanges.", min=SETTLED)] = 20,
+    as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """How much memory a peer needs beyond its outer state, in fragments; and whether it grows.
+
+    \b
+    Examples:
+      python -m benchmarks.memory
+      python -m benchmarks.memory --codec int8 --encrypted --json
+      python -m benchmarks.memory --mib 4 --rounds 500
+    """
+    with bar("exchanges", SETTLED + rounds) as (advance, tell):
+        tell("daemons with almost nothing to exchange: what a peer needs anyway")
+        bare = asyncio.run(_play(peers, 1, codec, SETTLED, advance, encrypted=encrypted))
+        tell(f"daemons with {mib} MiB")
+        held = asyncio.run(_play(peers, mib, codec, rounds, advance, encrypted=encrypted))
+    told: dict[str, object] = {
+        "peers": peers,
+        "mib": mib,
+        "codec": codec,
+        "encrypted": encrypted,
+        "rounds": rounds,
+        "machine": machine(),
+        "program_bytes": bare.peak,
+        **asdict(held),
+        "fragments": fragments(held, bare, mib),
+        "growth": held.last / held.settled - 1,
+    }
+    if as_json:
+        print(json.dumps(told))
+        return
+    print(f"{told['fragments']:.2f} fragments beyond the outer state, at most")
+    print(f"{told['growth']:+.2%} from exchange {SETTLED} to exchange {rounds}")
+    for name, size, resident in held.mappings:
+        print(f"{size / MIB:8.1f} MiB, {resident / MIB:8.1f} resident: {name or 'its own'}")
+
+
+def fragments(held: Held, bare: Held, mib: int) -> float:
+    """What a peer needs at most beyond program and outer state, in fp32 fragments of `mib`."""
+    return (held.peak - bare.peak) / ((mib - 1) * MIB) - STATE_COPIES
+
+
+def mappings(lines: Iterable[str], *, larger_than: int) -> list[tuple[str, int, int]]:
+    """(what is mapped, bytes, resident bytes), from the lines of /proc/PID/smaps; those with most
+    first, and none that has less than `larger_than` of it resident."""
+    found: list[tuple[str, int, int]] = []
+    name, size = "", 0
+    for line in lines:
+        words = line.split()
+        if not words[0].endswith(":"):
+            name = " ".join(words[5:])
+        elif words[0] == "Size:":
+            size = 1024 * int(words[1])
+        elif words[0] == "Rss:" and 1024 * int(words[1]) > larger_than:
+            found.append((name, size, 1024 * int(words[1])))
+    return sorted(found, key=lambda each: -each[2])
+
+
+async def _play(
+    peers: int, mib: int, codec: str, rounds: int, advance: Advance, *, encrypted: bool
+) -> Held:
+    system = lowcomm_system.system(overrides=(MOMENTUM,))
+    with (
+        tempfile.TemporaryDirectory(prefix="lowcomm-") as directory,
+        payloads(peers, mib << 18) as made,
+        network(Conditions(), peers) as own,
+    ):
+        order = Order(
+            peers=peers,
+            codec=system.codec(codec),
+            payloads=made,
+            network=own,
+            directory=Path(directory),
+            python=sys.executable,
+            encrypted=encrypted,
+        )
+        async with system.start(order) as side:
+            settled = await _exchange(side, 0, SETTLED, advance)
+            last = await _exchange(side, SETTLED, rounds, advance)
+            peaks = [proc.memory(peer.child.pid).peak_rss for peer in side.peers]
+            return Held(max(peaks), settled, last, _mapped(side.peers[0], mib))
+
+
+async def _exchange(side: Side, first: int, end: int, advance: Callable[[str], None]) -> int:
+    """These exchanges; what the largest peer has then."""
+    for number in range(first, end):
+        await side.gate.ask({"do": "prepare", "sign": sign_of(number)}, within_s=TIMEOUT_S)
+        await side.gate.ask({"do": "exchange"}, within_s=TIMEOUT_S)
+        advance("")
+    return max(proc.memory(peer.child.pid).rss for peer in side.peers)
+
+
+def _mapped(peer: Peer, mib: int) -> tuple[tuple[str, int, int], ...]:
+    with open(f"/proc/{peer.child.pid}/smaps", encoding="utf-8") as file:
+        return tuple(mappings(file, larger_than=mib * MIB // 8))
+
+
+if __name__ == "__main__":
+    try:
+        run(main)
+    except LowcommError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
