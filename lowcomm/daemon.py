@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lowcomm import startup
@@ -34,7 +34,7 @@ from peers.listening import Listening
 from peers.mesh import Mesh
 from peers.wal import FILE as WAL_FILE
 from peers.wal import Wal
-from peers.work import Told
+from peers.work import StateTaken, Told
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -293,9 +293,10 @@ class Daemon:
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self.journal.write("snapshot_served", to=peer, size_bytes=size_bytes)
 
-    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
-        self.journal.write("snapshot_received", donor=donor, size_bytes=size_bytes, seconds=seconds)
+    def received_state(self, state: StateTaken) -> None:
+        self.journal.write("snapshot_received", **asdict(state))
         assert self.replica is not None
+        self.node.provide(self.core.members.seats[self.core.me.peer].slot, self._rank_state)
         self.checkpointer.begin(self.core, self.replica)  # If all die now, this one has it.
 
     def _tell(self, command: c.Applied) -> None:
@@ -312,7 +313,8 @@ class Daemon:
             ours = (entry.info.peer, entry.info.incarnation)
             if ours == (me, self.core.me.incarnation):
                 self._caught_up = True
-                self.node.provide(entry.info.slot, self._rank_state)
+                if isinstance(entry, e.Member):  # Else when the state is here: memory takes time.
+                    self.node.provide(entry.info.slot, self._rank_state)
         if not self._caught_up:
             return  # History from before our time: others told it when it happened.
         data = self.run_config.data if self.run_config is not None else None

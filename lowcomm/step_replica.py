@@ -114,8 +114,8 @@ class StepReplica:
 
     # States ---------------------------------------------------------------------------------
 
-    def copy_state(self, fragment: int) -> Bytes:
-        return self._copies[min(self._copies)]  # The base.
+    def copy_state(self, fragment: int, round_: int) -> Bytes:
+        return self._copies.get(round_, b"")  # Never written to.
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
         fits = memoryview(payload).nbytes == self.state_bytes(fragment)

@@ -29,6 +29,7 @@ from protocols.log_messages import (
 from protocols.record import record
 from protocols.samples import ALL_REMAIN, Remaining, Samples
 from protocols.step_messages import FetchSteps, StepChunk, Stepped, Stopped
+from protocols.transfer_messages import CutRoots, FetchLeaves, FetchState, Leaves, NoState
 
 
 @record
@@ -192,21 +193,6 @@ class Fetch:
 
 
 @record
-class FetchState:
-    """To the donor of my cut: I have read it and wait for the state."""
-
-    index: int
-    """Log index of the Cut."""
-
-
-@record
-class NoState:
-    """From the donor: I went on meanwhile, or never held it; ask for another cut."""
-
-    index: int
-
-
-@record
 class Leave:
     """To the leader: I am going."""
 
@@ -292,7 +278,7 @@ class ResultChunk:
 
 @record
 class StateChunk:
-    """Bulk: a piece of a fragment's state (outer parameters, then momentum) for a cut."""
+    """Bulk: a cell of a fragment's state (outer parameters, then momentum) for a cut."""
 
     run: int
     lineage: int
@@ -343,6 +329,9 @@ Control = (
     | Fetch
     | FetchState
     | NoState
+    | FetchLeaves
+    | Leaves
+    | CutRoots
     | Leave
     | OnBranch
     | Witnessing
@@ -364,7 +353,7 @@ Control = (
     | AskKey
     | AuthorityKey
 )
-PieceChunk = ContributionChunk | ResultChunk | StateChunk
+PieceChunk = ContributionChunk | ResultChunk
 """Of what is cut by its elements, in pieces that begin anywhere."""
-Chunk = PieceChunk | StepChunk
+Chunk = PieceChunk | StateChunk | StepChunk
 Message = Control | Chunk
