@@ -7,9 +7,8 @@ anything that all peers must agree on: that is protocols/.
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lowcomm import memory, startup
@@ -23,7 +22,7 @@ from lowcomm.journal import Journal
 from lowcomm.node_side import NodeSide
 from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
 from lowcomm.replica import Replica
-from lowcomm.reporting import report, status_json, tell_entry, tell_samples, tell_traffic
+from lowcomm.reporting import report, status_json, tell_end, tell_entry
 from lowcomm.revocations import revoke_json
 from lowcomm.security import Security
 from lowcomm.start import Start
@@ -37,7 +36,7 @@ from peers.mesh import Mesh
 from peers.tuning import known_congestion
 from peers.wal import FILE as WAL_FILE
 from peers.wal import Wal
-from peers.work import Told
+from peers.work import StateTaken, Told
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -298,9 +297,10 @@ class Daemon:
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self.journal.write("snapshot_served", to=peer, size_bytes=size_bytes)
 
-    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
-        self.journal.write("snapshot_received", donor=donor, size_bytes=size_bytes, seconds=seconds)
+    def received_state(self, state: StateTaken) -> None:
+        self.journal.write("snapshot_received", **asdict(state))
         assert self.replica is not None
+        self.node.provide(self.core.members.seats[self.core.me.peer].slot, self._rank_state)
         self.checkpointer.begin(self.core, self.replica)  # If all die now, this one has it.
 
     def _tell(self, command: c.Applied) -> None:
@@ -317,7 +317,8 @@ class Daemon:
             ours = (entry.info.peer, entry.info.incarnation)
             if ours == (me, self.core.me.incarnation):
                 self._caught_up = True
-                self.node.provide(entry.info.slot, self._rank_state)
+                if isinstance(entry, e.Member):  # Else when the state is here: memory takes time.
+                    self.node.provide(entry.info.slot, self._rank_state)
         if not self._caught_up:
             return  # History from before our time: others told it when it happened.
         data = self.run_config.data if self.run_config is not None else None
@@ -340,27 +341,7 @@ class Daemon:
             await self.node.wait_finished(FINISH_TIMEOUT_S)
         if self.replica is not None and self._stop.outcome != "refused":
             await self.checkpointer.finish(self.core, self.replica)
-        tell_traffic(self.journal, self.driver.counters)
-        sent, received = self.mesh.bytes_moved()
-        if self._stop.outcome == "finished" and self.replica is not None:
-            version, digest = self.replica.version(0)
-            tell_samples(self)
-            self.journal.write(
-                "finished",
-                outer_steps=version,
-                bytes_sent=sent,
-                bytes_received=received,
-                state_digest=digest,
-            )
-        elif self._stop.outcome == "dropped":
-            kept = str(self._directory.path / startup.DROPPED / self.core.me.peer)
-            contact = self.rejoins_at
-            self.journal.write("gave_up", why=self._stop.why, contact=contact, kept=kept)
-        elif self._stop.outcome == "left":
-            self.journal.write("stopped", why=self._stop.why)
-        else:
-            self.journal.record("stopped", why=self._stop.why)
-            print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
+        tell_end(self, self._stop, kept=self._directory.path / startup.DROPPED)
 
     def _signalled(self, name: str) -> None:
         if not self.security.entered:

@@ -241,7 +241,7 @@ class RanksLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotServed(Event):
-    """A joiner's state was put on its way; `to` is its peer id."""
+    """So many bytes of its state were sent to a joiner; `to` is its peer id."""
 
     to: str
     size_bytes: int
@@ -249,11 +249,13 @@ class SnapshotServed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotReceived(Event):
-    """The state came, `seconds` after it was asked for."""
+    """The state came and is what the log says, `seconds` after a place in the run was granted and
+    `connected_s` after the first connection; `donor_bytes`: what each of `donors` gave of it."""
 
-    donor: str
-    size_bytes: int
+    donors: tuple[str, ...]
+    donor_bytes: tuple[int, ...]
     seconds: float
+    connected_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,7 @@ def find_joins(
                 "t_s": begin - run_begin(lives),
                 "join_to_member_s": member[0] - begin if member else None,
                 "join_to_contribution_s": counted[0] - begin if counted else None,
-                "state_bytes": state.size_bytes if state else None,
+                "state_bytes": sum(state.donor_bytes) if state else None,
                 "state_s": state.seconds if state else None,
             }
         )

@@ -238,9 +238,11 @@ class Replica:
         if _is_cell(here, state.outer_P.size):  # It is in the cache now.
             made.digests[start] = outer.cell_digest(next_outer_C, next_momentum_C)
 
-    def copy_state(self, fragment: int) -> Bytes:
+    def copy_state(self, fragment: int, round_: int) -> Bytes:
         state = self._states[fragment]
-        return np.concatenate((state.outer_P, state.momentum_P)).tobytes()
+        if state.version != round_:
+            return b""
+        return np.concatenate((state.outer_P, state.momentum_P)).data.cast("B")
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
         expected = self.state_bytes(fragment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from protocols.step_entries import step_view
 from protocols.waiting import describe
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lowcomm.daemon import Daemon
     from lowcomm.journal import Journal
     from peers.counters import Counters, PeerTraffic
     from peers.metrics import Figures
-    from protocols.commands import Applied
+    from protocols.commands import Applied, Stop
     from protocols.core import PeerCore
     from protocols.ids import PeerId
     from protocols.membership import Membership
@@ -143,6 +146,32 @@ def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int
     if now != told:
         daemon.journal.write("samples", committed=now[0], again=now[1])
     return now
+
+
+def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
+    """The last word; of a failure also to whoever started this. `kept`: where branches are put
+    that were given up."""
+    journal, core = daemon.journal, daemon.core
+    tell_traffic(journal, daemon.driver.counters)
+    sent, received = daemon.mesh.bytes_moved()
+    if stop.outcome == "finished" and daemon.replica is not None:
+        version, digest = daemon.replica.version(0)
+        tell_samples(daemon)
+        journal.write(
+            "finished",
+            outer_steps=version,
+            bytes_sent=sent,
+            bytes_received=received,
+            state_digest=digest,
+        )
+    elif stop.outcome == "dropped":
+        contact, place = daemon.rejoins_at, str(kept / core.me.peer)
+        journal.write("gave_up", why=stop.why, contact=contact, kept=place)
+    elif stop.outcome == "left":
+        journal.write("stopped", why=stop.why)
+    else:
+        journal.record("stopped", why=stop.why)
+        print(f"lowcomm: {stop.why}", file=sys.stderr)  # noqa: T201
 
 
 def _samples(daemon: Daemon) -> tuple[int, int]:

@@ -73,7 +73,7 @@ class StepReplica:
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
         """The base: (parameters, everything else), not to be written to. Nobody else does."""
-        state = np.frombuffer(self.copy_state(fragment), np.float32)
+        state = np.frombuffer(self._copies[min(self._copies)][0], np.float32)
         return state[: self._elements], state[self._elements :]
 
     # StepWork -------------------------------------------------------------------------------
@@ -122,8 +122,9 @@ class StepReplica:
 
     # States ---------------------------------------------------------------------------------
 
-    def copy_state(self, fragment: int) -> Bytes:
-        return self._copies[min(self._copies)][0]
+    def copy_state(self, fragment: int, round_: int) -> Bytes:
+        state, _ = self._copies.get(round_, (b"", ""))
+        return state  # Never written to.
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
         fits = memoryview(payload).nbytes == self.state_bytes(fragment)

@@ -242,8 +242,9 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
         case RanksLost():
             return f"the ranks of {name} are lost ({event.why})"
         case SnapshotReceived():
-            size = f"{event.size_bytes / 2**20:.1f} MiB in {event.seconds:.1f} s"
-            return f"{name} has its state from {name_of(event.donor, names)} ({size})"
+            size = f"{sum(event.donor_bytes) / 2**20:.1f} MiB in {event.seconds:.1f} s"
+            donors = ", ".join(name_of(donor, names) for donor in event.donors)
+            return f"{name} has its state from {donors} ({size})"
         case Checkpoint():
             return f"{name} wrote its checkpoint of round {event.round}"
         case Evaluated():

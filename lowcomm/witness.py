@@ -25,7 +25,7 @@ from peers.driver import Driver
 from peers.listening import Listening
 from peers.mesh import Mesh
 from peers.wal import Wal
-from peers.work import Told
+from peers.work import StateTaken, Told
 from protocols import commands as c
 from protocols import events as v
 from protocols.core import PeerCore
@@ -200,7 +200,7 @@ class WitnessDaemon:
     def served(self, peer: PeerId, size_bytes: int) -> None:
         raise AssertionError("a witness gives nobody a state")
 
-    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
+    def received_state(self, state: StateTaken) -> None:
         raise AssertionError("a witness asks for no state")
 
     # Ending ---------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from peers.frames import Frame
 from peers.mesh import Mesh
 from peers.outbound import Stream
 from peers.scribe import Scribe
+from peers.snapshots import Snapshots
 from peers.stepping import StepCommand, Stepping
-from peers.transfer import Transfer
 from peers.wal import Wal
-from peers.work import Bytes, Listener, States, Work
+from peers.work import Listener, States, Work
 from protocols import commands as c
 from protocols import events as v
 from protocols import messages as m
@@ -27,7 +27,6 @@ from protocols.core import PeerCore
 from protocols.errors import LowcommError
 from protocols.hellos import refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId, Stamp
-from protocols.reduction import ELEMENT_BYTES
 
 T = TypeVar("T")
 AT_ONCE = (v.StepMade, v.StepReceived, v.StepApplied)
@@ -46,7 +45,6 @@ class Driver:
             feed=self.feed,
             note=lambda why: listener.handle(c.Note("damaged", why)),
             failed=self._fail,
-            state_here=self._state_here,
         )
         self.mesh: Mesh | None = None
         self.counters = Counters()
@@ -60,7 +58,7 @@ class Driver:
         """What it waits for at most; a time of the loop's clock."""
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._scribe = Scribe(wal, self.feed)
-        self._discarded = 0
+        self.snapshots = Snapshots(core, listener=listener, shell=self, exchange=self.exchange)
 
     # Interface ------------------------------------------------------------------------------
 
@@ -95,12 +93,14 @@ class Driver:
             if others:
                 raise
             raise first from None  # Its text may be one line for a person.
+        finally:
+            self.snapshots.close()
 
     @property
     def discarded(self) -> int:
         """Payloads of no open round, of nobody's interest, or damaged (I3)."""
         steps = self.stepping.payloads.refused if self.stepping is not None else 0
-        return self._discarded + self.exchange.discarded + steps
+        return self.snapshots.transfer.refused + self.exchange.discarded + steps
 
     @property
     def work(self) -> Work:
@@ -145,6 +145,8 @@ class Driver:
         commands = self.core.handle(event, asyncio.get_running_loop().time())
         if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
             self.exchange.decided(event, commands)
+        elif isinstance(event, v.CellReceived):
+            self.snapshots.transfer.decided(event, commands)
         elif isinstance(event, v.StepReceived) and self.stepping is not None:
             self.stepping.decided(event, commands)
         for command in commands:
@@ -199,6 +201,17 @@ class Driver:
                 self._listener.handle(command)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 self._listener.handle(command)
+            case (
+                c.CopyState()
+                | c.ServeCells()
+                | c.ReleaseCopy()
+                | c.ExpectState()
+                | c.ExpectCells()
+                | c.KeepCell()
+                | c.CheckState()
+                | c.AdoptState()
+            ):
+                self.snapshots.do(command)
             case _:
                 self._compute(command)
 
@@ -222,23 +235,10 @@ class Driver:
                     lambda: self.work.apply(stamp, borders, parts, terms),
                     lambda digest: self._applied(stamp, digest),
                 )
-            case c.ServeState():
-                self._serve(command)
-            case c.ExpectState(donor=donor, cut_index=index, versions=versions):
-                now = asyncio.get_running_loop().time()
-                self.exchange.transfer = Transfer(donor, index, versions, now)
             case c.AdoptKept(fragment=fragment, round=round_):
                 self._job(
                     lambda: self.states.adopt_kept(fragment, round_),
                     lambda digest: self.feed(v.KeptAdopted(fragment, round_, digest)),
-                )
-            case c.AdoptState(fragment=fragment, round=round_):
-                transfer = self.exchange.transfer
-                assert transfer is not None, "the core adopts a state that it did not expect"
-                state = transfer.adopt(fragment)
-                self._job(
-                    lambda: self.states.adopt_state(fragment, round_, state),
-                    lambda _: self._adopted(transfer),
                 )
             case _:
                 raise AssertionError(f"unknown command {command!r}")
@@ -257,27 +257,6 @@ class Driver:
     def _applied(self, stamp: Stamp, digest: str) -> None:
         self._listener.applied(stamp, digest)
         self.feed(v.RoundApplied(stamp, digest))
-
-    def _adopted(self, transfer: Transfer) -> None:
-        if transfer.complete and transfer is self.exchange.transfer:
-            seconds = asyncio.get_running_loop().time() - transfer.since
-            self._listener.received_state(transfer.donor, transfer.size_bytes, seconds)
-
-    def _serve(self, command: c.ServeState) -> None:
-        """Copy now, whatever rounds do meanwhile. If the connection breaks, the receiver asks
-        again over the next one."""
-        peer, run, lineage = command.peer, self.core.raft.run, self.core.members.lineage
-        for version in command.versions:
-            fragment = version.fragment
-            elements = self.states.state_bytes(fragment) // ELEMENT_BYTES
-            of = (run, lineage, command.cut_index, fragment, version.round)
-            header = m.StateChunk(*of, 0, elements)
-
-            def copied(state: Bytes, header: m.StateChunk = header) -> None:
-                self._sent(peer, self.exchange.send_state(peer, header, state))
-                self._listener.served(peer, memoryview(state).nbytes)
-
-            self._job(lambda fragment=fragment: self.states.copy_state(fragment), copied)
 
     def _sent(self, peer: PeerId, fits: bool) -> None:
         """A peer whose outbox is full gets a new connection, and all that it needs again."""
@@ -298,11 +277,13 @@ class Driver:
         session = self.mesh.sessions[hello.peer]
         self.counters.follow(hello.peer, session.control, session)
         self.exchange.meet(hello.peer, hello.incarnation)
+        self.snapshots.connected()
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:
         self.counters.unfollow(peer)
         self.exchange.forget(peer)
+        self.snapshots.transfer.forget(peer)
         if self.stepping is not None:
             self.stepping.payloads.forget(peer)
         self.feed(v.PeerDisconnected(peer, why))
@@ -334,31 +315,28 @@ class Driver:
     def next_chunk(self, peer: PeerId) -> Frame | None:
         frame = self.exchange.next_chunk(peer)
         if frame is not None:
-            chunk, payload = frame
-            self.counters.sent(peer, chunk, memoryview(payload).nbytes)
+            chunk, size = frame[0], memoryview(frame[1]).nbytes
+            self.counters.sent(peer, chunk, size)
+            if not isinstance(chunk, m.StateChunk):
+                self.snapshots.pace.moved(size)
         return frame
 
     def place(self, peer: PeerId, chunk: m.Chunk, size: int) -> memoryview | None:
-        if not isinstance(chunk, m.StepChunk):
-            place = self.exchange.inbound.place(peer, chunk, size)
+        if isinstance(chunk, m.StateChunk):
+            place = self.snapshots.transfer.place(peer, chunk, size)
         else:
-            place = self.stepping.payloads.place(peer, chunk, size) if self.stepping else None
+            self.snapshots.pace.moved(size)
+            if not isinstance(chunk, m.StepChunk):
+                place = self.exchange.inbound.place(peer, chunk, size)
+            else:
+                place = self.stepping.payloads.place(peer, chunk, size) if self.stepping else None
         self.counters.received(peer, chunk, size, kept=place is not None)
         return place
 
     def chunk_received(self, peer: PeerId, chunk: m.Chunk) -> None:
-        if not isinstance(chunk, m.StepChunk):
+        if isinstance(chunk, m.StateChunk):
+            self.snapshots.transfer.arrived(peer, chunk)
+        elif not isinstance(chunk, m.StepChunk):
             self.exchange.inbound.arrived(peer, chunk)
         elif self.stepping is not None:
             self.stepping.payloads.arrived(peer, chunk)
-
-    def _state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
-        transfer, index, fragment = self.exchange.transfer, chunk.cut_index, chunk.fragment
-        if transfer is None or not transfer.lacks(peer, index, fragment):
-            self._discarded += 1  # Another cut took its place meanwhile.
-            return
-        transfer.states[fragment] = state
-        self._job(
-            lambda: self.states.check_state(fragment, state),
-            lambda digest: self.feed(v.StateReceived(peer, index, fragment, chunk.round, digest)),
-        )

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from peers.donation import CellStream
 from peers.frames import Frame
 from peers.inbound import Inbound, Received
 from peers.keys import ResultKey, SliceKey, slice_key
-from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
+from peers.outbound import Outbound, ResultStream, SliceStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from peers.reduction import Reducer
-from peers.transfer import Transfer
 from peers.work import Bytes, States, Work
 from protocols import commands as c
 from protocols import events as v
@@ -23,7 +23,6 @@ from protocols.contributions import PartResult
 from protocols.core import PeerCore
 from protocols.errors import LowcommError
 from protocols.ids import Contributor, PeerId, Stamp
-from protocols.reduction import ELEMENT_BYTES
 
 
 class Exchange:
@@ -36,7 +35,6 @@ class Exchange:
         feed: Callable[[v.Event], None],
         note: Callable[[str], None],
         failed: Callable[[LowcommError], None],
-        state_here: Callable[[PeerId, m.StateChunk, memoryview], None],
     ) -> None:
         """`note`: somebody's bytes are damaged. `failed`: our own arithmetic does not work."""
         self.work: Work | None = None
@@ -46,10 +44,7 @@ class Exchange:
         """As `work`, in every run."""
         self.wake: Callable[[PeerId], None] = lambda peer: None
         """There is something to send to this peer."""
-        self.transfer: Transfer | None = None
-        """The newest cut that is for us."""
         self.feed = feed
-        self._state_here = state_here
         self.encoded: dict[tuple[int, int], Encoding] = {}
         """Our own contributions, by (fragment, round)."""
         self._core = core
@@ -120,8 +115,17 @@ class Exchange:
                 return layer if slice_.life == self.inbound.lives.get(term.peer) else None
         return None
 
-    def send_state(self, peer: PeerId, header: m.StateChunk, state: Bytes) -> bool:
-        return self.send(peer, StateStream(header, state))
+    def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
+        """Of states, send the peer this from now on, and nothing else."""
+        outbound = self._outbound.get(peer)
+        if outbound is not None:
+            outbound.replace(CellStream.rank, stream)
+            self.wake(peer)
+
+    def wake_all(self) -> None:
+        """What waited may go."""
+        for peer in self._outbound:
+            self.wake(peer)
 
     def send(self, peer: PeerId, stream: Stream) -> bool:
         """False: the peer is too slow for us."""
@@ -199,9 +203,6 @@ class Exchange:
         if self.work is not None:
             self._reducer.grew(self.work, key)
 
-    def state_here(self, peer: PeerId, chunk: m.StateChunk, state: memoryview) -> None:
-        self._state_here(peer, chunk, state)
-
     def layers(self, contributors: int) -> int:
         return self.work.layers(contributors) if self.work is not None else 0
 
@@ -248,8 +249,7 @@ class Exchange:
         return True
 
     def _sum_grew(self, key: ResultKey, payload: Payload, number: int) -> None:
-        for peer in self._outbound:
-            self.wake(peer)
+        self.wake_all()
         self.result_grew(key, payload, number)
 
     def _reduced(self, command: c.ReducePart, digest: str) -> None:
@@ -287,12 +287,6 @@ class Exchange:
         run = members.run
         if run is None or states is None or peer not in members.receivers or not chunk.elements:
             return None
-        if isinstance(chunk, m.StateChunk):
-            transfer = self.transfer
-            lacks = transfer is not None and transfer.lacks(peer, chunk.cut_index, chunk.fragment)
-            size = ELEMENT_BYTES * chunk.elements
-            fits = chunk.run == run.run and lacks and size == states.state_bytes(chunk.fragment)
-            return (lambda count: ELEMENT_BYTES * count) if fits else None
         stamp, sizes = chunk.stamp, run.fragment_elements
         if work is None:
             return None

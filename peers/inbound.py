@@ -13,7 +13,7 @@ from peers.keys import Key, ResultKey, SliceKey, key_of, slice_key
 from peers.pieces import Payload, Pool, digest_of
 from protocols import events as v
 from protocols.ids import PeerId
-from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
 
 OPEN_MAX = 64
 """Payloads of one peer that are under way, or refused: what more would come is a mistake."""
@@ -37,10 +37,6 @@ class InboundOwner(ResultOwner, Protocol):
 
     def grew(self, key: SliceKey) -> None:
         """Another piece of a slice is here."""
-        ...
-
-    def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
-        """A whole state is here."""
         ...
 
 
@@ -141,10 +137,6 @@ class Inbound:
                 self._slice_arrived(peer, chunk, payload)
             case ResultChunk():
                 self._result_arrived(peer, chunk, payload)
-            case StateChunk():
-                if not payload.missing:
-                    del self._open[peer][key]
-                    self._owner.state_here(peer, chunk, payload.buffer)
 
     def forget(self, peer: PeerId) -> None:
         """The connections are over: nothing half-received is ever used (I2)."""

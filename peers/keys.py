@@ -1,4 +1,4 @@
-"""Names of payloads: which slice, which result, which state.
+"""Names of payloads: which slice, which result.
 
 Must NOT say whether one is wanted.
 """
@@ -6,7 +6,7 @@ Must NOT say whether one is wanted.
 from typing import NamedTuple
 
 from protocols.ids import Contributor, Stamp
-from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
 
 
 class SliceKey(NamedTuple):
@@ -34,17 +34,7 @@ class ResultKey(NamedTuple):
         return released and self.stamp.fragment == fragment and self.stamp.round <= round_
 
 
-class StateKey(NamedTuple):
-    """Of one fragment, for a cut."""
-
-    cut_index: int
-    fragment: int
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        return False
-
-
-Key = SliceKey | ResultKey | StateKey
+Key = SliceKey | ResultKey
 
 
 def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
@@ -58,5 +48,3 @@ def key_of(chunk: PieceChunk) -> Key:
             return slice_key(chunk.stamp, chunk.part, chunk.contributor)
         case ResultChunk():
             return ResultKey(chunk.stamp, chunk.part)
-        case StateChunk():
-            return StateKey(chunk.cut_index, chunk.fragment)

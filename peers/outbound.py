@@ -11,10 +11,8 @@ from typing import Protocol
 
 from peers.frames import Frame
 from peers.pieces import Encoding, Payload, spans
-from peers.work import Bytes
 from protocols.ids import Stamp
-from protocols.messages import ContributionChunk, ResultChunk, StateChunk
-from protocols.reduction import ELEMENT_BYTES
+from protocols.messages import ContributionChunk, ResultChunk
 
 STREAMS_MAX = 1024
 """Payloads that wait for one peer; their bytes are held elsewhere and read when due."""
@@ -117,26 +115,6 @@ class ResultStream(_Cursor):
         return (released or unfinished) and _is_of(self._header.stamp, fragment, round_)
 
 
-class StateStream(_Cursor):
-    """A fragment's state, for a joiner."""
-
-    rank = 2
-
-    def __init__(self, header: StateChunk, state: Bytes) -> None:
-        """`header`: of the first piece."""
-        self._header = header
-        self._state = memoryview(state).cast("B")
-        super().__init__(spans(header.elements))
-
-    def next(self) -> Frame | None:
-        start, stop = self._step()
-        piece = self._state[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]
-        return replace(self._header, start=start), piece
-
-    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        return False
-
-
 class Outbound:
     """To one peer, while the connection lasts."""
 
@@ -151,6 +129,12 @@ class Outbound:
             self._streams.append(stream)
             self._streams.sort(key=lambda each: each.rank)  # Stable: first come, first served.
         return True
+
+    def replace(self, rank: int, stream: Stream | None) -> None:
+        """Of this rank send nothing but that."""
+        self._streams = [known for known in self._streams if known.rank != rank]
+        if stream is not None:
+            self.add(stream)
 
     def next(self) -> Frame | None:
         """What to send now; None: nothing, until something is added or made."""

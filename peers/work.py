@@ -1,6 +1,7 @@
 """What the shell needs from whoever knows arrays. peers/ sees bytes only."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from protocols.commands import Applied, AtTheGate, Leased, Note, Resume, Stop
@@ -15,12 +16,12 @@ Bytes = bytes | bytearray | memoryview
 class States(Protocol):
     """The state of a run, as it goes from one peer to another. In the worker thread."""
 
-    def copy_state(self, fragment: int) -> Bytes:
-        """The fragment's state as it is now, as one buffer."""
+    def copy_state(self, fragment: int, round_: int) -> Bytes:
+        """The fragment's state after this round, as one buffer; empty if it is another one."""
         ...
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
-        """The state digest of such a buffer; "" if it has the wrong size."""
+        """The state digest of such a buffer; "" if it has the wrong size. In any thread."""
         ...
 
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
@@ -154,6 +155,19 @@ class StepWork(States, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StateTaken:
+    """What it took to get our state."""
+
+    donors: tuple[PeerId, ...]
+    donor_bytes: tuple[int, ...]
+    """What each gave."""
+    seconds: float
+    """Since we read the cut."""
+    connected_s: float
+    """Since we were first connected with anybody."""
+
+
 class Listener(Protocol):
     """Who learns of what the core decides, beyond moving bytes. Called in the loop's thread."""
 
@@ -175,9 +189,9 @@ class Listener(Protocol):
         ...
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
-        """A joiner's state was put on its way."""
+        """So much of its state was sent to a joiner, that needs no more."""
         ...
 
-    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
-        """All fragments of a cut are adopted; `seconds` since the cut was read."""
+    def received_state(self, state: StateTaken) -> None:
+        """All fragments of a cut are adopted."""
         ...

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from protocols import entries as e
 from protocols import recovery
 from protocols.ids import PeerId, PeerInfo, Version
+from protocols.limits import DONORS_MAX
 from protocols.membership import Membership
 from protocols.messages import CaughtUp, Join, Kept, Witnessing
 from protocols.reports import Reports
+from protocols.rooting import Rooting
 from protocols.seats import has_room
 from protocols.tokens import cannot_revoke, refusal
 
@@ -39,6 +41,9 @@ class Admission:
     """What is in the newest checkpoint of those who ask."""
     accused: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
     """Donors whose state was not what they had reported, and who says so."""
+    damaged: set[PeerId] = field(default_factory=set[PeerId])
+    """Who says that its state is not what it reported, until it gets another: what it says that it
+    has is nothing that anybody could be given."""
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
     """Who wants to vote, and nothing else."""
     spendings: dict[PeerId, e.TokenSpent] = field(default_factory=dict[PeerId, e.TokenSpent])
@@ -49,6 +54,10 @@ class Admission:
     """Who wants to leave, and in which life: it says what it lacks, and gets nothing."""
     hopeless_since: float = NEVER
     """Since when nobody can give a state, or say whose is right."""
+    rooting: Rooting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rooting = Rooting(self.me, self.members)
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
         """The peer wants a state."""
@@ -74,6 +83,10 @@ class Admission:
 
     def _accuse(self, donor: PeerId, peer: PeerId) -> None:
         """Two say that a state is not what its holder reported: it is as if nobody had it."""
+        if donor == peer:
+            self.damaged.add(donor)  # It has found out by itself.
+            self.reports.forget_states(donor)
+            return
         accusers = self.accused.setdefault(donor, set())
         accusers.add(peer)
         if self.members.is_over:
@@ -84,6 +97,7 @@ class Admission:
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
         self.accused.pop(peer, None)
+        self.damaged.discard(peer)
         self.going.pop(peer, None)
         tables = (self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses)
         for table in tables:
@@ -102,7 +116,8 @@ class Admission:
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
         first = self._next_revocation() or self._next_spending()
-        return first or self._next_witness() or self._next_member() or self._next_cut(now)
+        first = first or self._next_witness() or self._next_member()
+        return first or self.rooting.next_entry(self.joins.keys()) or self._next_cut(now)
 
     def deadline(self) -> float:
         """When somebody's hold-down is over."""
@@ -181,7 +196,7 @@ class Admission:
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
         if self.members.is_over and all(states):
             return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
-        return all(self._donor(peer, self._versions()) is None for peer in receivers)
+        return not any(self._donors(peer, self._versions()) for peer in receivers)
 
     def _makes_a_step(self, peer: PeerId) -> bool:
         """What it reported last is believed, and not of the last committed round."""
@@ -236,14 +251,15 @@ class Admission:
             return None  # A copy would give a majority to any one of those who differ.
         versions = self._versions()
         for peer, join in list(self.joins.items()):
-            donor = self._donor(peer, versions) if not self._goes(peer, join) else None
-            if donor is None or now < self._admitted_at(peer):
+            donors = self._donors(peer, versions) if not self._goes(peer, join) else ()
+            if not donors or now < self._admitted_at(peer):
                 continue  # Nobody reported the newest state yet; the next Have asks again.
             if not has_room(self.members, peer):
                 continue  # It said hello when there was: now it waits until somebody goes.
             del self.joins[peer]
+            self.damaged.discard(peer)
             self.asked_at.pop(peer, None)
-            return e.Cut(self._info(peer, join), donor, versions)
+            return e.Cut(self._info(peer, join), donors, versions)
         return None
 
     def _admitted_at(self, peer: PeerId) -> float:
@@ -271,10 +287,10 @@ class Admission:
             for f, r in enumerate(rounds)
         )
 
-    def _donor(self, joiner: PeerId, versions: tuple[Version, ...]) -> PeerId | None:
-        """A live member that holds exactly these versions, as another one confirms.
+    def _donors(self, joiner: PeerId, versions: tuple[Version, ...]) -> tuple[PeerId, ...]:
+        """Live members that hold exactly these versions, as another one confirms.
 
-        Not the one that failed the joiner last time; the leader only in its turn, as the last.
+        The one that failed the joiner last time comes last; the leader only in its turn.
         """
         donors = self.members.members.keys() - {joiner}
         # Nor does the word of one come that two have found wrong: nobody believes it.
@@ -286,10 +302,10 @@ class Admission:
             sure = equal - self.joins.keys()  # Who asks for a state knows that its own is none.
             few = 2 * len(sure & silent) <= len(silent)
             if not self.members.agreed_digest and few and silent - states.keys():
-                return None  # Half of them may be wrong; what the others say is under way.
+                return ()  # Half of them may be wrong; what the others say is under way.
             donors = donors & equal
         order = sorted(donors, key=lambda peer: (peer == self.me, peer))
         last = self.members.cuts.get(joiner)
         # Go round, starting after the one that failed: several of them may be bad.
-        tried = order.index(last[1].donor) + 1 if last and last[1].donor in donors else 0
-        return order[tried % len(order)] if order else None
+        tried = order.index(last[1].donors[0]) + 1 if last and last[1].donors[0] in donors else 0
+        return tuple((*order[tried:], *order[:tried])[:DONORS_MAX])

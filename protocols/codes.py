@@ -58,6 +58,9 @@ MESSAGES: Mapping[int, type] = {
     49: m.Decided,
     50: m.AskKey,
     51: m.AuthorityKey,
+    53: m.FetchLeaves,
+    54: m.Leaves,
+    55: m.CutRoots,
     60: m.WantTunnel,
     61: m.TunnelTicket,
     62: m.NoTunnel,
@@ -88,6 +91,7 @@ ENTRIES: Mapping[int, type] = {
     17: e.Close,
     18: e.TokenSpent,
     19: e.Revoked,
+    20: e.Roots,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

@@ -5,11 +5,21 @@ from typing import Literal
 from protocols.entries import Entry, LogEntry, Run
 from protocols.events import ResultReceived, SliceBegun, SliceReceived, StepReceived
 from protocols.gate_messages import Admit
-from protocols.ids import Contributor, PeerId, Stamp, Version
+from protocols.ids import Contributor, PeerId, Stamp
 from protocols.messages import Control
 from protocols.record import record
 from protocols.samples import Samples
 from protocols.storage import Snapshot
+from protocols.transfer_commands import (
+    AdoptState,
+    CheckState,
+    CopyState,
+    ExpectCells,
+    ExpectState,
+    KeepCell,
+    ReleaseCopy,
+    ServeCells,
+)
 
 Outcome = Literal["finished", "left", "refused", "failed", "dropped"]
 """`dropped`: this peer's branch of the log was given up for another one, which it may join."""
@@ -145,34 +155,6 @@ class Discard:
     """These bytes belong to no open round (I3): drop and count them."""
 
     payload: SliceBegun | SliceReceived | ResultReceived | StepReceived
-
-
-@record
-class ServeState:
-    """Copy these versions now and send them to the peer, whatever rounds do meanwhile. The peer
-    is connected and expects them."""
-
-    peer: PeerId
-    cut_index: int
-    versions: tuple[Version, ...]
-
-
-@record
-class ExpectState:
-    """Take these versions from the donor; answer StateReceived for each."""
-
-    donor: PeerId
-    cut_index: int
-    versions: tuple[Version, ...]
-
-
-@record
-class AdoptState:
-    """What StateReceived reported is the cut's: it replaces our state of the fragment."""
-
-    cut_index: int
-    fragment: int
-    round: int
 
 
 @record
@@ -344,8 +326,13 @@ Command = (
     | ReleaseRound
     | DropSlices
     | Discard
-    | ServeState
+    | CopyState
+    | ServeCells
+    | ReleaseCopy
     | ExpectState
+    | ExpectCells
+    | KeepCell
+    | CheckState
     | AdoptState
     | AdoptKept
     | Resume

@@ -66,7 +66,7 @@ class Company:
         return commands
 
     def disconnected(self, event: PeerDisconnected, now: float) -> list[Command]:
-        self._part.standing.catchup.disconnected(event.peer)
+        self._part.disconnected(event.peer)
         self._raft.disconnected(event.peer, now)
         self._government.disconnected(event.peer)
         return self._links.disconnected(event.peer, event.why, now)

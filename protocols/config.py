@@ -27,7 +27,7 @@ class ProtocolConfig:
     reduction_timeout_s: float = 60.0
     """Start another attempt without the silent when a reduction takes longer."""
     transfer_timeout_s: float = 120.0
-    """Ask for a fresh cut from another donor when a state transfer takes longer."""
+    """Ask for a fresh cut when nothing of a state has come for so long."""
     lonely_after_s: float = 60.0
     """One of exactly two voters that does not reach the other for this long goes on alone, in a
     branch of its own. A witness (`lowcomm witness`) makes this unnecessary."""

@@ -26,7 +26,7 @@ from protocols.relaying import Relaying
 from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
-BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.NoState)
+BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
 NEVER = float("inf")
 
 
@@ -185,9 +185,9 @@ class PeerCore:
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived() | v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.payload(event)
-            case v.StateReceived():
+            case v.CellReceived():
                 self.links.liveness.heard(event.sender, now)
-                self._out += self.part.state(event, now)
+                self._out += self.part.cell(event, now)
             case v.LeaveRequested():
                 hears, over = self.company.reaches_who_decides, self.finished
                 why = wire.one_line(event.why) or "asked to leave"

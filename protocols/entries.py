@@ -80,14 +80,28 @@ class Restore:
 
 @record
 class Cut:
-    """`info.peer` is from now on a registered receiver; `donor` sends it these versions.
+    """`info.peer` is from now on a registered receiver; the donors keep a copy of these versions
+    for it, and each sends it a part.
 
     It is in the log before the transfer, so that no commit can fall between the two.
     """
 
     info: PeerInfo
-    donor: PeerId
+    donors: tuple[PeerId, ...]
     versions: tuple[Version, ...]
+    roots: tuple[str, ...] = ()
+    """Of the states' trees, once Roots has said them; () in the log."""
+
+
+@record
+class Roots:
+    """The states of a peer's newest cut have these trees: 64 hex digits for each fragment, the
+    SHA-256 of its leaves. What a donor sends is believed only if it belongs to them."""
+
+    peer: PeerId
+    index: int
+    """Log index of the Cut."""
+    roots: tuple[str, ...]
 
 
 @record
@@ -258,6 +272,7 @@ Entry = (
     | Voter
     | Restore
     | Cut
+    | Roots
     | Member
     | Left
     | Lost

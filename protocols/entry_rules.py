@@ -37,6 +37,8 @@ def objection(members: Membership, body: e.Entry) -> str:
             return _restore(members, body)
         case e.Cut():
             return _cut(members, body)
+        case e.Roots():
+            return _roots(members, body)
         case e.Member(info=info):
             return _member(members, info)
         case e.Left(peer=peer) | e.Lost(peer=peer):
@@ -91,13 +93,23 @@ def _restore(members: Membership, restore: e.Restore) -> str:
 
 
 def _cut(members: Membership, cut: e.Cut) -> str:
-    if cut.donor == cut.info.peer or cut.donor not in members.members:
-        return f"names {cut.donor} as a donor, who is no other member"
+    donors = set(cut.donors)
+    if not donors or len(donors) < len(cut.donors) or cut.roots:
+        return "has a Cut without donors, with one twice, or with roots"
+    if cut.info.peer in donors or not donors <= members.members.keys():
+        return f"names {', '.join(cut.donors)} as donors, who are not all other members"
     if not has_room(members, cut.info.peer):
         return f"lets in {cut.info.peer}, and no message could name one more"
     named = [(version.fragment, version.round) for version in cut.versions]
     committed = [(f, members.cut_round(f)) for f in range(members.fragments)]
     return "" if named == committed else f"cuts at {named}, but {committed} are committed"
+
+
+def _roots(members: Membership, roots: e.Roots) -> str:
+    index, cut = members.cuts.get(roots.peer, (0, None))
+    if cut is None or index != roots.index or cut.roots:
+        return f"has roots of no cut of {roots.peer} that needs any"
+    return "" if len(roots.roots) == members.fragments and all(roots.roots) else "lacks a root"
 
 
 def _view(members: Membership, view: e.View) -> str:

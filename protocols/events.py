@@ -125,10 +125,31 @@ class ResultReceived:
 
 
 @record
-class StateReceived:
-    """The state of one fragment for a cut is here; `state_digest` is of what arrived."""
+class StateCopied:
+    """Answer to CopyState: "" as a digest if the state was another one by then."""
+
+    cut_index: int
+    fragment: int
+    state_digest: str
+    leaves: bytes
+    """The SHA-256 of each cell of the copy, one after the other."""
+
+
+@record
+class CellReceived:
+    """A cell of a state for a cut is here, whole; `digest` is its SHA-256."""
 
     sender: PeerId
+    cut_index: int
+    fragment: int
+    cell: int
+    digest: bytes
+
+
+@record
+class StateReceived:
+    """Answer to CheckState; `state_digest` is of the cells that are here."""
+
     cut_index: int
     fragment: int
     round: int
@@ -306,6 +327,8 @@ Event = (
     | SliceBegun
     | SliceReceived
     | ResultReceived
+    | StateCopied
+    | CellReceived
     | StateReceived
     | TrainersReady
     | TrainersAble

@@ -20,6 +20,7 @@ from protocols.messages import (
     Able,
     CaughtUp,
     Control,
+    CutRoots,
     Durable,
     Have,
     Hold,
@@ -108,8 +109,11 @@ class Leader:
                 pass  # We hand over (core.py), or go last (ending.py).
             case Leave():
                 self.lose(peer, message.why, left=True)
+            case CutRoots():
+                self.admission.rooting.take(peer, message)
             case Have() if peer in self.members.receivers:
-                return self.reports.has(peer, message)
+                damaged = peer in self.admission.damaged
+                return "" if damaged else self.reports.has(peer, message)
             case Hold() if peer in self.members.receivers:
                 self.reports.hold(peer, message)  # It counts once the peer is a member.
             case _ if peer not in self.members.members:

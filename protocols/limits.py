@@ -26,6 +26,13 @@ TICKET_BYTES = 16
 CERTIFICATE_BYTES_MAX = 1 << 10
 """In DER; ours have about 350."""
 FRAGMENTS_MAX = 1024
+DONORS_MAX = 4
+"""Of one cut: more would not make a joiner faster, and each copies the state."""
+LEAF_BYTES = 32
+LEAVES_MAX = 8192
+"""In one message."""
+SPANS_MAX = 64
+"""Stretches of cells that a joiner asks one donor for at a time."""
 TENSORS_MAX = 10_000
 DIMENSIONS_MAX = 8
 NAME_MAX = 128

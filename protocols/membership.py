@@ -6,7 +6,7 @@ connections, time or payloads.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocols import entries as e
 from protocols import seats, step_entries
@@ -220,12 +220,12 @@ class Membership:
         match entry.body:
             case e.Run() as run:
                 self.run = run
-            case e.Elected() | e.Voter():
-                pass
             case e.Restore() as restore:
                 self._restore(entry.index, restore)
             case e.Cut() as cut:
                 self._cut(entry.index, cut)
+            case e.Roots(peer=peer, roots=roots):
+                self.cuts[peer] = self.cuts[peer][0], replace(self.cuts[peer][1], roots=roots)
             case e.Member(info=info):
                 seats.take(self, info)
                 self.joiners.pop(info.peer, None)
@@ -248,8 +248,7 @@ class Membership:
             case e.View() as view:
                 self._view(view)
             case e.Attempt() as attempt:
-                key = RoundKey(attempt.fragment, attempt.group, attempt.round)
-                self.attempts[key] = attempt
+                self.attempts[RoundKey(attempt.fragment, attempt.group, attempt.round)] = attempt
             case e.Commit() as commit:
                 self._commit(commit)
             case e.Lease(grants=grants):
@@ -259,6 +258,8 @@ class Membership:
                 step_entries.apply(self, entry.index, body)
             case e.TokenSpent() | e.Revoked() as body:
                 self.spendings.apply(body)
+            case e.Elected() | e.Voter():
+                pass
         self._open.clear()
         if self.ledger.gone:
             self._settle()
@@ -319,10 +320,9 @@ class Membership:
 
     def _fork(self, restore: e.Restore) -> None:
         """Some voters go on without the others, who may do the same."""
-        known = self.readers
         others = set(self.voters) - set(restore.voters) if restore.lonely else set[PeerId]()
         self.forks = (*self.forks, restore.fork)
-        self.rivals = {peer: known[peer] for peer in sorted(others & known.keys())}
+        self.rivals = {p: self.readers[p] for p in sorted(others & self.readers.keys())}
 
     def _cut(self, index: int, cut: e.Cut) -> None:
         info, known = cut.info, self.members.get(cut.info.peer)

@@ -30,6 +30,7 @@ from protocols.log_messages import (
 from protocols.record import record
 from protocols.samples import ALL_REMAIN, Remaining, Samples
 from protocols.step_messages import FetchSteps, StepChunk, Stepped, Stopped
+from protocols.transfer_messages import CutRoots, FetchLeaves, FetchState, Leaves, NoState
 from protocols.tunnel_messages import NoTunnel, TunnelTicket, WantTunnel
 
 
@@ -203,21 +204,6 @@ class Fetch:
 
 
 @record
-class FetchState:
-    """To the donor of my cut: I have read it and wait for the state."""
-
-    index: int
-    """Log index of the Cut."""
-
-
-@record
-class NoState:
-    """From the donor: I went on meanwhile, or never held it; ask for another cut."""
-
-    index: int
-
-
-@record
 class Leave:
     """To the leader: I am going."""
 
@@ -303,7 +289,7 @@ class ResultChunk:
 
 @record
 class StateChunk:
-    """Bulk: a piece of a fragment's state (outer parameters, then momentum) for a cut."""
+    """Bulk: a cell of a fragment's state (outer parameters, then momentum) for a cut."""
 
     run: int
     lineage: int
@@ -355,6 +341,9 @@ Control = (
     | Fetch
     | FetchState
     | NoState
+    | FetchLeaves
+    | Leaves
+    | CutRoots
     | Leave
     | OnBranch
     | Witnessing
@@ -380,7 +369,7 @@ Control = (
     | TunnelTicket
     | NoTunnel
 )
-PieceChunk = ContributionChunk | ResultChunk | StateChunk
+PieceChunk = ContributionChunk | ResultChunk
 """Of what is cut by its elements, in pieces that begin anywhere."""
-Chunk = PieceChunk | StepChunk
+Chunk = PieceChunk | StateChunk | StepChunk
 Message = Control | Chunk

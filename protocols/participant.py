@@ -15,13 +15,24 @@ from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version
 from protocols.membership import Membership, Plan
-from protocols.messages import Fetch, FetchState, FetchSteps, Kept, NoState
+from protocols.messages import (
+    Fetch,
+    FetchLeaves,
+    FetchState,
+    FetchSteps,
+    Kept,
+    Leaves,
+    NoState,
+)
 from protocols.pace import Pace, pace_of
 from protocols.patience import Asking
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.steps import Steps
 from protocols.wire import one_line
+
+Asked = Fetch | FetchSteps | FetchState | FetchLeaves
+Given = NoState | Leaves
 
 
 class Participant:
@@ -44,6 +55,8 @@ class Participant:
         """When we first read of the run (for people)."""
         self._lacked = False
         """When we looked last, our state was missing or wrong."""
+        self._released: list[c.Command] = []
+        """Copies for others that nobody needs any more."""
         self.initial_digests: tuple[str, ...] = ()
         """Of the state that we founded the run with."""
 
@@ -63,7 +76,7 @@ class Participant:
 
     @property
     def deadline(self) -> float:
-        deadline = self.standing.catchup.deadline
+        deadline = min(self.standing.catchup.deadline, self.standing.giving.deadline)
         for rounds, asking in zip(self.rounds, self.asking, strict=True):
             deadline = min(deadline, rounds.deadline, asking.at)
         return deadline if self.steps is None else min(deadline, self.steps.deadline)
@@ -71,7 +84,7 @@ class Participant:
     def waits_for(self) -> set[PeerId]:
         """Who sums what we contributed, or gives us a state; in a stepwise run, the roster."""
         transfer = self.standing.catchup.transfer
-        needed = {transfer.cut.donor} if transfer is not None else set[PeerId]()
+        needed = set(transfer.givers) if transfer is not None else set[PeerId]()
         for rounds in self.rounds:
             plan = self.members.open_plan(rounds.fragment) if rounds.own is not None else None
             needed.update(plan.parts.owners if plan is not None else ())
@@ -115,6 +128,10 @@ class Participant:
             case v.KeptAdopted():
                 of = self.steps or self.rounds[event.fragment]
                 return standing.kept_adopted(event, of, now)
+            case v.StateCopied():
+                return standing.copied(event, now)
+            case v.StateReceived():
+                return self.state(event, now)
             case v.StepMade() | v.StepApplied() | v.BaseLoaded():
                 self._stepped(event, now)
             case _:
@@ -163,7 +180,7 @@ class Participant:
         return False
 
     def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
-        """A fragment's state for a cut is here."""
+        """All cells of a fragment are here for a cut."""
         if event.fragment >= self.members.fragments:
             return []
         return self.standing.state_received(event, self.steps or self.rounds[event.fragment], now)
@@ -173,18 +190,26 @@ class Participant:
         for rounds in self.of(stamp):
             rounds.hurried = stamp
 
-    def asked(
-        self, peer: PeerId, message: Fetch | FetchSteps | FetchState | NoState, now: float
-    ) -> list[c.Command]:
-        """Somebody needs something of us, or cannot give what we need."""
+    def asked(self, peer: PeerId, message: Asked | Given, now: float) -> list[c.Command]:
+        """Somebody needs something of us, or gives what we need, or cannot."""
+        transfer = self.standing.catchup.transfer
         match message:
             case Fetch() | FetchSteps():
                 return self.fetched(peer, message)
-            case FetchState(index=index):
-                self.standing.catchup.wanted(peer, index)
-            case NoState(index=index):
-                self.standing.no_state(peer, index, now)
+            case FetchState() | FetchLeaves():
+                return self.standing.giving.asked(peer, message, now)
+            case NoState(index=index) if transfer is not None and transfer.index == index:
+                transfer.no_state(peer)
+            case Leaves() if transfer is not None:
+                return transfer.leaves_received(peer, message, now)
+            case NoState() | Leaves():
+                pass  # Of an earlier cut.
         return []
+
+    def cell(self, event: v.CellReceived, now: float) -> list[c.Command]:
+        """A cell of our state is here."""
+        transfer = self.standing.catchup.transfer
+        return transfer.cell_received(event, now) if transfer is not None else []
 
     def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
         """Somebody lacks a result, or payloads of steps."""
@@ -199,7 +224,13 @@ class Participant:
         """What was under way between us is lost, both ways."""
         for part in (*self.rounds, *self._steps):
             part.forget(peer)
-        self.standing.catchup.disconnected(peer)
+        self.disconnected(peer)
+
+    def disconnected(self, peer: PeerId) -> None:
+        """What was under way between us is lost, and has to be asked for once more."""
+        self.standing.giving.disconnected(peer)
+        if self.standing.catchup.transfer is not None:
+            self.standing.catchup.transfer.disconnected(peer)
 
     def new_leader(self) -> None:
         """Somebody leads who knows nothing of us yet."""
@@ -252,6 +283,7 @@ class Participant:
     def restored(self, now: float) -> list[c.Command]:
         """The run is at another state now: ours, if it goes on from what we have, or from what our
         checkpoint has."""
+        self._released += self.standing.giving.drop_all()
         restore = self.members.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
         stays = not any(rounds.applying for rounds in self.rounds)
@@ -263,14 +295,16 @@ class Participant:
         return self.standing.restored(now)
 
     def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
-        """Somebody gets a state; [] unless it is us."""
-        ours = self.standing.cut(index, cut, deadline=deadline, now=now)
+        """Somebody gets a state; we give it, or it is for us."""
+        commands = self.standing.cut(index, cut, deadline=deadline, now=now)
+        transfer = self.standing.catchup.transfer
+        ours = transfer is not None and transfer.index == index
         for version in cut.versions if ours else ():
             of = self.steps or self.rounds[version.fragment]
             of.awaited = version.round
             # What we said before the log let us in (again), its leader took for a stranger's.
             of.forget_reports()
-        return ours
+        return commands
 
     def lost(self, now: float) -> None:
         """The log says that we are gone. We live: our work is rebased, not lost."""
@@ -278,7 +312,8 @@ class Participant:
             self.standing.ask_cut("declared lost", now)
 
     def came(self, peer: PeerId) -> None:
-        """Somebody is a member."""
+        """Somebody is a member: it has its state."""
+        self._released += self.standing.giving.drop(peer)
         for rounds in self.rounds if peer == self.me.peer else ():
             # What we said of one fragment while we took up another, its leader took for a
             # stranger's.
@@ -286,8 +321,9 @@ class Participant:
 
     def gone(self, peer: PeerId, now: float) -> None:
         """Somebody left the run."""
-        if self.standing.catchup.gone(peer):
-            self.standing.ask_cut("the donor is gone", now)
+        self._released += self.standing.giving.drop(peer)
+        if self.standing.catchup.transfer is not None:
+            self.standing.catchup.transfer.gone(peer)
 
     def committed(self, commit: e.Commit, now: float) -> list[c.Command]:
         return self.standing.check_digest(self.rounds[commit.fragment], now)
@@ -311,9 +347,8 @@ class Participant:
     def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[c.Command]:
         """Everything that is possible now. `leader` hears reports; None: nobody would."""
         catchup = self.standing.catchup
-        if catchup.is_late(now):
-            self.standing.ask_cut("the transfer took too long", now)
-        commands = self.standing.adopt_kept()
+        commands, self._released = self._released + self.standing.adopt_kept(), []
+        commands += self.standing.request(now, connected)
         if self.steps is not None:
             return commands + self._advance_steps(self.steps, now, connected, leader)
         lacked, self._lacked = self._lacked, catchup.needed
@@ -322,12 +357,10 @@ class Participant:
             for rounds in self.rounds:
                 rounds.forget_reports()
         commands += self.standing.start_training(self.rounds)
-        commands += catchup.request(connected)
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
-        commands += catchup.serve(versions, self.members.index, now)
+        commands += self.standing.giving.advance(versions, self.members.index, now)
         for rounds in self.rounds:
-            stay = catchup.stays(rounds.fragment, rounds.version)
-            commands += rounds.advance(now, connected, leader, stay=stay)
+            commands += rounds.advance(now, connected, leader)
             plan, held = self._plan_of_others(rounds), rounds.held
             commands += self.asking[rounds.fragment].ask(now, plan, held=held, connected=connected)
         behind = any(rounds.behind for rounds in self.rounds)
@@ -348,11 +381,9 @@ class Participant:
         self, steps: Steps, now: float, connected: Set[PeerId], leader: PeerId | None
     ) -> list[c.Command]:
         catchup, trainers = self.standing.catchup, self.standing.trainers
-        commands = catchup.request(connected)
-        commands += catchup.serve([steps.base], self.members.index, now)
+        commands = self.standing.giving.advance([steps.base], self.members.index, now)
         ready = trainers.ready and self.standing.accepted
-        stay = catchup.stays(0, steps.base)
-        commands += steps.advance(now, connected, leader, ready=ready, stay=stay)
+        commands += steps.advance(now, connected, leader, ready=ready)
         trainers.able = ready and steps.able and not catchup.needed
         if steps.behind and not catchup.needed:
             self.standing.ask_cut("payloads of missed steps are gone", now)

@@ -255,15 +255,12 @@ class FragmentRounds:
 
     # What can be done now -------------------------------------------------------------------
 
-    def advance(
-        self, now: float, connected: Set[PeerId], leader: PeerId | None, *, stay: bool
-    ) -> list[Command]:
-        """Everything that is possible and not done yet. `stay`: apply no round at present."""
+    def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
+        """Everything that is possible and not done yet."""
         commands = self._forget_unusable()
         if self.version < 0:
             return commands
-        if not stay:
-            commands += self._apply(now, connected)
+        commands += self._apply(now, connected)
         # Before Hold: with a commit, everybody who holds its result has reported its state.
         if leader is not None and self.done.once(leader, self.version, "have"):
             commands.append(

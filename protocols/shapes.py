@@ -12,6 +12,7 @@ from protocols import ids
 from protocols import image as i
 from protocols import messages as m
 from protocols import samples as s
+from protocols import transfer_messages as t
 from protocols.checks import (
     Check,
     WireError,
@@ -31,15 +32,19 @@ from protocols.course import Course
 from protocols.limits import (
     CERTIFICATE_BYTES_MAX,
     DIMENSIONS_MAX,
+    DONORS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
     HELD_STEPS_MAX,
     JSON_MAX,
+    LEAF_BYTES,
+    LEAVES_MAX,
     LIST_MAX,
     NAME_MAX,
     PEERS_MAX,
     PROVIDERS_MAX,
     SEATS_MAX,
+    SPANS_MAX,
     SPENT_MAX,
     TENSORS_MAX,
     TEXT_MAX,
@@ -69,22 +74,16 @@ def struct(cls: type) -> Check:
     return check
 
 
-def _entry(raw: object) -> Any:
-    if not isinstance(raw, list) or not raw:
-        raise WireError("expected a log entry")
-    code, *rest = cast(list[object], raw)
-    if type(code) is not int or code not in ENTRIES:
-        raise WireError(f"unknown entry type {short(code)}")
-    return struct(ENTRIES[code])(rest)
+def _coded(table: Mapping[int, type], what: str) -> Check:
+    """One of several types, behind its code."""
 
+    def check(raw: object) -> Any:
+        code, *rest = cast(list[object], raw) if isinstance(raw, list) and raw else [None]
+        if type(code) is not int or code not in table:
+            raise WireError(f"unknown {what} type {short(code)}")
+        return struct(table[code])(rest)
 
-def _report(raw: object) -> Any:
-    if not isinstance(raw, list) or not raw:
-        raise WireError("expected a report")
-    code, *rest = cast(list[object], raw)
-    if type(code) is not int or code not in REPORTS:
-        raise WireError(f"unknown report type {short(code)}")
-    return struct(REPORTS[code])(rest)
+    return check
 
 
 def _only(cls: type) -> Check:
@@ -99,6 +98,7 @@ def _only(cls: type) -> Check:
     return check
 
 
+_entry, _report = _coded(ENTRIES, "entry"), _coded(REPORTS, "report")
 _u16, _u32, _u63, _u64 = (integer(1 << bits) for bits in (16, 32, 63, 64))
 _name, _words = text(NAME_MAX), text(TEXT_MAX)
 _json = text(JSON_MAX, printable=False)
@@ -108,7 +108,9 @@ _peers = many(peer_id, PEERS_MAX)
 _stamp, _info, _contributor = struct(ids.Stamp), struct(ids.PeerInfo), struct(ids.Contributor)
 _contributors = many(_contributor, PEERS_MAX)
 _versions = many(struct(ids.Version), FRAGMENTS_MAX)
-_forks = many(_u64, LIST_MAX)
+_forks, _shape = many(_u64, LIST_MAX), many(_u63, DIMENSIONS_MAX)
+_donors, _roots = many(peer_id, DONORS_MAX), many(_sha256, FRAGMENTS_MAX)
+_leaves = {"index": _u63, "fragment": _u16, "first": _u32, "total": _u32}
 _samples = many(struct(s.SampleRange), s.RANGES_MAX)
 _all_samples = many(struct(s.SampleRange), s.REMAINING_MAX)
 _remaining = struct(s.Remaining)
@@ -128,12 +130,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     ids.Contributor: {"peer": peer_id, "tokens": _u63, "steps": _u32, "manifest": _digest},
     ids.FragmentParts: {"owners": _peers, "borders": many(_u63, PEERS_MAX + 1)},
     ids.Version: {"fragment": _u16, "round": _u32, "state_digest": _digest},
-    ids.TensorSpec: {
-        "fragment": _u16,
-        "name": _name,
-        "shape": many(_u63, DIMENSIONS_MAX),
-        "offset": _u63,
-    },
+    ids.TensorSpec: {"fragment": _u16, "name": _name, "shape": _shape, "offset": _u63},
     ids.StepPayloads: {"step": _u32, "peers": _peers},
     ids.Provider: {"step": _u32, "peer": peer_id, "holder": peer_id},
     e.LogEntry: {"index": _u63, "term": _u32, "body": _entry},
@@ -164,7 +161,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "remaining": _remaining,
         "live": flag,
     },
-    e.Cut: {"info": _info, "donor": peer_id, "versions": _versions},
+    e.Cut: {"info": _info, "donors": _donors, "versions": _versions, "roots": _roots},
+    e.Roots: {"peer": peer_id, "index": _u63, "roots": _roots},
     e.Member: {"info": _info},
     e.Left: {"peer": peer_id, "why": _words},
     e.Lost: {"peer": peer_id, "why": _words},
@@ -258,7 +256,11 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.Have: {"lineage": _u64, "fragment": _u16, "round": _u32, "state_digest": _digest},
     m.Waiting: {"stamp": _stamp, "peers": _peers},
     m.Fetch: {"stamp": _stamp, "part": _u16},
-    m.FetchState: {"index": _u63},
+    m.FetchState: {"index": _u63, "cells": many(struct(t.CellSpan), SPANS_MAX)},
+    t.CellSpan: {"fragment": _u16, "first": _u32, "stop": _u32},
+    m.FetchLeaves: {"index": _u63, "fragment": _u16, "first": _u32},
+    m.Leaves: {**_leaves, "digests": octets(LEAF_BYTES, LEAVES_MAX * LEAF_BYTES)},
+    m.CutRoots: {"peer": peer_id, "index": _u63, "roots": _roots},
     m.NoState: {"index": _u63},
     m.Leave: {"why": _words},
     m.OnBranch: {

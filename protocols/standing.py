@@ -5,13 +5,14 @@ that was lost with its connection must not be waited for by anybody. Must NOT de
 member (leader.py) nor what is committed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from protocols.catchup import Catchup
 from protocols.commands import AdoptKept, AdoptState, Command, Note
 from protocols.drawing import Drawing
 from protocols.entries import Cut
-from protocols.events import KeptAdopted, StateReceived
+from protocols.events import KeptAdopted, StateCopied, StateReceived
+from protocols.giving import Giving
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Version
 from protocols.membership import Membership
@@ -44,6 +45,7 @@ class Standing:
         self.drawing = Drawing(me, members)
         asks = not (founds or me.witness)
         self.catchup = Catchup(("new" if me.incarnation == 1 else "restarted") if asks else "")
+        self.giving = Giving()
         self.accepted = False
         """Our shell looked at the agreed run and takes part in it."""
         self.kept = kept
@@ -52,7 +54,7 @@ class Standing:
         """Why we go, once we do."""
         self._early: dict[int, StateReceived] = {}
         """By fragment: what arrived while an outer step was being made."""
-        self._told: dict[type, Control] = {}
+        self._told: dict[object, Control] = {}
         """By kind: what the leader heard last on the present connection."""
         self._listener: PeerId | None = None
         self._against = ""
@@ -79,9 +81,9 @@ class Standing:
         self.catchup.ask(why, now)
 
     def cut(self, index: int, cut: Cut, *, deadline: float, now: float) -> list[Command]:
-        """The log has a cut: [] unless it is for us."""
-        if cut.donor == self.me.peer:
-            self.catchup.owe(index, cut, now)
+        """The log has a cut: we give its state, or it is for us."""
+        owes = self.me.peer in cut.donors and self.is_member  # And not an earlier life of ours.
+        commands = self.giving.owe(index, cut, now) if owes else self.giving.drop(cut.info.peer)
         if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
             # A cut for an earlier life of ours is over too; but what the run went back to before
             # it, and our checkpoint may still hold, is not what a new life begins with.
@@ -89,27 +91,41 @@ class Standing:
                 self._adopting.clear()
                 self._to_adopt = ()
                 self.ask_cut("restarted", now)
-            return []
-        self._adopting.clear()  # What we were to take from our checkpoint comes from the donor.
+            return commands
+        self._adopting.clear()  # What we were to take from our checkpoint comes from the donors.
         self._to_adopt = ()
-        return self.catchup.granted(index, cut, deadline)
+        patience_s = deadline - now
+        return commands + self.catchup.granted(index, cut, now=now, patience_s=patience_s)
 
-    def no_state(self, donor: PeerId, index: int, now: float) -> None:
-        """The donor of our cut cannot give it any more."""
-        transfer = self.catchup.transfer
-        if transfer is not None and (transfer.cut.donor, transfer.cut_index) == (donor, index):
-            self.ask_cut("the donor had gone on", now)
+    def request(self, now: float, connected: Set[PeerId]) -> list[Command]:
+        """Ask for what we lack of our cut; for another cut, if this one brings us nothing."""
+        catchup = self.catchup
+        if why := catchup.failed(now):
+            assert catchup.transfer is not None
+            self.ask_cut(why, now, against=catchup.transfer.liar)
+        _, cut = self.members.cuts.get(self.me.peer, (0, None))
+        return catchup.request(now, connected, cut.roots if cut is not None else ())
+
+    def copied(self, event: StateCopied, now: float) -> list[Command]:
+        """A copy for somebody is made; or our state is not what we took it for."""
+        commands, damaged = self.giving.copied(event)
+        if not damaged or self.catchup.needed:
+            return commands
+        self.ask_cut("our state is damaged", now, against=self.me.peer)
+        return [*commands, Note("diverged", "our state is not what its digest says")]
 
     def state_received(
         self, event: StateReceived, rounds: FragmentRounds | Steps, now: float
     ) -> list[Command]:
         """A fragment's state came; take it over if it is the cut's."""
-        version = self.catchup.expected(event.sender, event.cut_index, event.fragment)
+        version = self.catchup.expected(event.cut_index, event.fragment)
         if version is None:
-            return []  # Of an earlier cut, or from somebody who is not its donor.
+            return []  # Of an earlier cut.
         if (version.round, version.state_digest) != (event.round, event.state_digest):
-            self.ask_cut("the donor's state did not match its digest", now, against=event.sender)
-            return [Note("transfer", f"{event.sender} sent a state that is not the cut's")]
+            donors = self.members.cuts[self.me.peer][1].donors
+            alone = donors[0] if len(donors) == 1 else ""
+            self.ask_cut("the roots were not of the cut's state", now, against=alone)
+            return [Note("transfer", "what the donors agreed on is not the cut's state")]
         if isinstance(rounds, FragmentRounds) and rounds.applying:
             self._early[event.fragment] = event  # Two writers of one state: the step goes first.
             return []
@@ -220,9 +236,9 @@ class Standing:
         info = self.members.members.get(self.me.peer)
         return info is not None and info.incarnation == self.me.incarnation
 
-    def _reports(self) -> dict[type, Control]:
+    def _reports(self) -> dict[object, Control]:
         """Everything the leader should know at this moment, by kind."""
-        me, reports, needed = self.me, dict[type, Control](), self.catchup.needed
+        me, reports, needed = self.me, dict[object, Control](), self.catchup.needed
         is_member = self.is_member
         if me.witness and not self.leaving:
             known = self.members.witnesses.get(me.peer)
@@ -244,6 +260,8 @@ class Standing:
             index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
             if index and index == self.catchup.complete:
                 reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address)
+        for roots in self.giving.reports():
+            reports[roots.peer] = roots
         if self.leaving and me.peer in self.members.readers:
             reports[Leave] = Leave(self.leaving)
         return reports

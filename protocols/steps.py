@@ -220,11 +220,9 @@ class Steps:
         leader: PeerId | None,
         *,
         ready: bool,
-        stay: bool,
     ) -> list[Command]:
-        """Everything that is possible and not done yet. `ready`: our ranks can be given a state;
-        `stay`: keep the base that we have, somebody will ask for just that."""
-        commands = self._follow(stay=stay)
+        """Everything that is possible and not done yet. `ready`: our ranks can be given a state."""
+        commands = self._follow()
         if ready and self.version < 0 <= self.base and not (self._loading or self._lost):
             self._loading = True
             commands.append(LoadBase(self.base))
@@ -239,7 +237,7 @@ class Steps:
             self._said.clear()  # Of an earlier time as a member, or to somebody else.
         return commands + self._complain(now, leader)
 
-    def _follow(self, *, stay: bool) -> list[Command]:
+    def _follow(self) -> list[Command]:
         """Give up what the log says is void; take what it says is agreed as the new base."""
         members, agreed, commands = self.members, self.members.course, list[Command]()
         returned = members.returned.get(self.me)
@@ -261,7 +259,7 @@ class Steps:
                     self._strays += 1
                 self._void()
                 self.digests.pop(step, None)
-        stay = stay or self.awaited is not None  # Another base is coming: keep what follows it.
+        stay = self.awaited is not None  # Another base is coming: keep what follows it.
         if agreed.base > self.base >= 0 and agreed.base in self.digests and not stay:
             self.base, (_, self.base_digest) = agreed.base, self.digests[agreed.base]
             self._strays = 0

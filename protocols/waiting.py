@@ -33,8 +33,8 @@ def describe(core: PeerCore, now: float) -> Wait:
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
         return Wait("waiting", _election(core), core.company.leaderless_since, until)
     if catchup.transfer is not None:
-        donor = core.name_of(catchup.transfer.cut.donor)
-        return Wait("joining", f"state from {donor}", catchup.since, catchup.deadline)
+        donors = ", ".join(map(core.name_of, catchup.transfer.givers))
+        return Wait("joining", f"state from {donors}", catchup.since, catchup.transfer.late_at)
     if catchup.asking:
         return Wait("joining", "a place in the run", catchup.since, until)
     if not core.members.views:

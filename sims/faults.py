@@ -31,10 +31,10 @@ FaultKind = Literal[
     "trainers",  # Its ranks crash.
     "corrupt",  # A bit of its outer state flips.
     "half",  # So many hold wrong states that there is no majority for the true one.
-    "lie",  # During a transfer: the donor sends another state than it reported.
+    "lie",  # During a transfer: a donor sends a wrong cell, or tells the tree of another state.
     "break",  # During a transfer: the connection ends.
     "joiner",  # During a transfer: who receives it dies.
-    "donor",  # During a transfer: who sends it dies.
+    "donor",  # During a transfer: one of those who send it dies, or hangs.
     "relapse",  # All die, and again when they went back to a checkpoint; one misses that.
     "sole",  # All but the leader start anew, and it is asked to leave.
     "vanish",  # A round is committed, and all who have its result die.
@@ -62,6 +62,8 @@ nothing else but who comes, so that what they begin comes to its end."""
 FAULTS_PER_S = 0.65
 ROUND_FAULTS_PER_S = 0.3
 PEERS_MAX = 9
+HANGS = 1 / 3
+"""So often a donor hangs instead of dying."""
 DURATIONS_S = (0.1, 1.0, 4.0, 9.0)
 LONG_S = (1.0, 4.0, 5.5, 9.0, 14.0)
 """Of what makes elections. 5.5: others have been elected, and the connections are still there."""
@@ -250,11 +252,15 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
         return
     world.tell(f"trap during a transfer from {donor.peer} to {joiner.peer}: {kind}")
     if kind == "lie":
-        donor.lies = True
+        donor.transfers.lie = world.random.choice(("cell", "tree"))
     elif kind == "joiner":
         world.happened[kind] += 1
         world.kill(joiner)
     elif kind == "donor":
+        if world.random.random() < HANGS:
+            world.happened["hang"] += 1
+            world.pause(donor, world.random.choice(DURATIONS_S))
+            return
         world.happened[kind] += 1
         world.kill(donor)
     else:

@@ -28,9 +28,10 @@ from sims.mutations import UnplantableError
 from sims.mutations_forks import FORK_MUTANTS
 from sims.mutations_leases import LEASE_MUTANTS
 from sims.mutations_steps import STEP_MUTANTS
+from sims.mutations_transfers import TRANSFER_MUTANTS
 from sims.mutations_voids import VOID_MUTANTS
 
-MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS)
+MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS)
 SEED_CPU_S = 20.0
 """A healthy seed takes about one; a mutant may go round in circles for ever."""
 HUNT_S = 3600.0

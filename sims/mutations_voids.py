@@ -3,7 +3,6 @@
 Must NOT run anything (mutants.py).
 """
 
-from protocols.catchup import Catchup
 from protocols.ledger import Ledger
 from protocols.participant import Participant
 from protocols.recovery import usable
@@ -35,10 +34,5 @@ VOID_MUTANTS = (
         "says-half-a-state-once",
         "Its leader took it for a stranger's, and nobody gets what only it has.",
         Edit(Participant.came, "rounds.forget_reports()", "pass"),
-    ),
-    Mutant(
-        "a-donor-gives-what-it-has",
-        "Of one fragment it is beyond the cut: the joiner gets rounds twice.",
-        Edit(Catchup.serve, "fits = not any(beyond)", "fits = True"),
     ),
 )

@@ -24,6 +24,7 @@ from sims.models import Value, state_digest
 from sims.ranks import Handed, Ranks, Result
 from sims.reductions import Reductions
 from sims.stores import Disk, Store
+from sims.transfers import Transfers
 
 if TYPE_CHECKING:
     from sims.world import World
@@ -63,9 +64,8 @@ class Node:
         """What they are, as the shell knows it."""
         self.corrupt: dict[int, int] = {}
         """Fragments that something changed behind our back, and the round after which it did."""
-        self.lies = False
-        """The next state that we serve is wrong."""
         self.store = Store()
+        self.transfers = Transfers(self)
         self.reductions = Reductions(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
@@ -105,6 +105,7 @@ class Node:
             self._keep(event, value, commands)
         elif isinstance(event, v.PeerDisconnected):
             self.reductions.forget(event.peer)
+            self.transfers.disconnected(event.peer)
         self.world.checkers.handled(self, event, commands)
         for command in commands:
             self._do(command)
@@ -205,9 +206,8 @@ class Node:
                 self.store.release(fragment, round_)
             case c.Discard():
                 world.happened["discard"] += 1  # `give` did not keep it.
-            case c.ExpectState(donor=donor):
-                self.store.states.clear()
-                world.transfer_began(self, donor)
+            case c.ExpectState() | c.ExpectCells() | c.KeepCell():
+                self.transfers.do(command)
             case _:
                 self._payload(command)
 
@@ -229,14 +229,10 @@ class Node:
             case c.ApplyRound(stamp=stamp, borders=borders):
                 means = [store.results[stamp, part] for part in range(len(borders) - 1)]
                 self.job(lambda: self._apply(stamp, means))
-            case c.AdoptState(cut_index=index, fragment=fragment, round=round_):
-                value = store.states.pop((index, fragment))
-                self.job(lambda: self._adopt(fragment, round_, value))
+            case c.CheckState() | c.AdoptState() | c.CopyState() | c.ServeCells() | c.ReleaseCopy():
+                self.transfers.do(command)
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self._adopt_kept(fragment, round_))
-            case c.ServeState(peer=to, cut_index=index, versions=versions):
-                for version in versions:
-                    self.job(lambda version=version: self._serve(to, index, version))
             case c.Resume():
                 life, lineage = self.ranks.life, self.core.members.lineage
                 excused = command.fragment in self.ranks.crashed
@@ -364,7 +360,8 @@ class Node:
         self.give(v.RoundApplied(stamp, digest))
         self.world.checkers.memory(self)
 
-    def _adopt(self, fragment: int, round_: int, value: Value) -> None:
+    def adopt(self, fragment: int, round_: int, value: Value) -> None:
+        """A state that came from others is ours now."""
         digest = self._at(fragment, round_, value)
         key = (self.core.members.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
@@ -374,26 +371,10 @@ class Node:
         self._checkpoint()
         self.world.checkers.state(self.peer, *key, digest)
 
-    def _serve(self, to: PeerId, index: int, version: Version) -> None:
-        value = self.outers[version.fragment] + self.lies
-        if self.lies:
-            self.world.happened["lie"] += 1
-            self.lies = False
-        digest = state_digest(value)
-        event = v.StateReceived(self.peer, index, version.fragment, version.round, digest)
-        self.after(self.world.transfer_s(), lambda: self.send_bulk(to, event, value))
-
-    def state_arrived(self, event: v.StateReceived, value: Value) -> None:
-        """As the real shell: only what the donor of the present cut sends is kept."""
-        if self.world.now < self.paused_until:
-            self.after(0.0, lambda: self.state_arrived(event, value))
-            return
-        transfer = self.core.standing.catchup.transfer
-        if transfer is not None and transfer.cut_index == event.cut_index:
-            self.store.states[event.cut_index, event.fragment] = value
-        else:
-            self.world.happened["unexpected state"] += 1
-        self.give(event)
+    def state_at(self, fragment: int, round_: int) -> Value | None:
+        """The state after this round, while it is ours."""
+        version = self.versions[fragment]
+        return self.outers[fragment] if version and version.round == round_ else None
 
     def _resume(self, command: c.Resume, life: int, lineage: int, *, excused: bool) -> None:
         if life == self.ranks.life:  # Else the ranks that waited for it are gone.

@@ -87,14 +87,10 @@ class StepNode(Node):
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
                 lineage = self.core.members.lineage
                 self.job(lambda: self._release(step, lineage))
-            case c.AdoptState(cut_index=index, round=step):
-                value = self.store.states.pop((index, 0))
-                self.job(lambda: self.copies.update({step: value}))
+            case c.CheckState() | c.AdoptState() | c.CopyState() | c.ServeCells() | c.ReleaseCopy():
+                self.transfers.do(command)
             case c.AdoptKept(fragment=fragment, round=step):
                 self.job(lambda: self._adopt_kept(fragment, step))
-            case c.ServeState(peer=to, cut_index=index, versions=versions):
-                for version in versions:
-                    self.job(lambda version=version: self._serve(to, index, version))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
@@ -161,13 +157,13 @@ class StepNode(Node):
         self.copies[round_] = self.disk.outers[0]
         self.give(v.KeptAdopted(fragment, round_, state_digest(self.disk.outers[0])))
 
-    def _serve(self, to: PeerId, index: int, version: Version) -> None:
-        value = self.copies.get(version.round, 0) + self.lies
-        if self.lies:
-            self.world.happened["lie"] += 1
-            self.lies = False
-        event = v.StateReceived(self.peer, index, 0, version.round, state_digest(value))
-        self.after(self.world.transfer_s(), lambda: self.send_bulk(to, event, value))
+    def state_at(self, fragment: int, round_: int) -> Value | None:
+        """A copy, not the state that the ranks have."""
+        return self.copies.get(round_)
+
+    def adopt(self, fragment: int, round_: int, value: Value) -> None:
+        """It becomes the base."""
+        self.copies[round_] = value
 
 
 class StepWorld(World):

@@ -29,8 +29,6 @@ class Store:
     """By (fragment, round): (manifest, value)."""
     slices: dict[SliceKey, Value] = field(default_factory=dict[SliceKey, Value])
     results: dict[tuple[Stamp, int], Value] = field(default_factory=dict[tuple[Stamp, int], Value])
-    states: dict[tuple[int, int], Value] = field(default_factory=dict[tuple[int, int], Value])
-    """By (cut, fragment)."""
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         for key in [key for key in self.slices if key[0] == fragment and key[1] <= round_]:

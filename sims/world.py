@@ -26,6 +26,7 @@ from sims.network import Network
 from sims.nodes import Node
 from sims.ranks import STEP_SAMPLES, Training
 from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, Disk
+from sims.transfers import STATE_CELLS
 
 AMBUSHED = (Append, Appended, Hold, Ready)
 """What a fault may wait for."""
@@ -87,6 +88,7 @@ class World:
         self.story: list[str] = []
         self.log = log
         """Where every event and every command goes, if anywhere."""
+        self.state_cells = self.random.choice(STATE_CELLS)
         self.traps: dict[str, int] = {}
         """Faults that wait for the next state transfer: how many of each kind."""
         self.ambush: Callable[[Node, Control], None] | None = None
@@ -329,9 +331,9 @@ class World:
         self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0
     ) -> None:
         receiver = self.nodes[to]
-        take = receiver.state_arrived if isinstance(event, v.StateReceived) else receiver.give
-        deliver = partial(take, event, value)
+        take = receiver.transfers.arrived if isinstance(event, v.CellReceived) else receiver.give
         begin = partial(receiver.give, event.begun) if isinstance(event, v.SliceReceived) else None
+        deliver = partial(take, event, value)
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver, begin=begin)
 
     def sent(self, node: Node, to: PeerId, message: Control) -> None:
@@ -347,24 +349,6 @@ class World:
 
     def transfer_s(self) -> float:
         return self.random.choice([0.05, 0.5, 3.0])
-
-    def transfer_began(self, joiner: Node, donor: PeerId) -> None:
-        """Traps that wait for a transfer go off during it."""
-        self.happened["transfer"] += 1
-        waiting = [kind for kind, count in sorted(self.traps.items()) if count]
-        if not waiting:
-            return
-        kind, giver = self.random.choice(waiting), self.nodes[donor]
-        self.traps[kind] -= 1
-
-        def spring() -> None:
-            if self.spring is not None:
-                self.spring(kind, joiner, giver)
-
-        if kind == "lie":
-            spring()  # Before the donor copies its state.
-        else:
-            joiner.after(self.random.uniform(0.0, 0.5), spring)
 
     def begun(self, node: Node) -> None:
         """A peer read the first entry; its founder keeps the state that it began with."""

@@ -26,6 +26,7 @@ from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.progress import Progress
 from sims.checkers.samples import Samples
+from sims.checkers.transfers import TransferChecks
 
 if TYPE_CHECKING:
     from sims.nodes import Node
@@ -56,6 +57,7 @@ class Checkers:
         self.decisions = Decisions(found)
         self.containment = Containment(found)
         self.samples = Samples(self.violations)
+        self.transfers = TransferChecks(found)
 
     def found(self, text: str) -> None:
         self.violations.append(text)
@@ -125,6 +127,7 @@ class Checkers:
                 self.accounting.contributed(node, event.fragment, event.round)
         if node.core.gate.secure:
             self.admission.handled(node, event, commands)
+        self.transfers.handled(node, event, commands)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command)
@@ -137,6 +140,7 @@ class Checkers:
             reign = self.elections.led(node, event, self.agreement.log)
             if reign is not None:
                 self.decisions.made(node, reign)
+                self.transfers.made(node, reign)
 
     def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
         """Something leaves a peer."""
@@ -145,6 +149,8 @@ class Checkers:
         elif isinstance(message, VOTES):
             self.durability.voted(node, to, message)
             self.elections.asked_or_voted(node, to, message)
+        elif isinstance(message, m.CutRoots):
+            self.transfers.rooted(node, to, message)
         elif isinstance(message, TOLD):
             self.decisions.heard(node, to, message)
         elif isinstance(message, m.Ready):

@@ -61,7 +61,7 @@ class Scene:
         versions = tuple(Version(f, 0, digest) for f, digest in enumerate(digests))
         for peer, slot in ((GAMMA, 7), (BETA, 4)):  # They were there once, and keep their seats.
             info = PeerInfo(peer, peer[:-9], 2, "127.0.0.1:2", slot)
-            self.append(e.Cut(info, ALPHA, versions))
+            self.append(e.Cut(info, (ALPHA,), versions))
             self.append(e.Lost(peer, "silent"))
         parts = tuple(FragmentParts((ALPHA,), (0, size)) for size in SIZES)
         self.append(e.View(1, (ALPHA,), parts, (1, 1)))

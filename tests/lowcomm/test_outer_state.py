@@ -111,7 +111,7 @@ def test_without_momentum_a_state_is_half_as_large(tmp_path: Path) -> None:
     donor, joiner = (Replica(method(config), LAYOUT) for _ in range(2))
     started(donor).apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
     expected = np.asarray(gaussian(0, 23) - gaussian(7, 23) * np.float32(LR), np.float32)
-    payload = donor.copy_state(0)
+    payload = donor.copy_state(0, donor.version(0)[0])
     assert bytes(payload) == expected.tobytes()
     assert donor.state_bytes(0) == 4 * 23
     digest = state_digest(expected, NONE)

@@ -193,7 +193,7 @@ def test_the_arrays_are_copies() -> None:
 def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     donor, joiner, size = started(plain()), plain(), SIZES[fragment]
     donor.apply(stamp(fragment, 4), (0, size), [gaussian(7, size).tobytes()], ONE)
-    payload = donor.copy_state(fragment)
+    payload = donor.copy_state(fragment, donor.version(fragment)[0])
     outer, momentum = donor.arrays(fragment)
     donor.apply(stamp(fragment, 5), (0, size), [gaussian(8, size).tobytes()], ONE)
     assert bytes(payload) == outer.tobytes() + momentum.tobytes()

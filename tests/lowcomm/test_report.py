@@ -298,7 +298,9 @@ def test_phases_follow_each_other_without_a_gap() -> None:
     events: list[Event] = [
         Start(t=1.0, pid=1, exec_t=0.0, ranks=1, params=0, **common),
         Waiting(t=2.0, reason="for beta", **common),
-        SnapshotReceived(t=3.0, donor=B, size_bytes=1, seconds=0.1, **common),
+        SnapshotReceived(
+            t=3.0, donors=(B,), donor_bytes=(1,), seconds=0.1, connected_s=0.2, **common
+        ),
         RanksReady(t=4.0, attempt=0, **common),
         Attempt(t=5.0, fragment=0, round=0, attempt=1, roster=(A,), why="", **common),
         *rounds((A,), 0, 6.0),

@@ -28,7 +28,8 @@ def introductions() -> Iterator[Line]:
         yield say(name, t + 0.4, "listening", address="127.0.0.1:1", listen_cpu_s=0.25)
         member_t = 87.0 if name == "delta" else 2.0
         yield say(name, member_t, "member", member=IDS[name], member_name=name, index=1)
-    yield say("delta", 86.5, "snapshot_received", donor=IDS["alpha"], size_bytes=24000, seconds=0.5)
+    gave = {"donors": [IDS["alpha"], IDS["beta"]], "donor_bytes": [20000, 4000]}
+    yield say("delta", 86.5, "snapshot_received", **gave, seconds=0.5, connected_s=0.7)
 
 
 def rounds() -> Iterator[Line]:

@@ -13,7 +13,7 @@ from peers.work import Bytes
 from protocols import events as v
 from protocols.errors import LowcommError
 from protocols.ids import Contributor, PeerId, Stamp
-from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
 
 ALPHA, BETA, GAMMA = PeerId("alpha.1"), PeerId("beta.2"), PeerId("gamma.3")
 STAMP = Stamp(run=1, lineage=2, view=1, fragment=0, group=0, round=5, attempt=0)
@@ -63,19 +63,14 @@ def some_bytes(elements: int, salt: int = 0) -> bytes:
     return bytes((7 * place + place // 11 + 31 * salt) % 251 for place in range(size_of(elements)))
 
 
-def state_size_of(elements: int) -> int:
-    return 4 * elements
-
-
 def pieces_of(header: PieceChunk, payload: bytes) -> list[tuple[PieceChunk, bytes]]:
     """As they travel."""
-    of = state_size_of if isinstance(header, StateChunk) else size_of
     layers = header.layers if isinstance(header, ResultChunk) else 1
     found: list[tuple[PieceChunk, bytes]] = []
     for start, stop in spans(header.elements):
         for layer in range(layers):
-            size = of(stop) - of(start)
-            first = layers * of(start) + layer * size
+            size = size_of(stop) - size_of(start)
+            first = layers * size_of(start) + layer * size
             piece, chunk = payload[first : first + size], replace(header, start=start)
             if isinstance(chunk, ResultChunk):
                 terms = () if found else chunk.contributors
@@ -169,7 +164,7 @@ class CodedWork:
     ) -> str:
         raise NotImplementedError
 
-    def copy_state(self, fragment: int) -> Bytes:
+    def copy_state(self, fragment: int, round_: int) -> Bytes:
         raise NotImplementedError
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
@@ -205,7 +200,6 @@ class Room:
         self.told: list[v.Event] = []
         """What it did look at."""
         self.grown: list[SliceKey] = []
-        self.states: list[tuple[PeerId, bytes]] = []
         self.gathers = False
         self.sound = True
         """Results are."""
@@ -215,9 +209,7 @@ class Room:
         """Our contribution."""
 
     def size_of(self, peer: PeerId, chunk: PieceChunk) -> Callable[[int], int] | None:
-        if not self.expects(peer, chunk):
-            return None
-        return state_size_of if isinstance(chunk, StateChunk) else size_of
+        return size_of if self.expects(peer, chunk) else None
 
     def feed(self, event: v.Event, /) -> None:
         self.events.append(event)
@@ -241,9 +233,6 @@ class Room:
         assert payload.terms
         self.results_grown.append(number)
         return self.sound
-
-    def state_here(self, peer: PeerId, chunk: StateChunk, state: memoryview) -> None:
-        self.states.append((peer, bytes(state)))
 
     def bring(self, peer: PeerId, chunk: PieceChunk, piece: bytes) -> bool:
         """What a link does with a piece; False: it was read and dropped."""

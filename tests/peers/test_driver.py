@@ -29,7 +29,6 @@ from tests.peers.xor_node import (
     ELEMENTS,
     EVE,
     GAMMA,
-    RUN_ID,
     Node,
     XorWork,
     agree,
@@ -81,9 +80,7 @@ async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("gathers", [False, True])
-async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
-    tmp_path: Path, gathers: bool
-) -> None:
+async def test_a_joiner_gets_its_state_from_several_donors(tmp_path: Path, gathers: bool) -> None:
     async with running(ALPHA, BETA, outer_steps=10_000, gathers=gathers) as nodes:
         alpha, beta = nodes
         await alpha.until(lambda: alpha.round >= 2)
@@ -91,14 +88,18 @@ async def test_a_joiner_gets_its_state_from_a_donor_that_it_meets_after_the_cut(
         nodes.append(gamma)
         await gamma.start(alpha, peers=2, outer_steps=10_000)
         await gamma.until(lambda: gamma.states)
-        (donor, size, seconds) = gamma.states[0]
-        giver = next(node for node in nodes if node.peer == donor)
-        assert (GAMMA, len(gamma.work.state)) in giver.served_to
-        assert size == ELEMENTS * ELEMENT_BYTES
-        assert 0 < seconds < 20
-        from_giver = gamma.driver.counters.traffic(time.monotonic())
-        received = {traffic.peer: traffic.received["transfer"] for traffic in from_giver}
-        assert received[donor] == size
+        (state,) = gamma.states
+        size, gave = (
+            ELEMENTS * ELEMENT_BYTES,
+            dict(zip(state.donors, state.donor_bytes, strict=True)),
+        )
+        assert (set(gave), sum(gave.values())) == ({ALPHA, BETA}, size), "each gave a part"
+        assert 0 < state.seconds < state.connected_s < 20
+        traffic = gamma.driver.counters.traffic(time.monotonic())
+        received = {each.peer: each.received["transfer"] for each in traffic}
+        for giver in (alpha, beta):
+            served = (GAMMA, received[giver.peer])
+            await giver.until(lambda giver=giver, served=served: served in giver.served_to)
         first = gamma.round
         await gamma.until(lambda: gamma.round >= first + 3)
         await beta.until(lambda: beta.round >= gamma.round)
@@ -301,7 +302,6 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
         result = m.ResultChunk(plan.stamp, 0, (who,), "b" * 32, 0, 0, 0, 1, False)
         start, stop = plan.parts.borders[:2]
         size = stop - start
-        state = m.StateChunk(RUN_ID, plan.stamp.lineage, 5, 0, 2, 0, 0)
         bad: list[tuple[PeerId, m.PieceChunk, int]] = [
             (EVE, piece, size),
             (EVE, result, size),
@@ -313,7 +313,6 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
             (BETA, replace(piece, stamp=replace(plan.stamp, fragment=1)), size),
             (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 22),
             (BETA, result, size),  # Part 0 is ours: it cannot come from there.
-            (BETA, state, ELEMENTS),
         ]
         inbound, before = alpha.driver.exchange.inbound, alpha.driver.discarded
         taken = {peer: set(opened) for peer, opened in inbound._open.items()}

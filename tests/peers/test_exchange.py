@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from peers.donation import CellStream
 from peers.exchange import Exchange
 from peers.frames import Frame
 from peers.keys import ResultKey, slice_key
+from peers.pacing import Pace
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from protocols import commands as c
 from protocols import events as v
@@ -50,7 +52,6 @@ class Alone:
             feed=self.events.append,
             note=self.notes.append,
             failed=self.failed.append,
-            state_here=lambda peer, chunk, state: None,
         )
         self.exchange.work = self.exchange.states = self.work
         self.exchange.wake = self.woken.append
@@ -69,16 +70,28 @@ class Alone:
 
 
 def test_what_is_sent_to_nobody_is_not_kept() -> None:
-    alone = Alone()
-    assert alone.exchange.send_state(ALPHA, STATE, bytes(12))
-    assert alone.exchange._outbound == {}
-    alone.exchange.meet(ALPHA, 1)
-    assert alone.fetch(ALPHA) == [], "nor for whoever comes later"
-    alone.exchange.send_state(ALPHA, STATE, b"state of it!")
-    assert alone.woken == [ALPHA]
-    alone.exchange.forget(ALPHA)
-    alone.exchange.meet(ALPHA, 1)
-    assert alone.fetch(ALPHA) == [], "the core says again what it still needs"
+    alone, cells = Alone(), [(STATE, memoryview(b"state of it!"))]
+
+    async def scenario() -> None:
+        def stream() -> CellStream:
+            return CellStream(cells, Pace(lambda: None), lambda _size: None)
+
+        alone.exchange.replace_cells(ALPHA, stream())
+        assert alone.exchange._outbound == {}
+        alone.exchange.meet(ALPHA, 1)
+        assert alone.fetch(ALPHA) == [], "nor for whoever comes later"
+        alone.exchange.replace_cells(ALPHA, stream())
+        assert alone.woken == [ALPHA]
+        assert alone.fetch(ALPHA) == cells
+        alone.exchange.replace_cells(ALPHA, stream())
+        alone.exchange.replace_cells(ALPHA, None)
+        assert alone.fetch(ALPHA) == [], "it is not wanted any more"
+        alone.exchange.replace_cells(ALPHA, stream())
+        alone.exchange.forget(ALPHA)
+        alone.exchange.meet(ALPHA, 1)
+        assert alone.fetch(ALPHA) == [], "the core says again what it still needs"
+
+    asyncio.run(scenario())
 
 
 def test_a_result_goes_out_while_it_is_made() -> None:

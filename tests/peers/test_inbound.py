@@ -11,7 +11,7 @@ from peers.keys import ResultKey, key_of, slice_key
 from peers.pieces import PIECE_ELEMENTS, digest_of
 from protocols import events as v
 from protocols.ids import PeerId
-from protocols.messages import PieceChunk, StateChunk
+from protocols.messages import PieceChunk
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
@@ -111,19 +111,6 @@ def test_word_of_each_piece_of_a_slice_goes_to_the_sums_once_the_core_knows_it()
         assert room.grown == [SLICE] * count
 
 
-def test_a_state_is_told_of_when_it_is_whole_and_begins_anew_with_a_connection() -> None:
-    room = Room()
-    header, payload = StateChunk(1, 2, 3, 0, 4, 0, TWO), bytes(range(256)) * (TWO // 64)
-    first, second = pieces_of(header, payload)
-    room.bring(ALPHA, *first)
-    room.inbound.forget(ALPHA)
-    room.bring(ALPHA, *second)
-    assert room.states == []
-    room.bring(ALPHA, *first)
-    assert room.states == [(ALPHA, payload)]
-    assert not room.inbound._open[ALPHA]
-
-
 # Refusals ---------------------------------------------------------------------------------------
 
 
@@ -155,7 +142,7 @@ def test_memory_is_bounded_for_each_peer() -> None:
 
 
 def test_what_is_refused_counts_too_until_its_round_is_over() -> None:
-    room = Room(lambda _peer, chunk: not isinstance(chunk, StateChunk) and chunk.part > 999)
+    room = Room(lambda _peer, chunk: chunk.part > 999)
     for part in range(OPEN_MAX + 10):
         room.bring(ALPHA, *pieces_of(slice_of(1, part=part), some_bytes(1))[0])
     expected = pieces_of(slice_of(1, part=1000), some_bytes(1))[0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from peers import outbound as outbound_module
 from peers.frames import Frame
-from peers.outbound import Outbound, ResultStream, SliceStream, StateStream, Stream
+from peers.outbound import Outbound, ResultStream, SliceStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool, digest_of, spans
 from protocols.ids import Stamp
 from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
@@ -28,6 +28,7 @@ from tests.peers.payload_room import (
     some_bytes,
 )
 
+Sent = tuple[PieceChunk | StateChunk, bytes]
 TWO, THREE = 2 * PIECE_ELEMENTS, 3 * PIECE_ELEMENTS
 STATE = StateChunk(1, 2, 3, 0, 4, 0, 3)
 
@@ -55,21 +56,37 @@ def a_slice(elements: int, *, part: int = 0, stamp: Stamp = STAMP) -> SliceStrea
     return SliceStream(slice_of(elements, part=part, stamp=stamp), encoding, 0)
 
 
-def a_state() -> StateStream:
-    return StateStream(STATE, b"state of it!")
+class Cells:
+    """Of a state: so many chunks, as a donation sends them."""
+
+    rank = 2
+
+    def __init__(self, count: int = 1) -> None:
+        self.left = count
+
+    def next(self) -> Frame | None:
+        self.left -= 1
+        return STATE, b"state of it!"
+
+    @property
+    def over(self) -> bool:
+        return not self.left
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        return False
 
 
-def frames(outbound: Outbound) -> list[tuple[PieceChunk, bytes]]:
+def frames(outbound: Outbound) -> list[Sent]:
     """Everything that can be sent now."""
-    found: list[tuple[PieceChunk, bytes]] = []
+    found: list[Sent] = []
     while (frame := outbound.next()) is not None:
         found.append(taken(frame))
     return found
 
 
-def taken(frame: Frame) -> tuple[PieceChunk, bytes]:
+def taken(frame: Frame) -> Sent:
     message, piece = frame
-    assert isinstance(message, PieceChunk)
+    assert isinstance(message, PieceChunk | StateChunk)
     return message, bytes(piece)
 
 
@@ -93,10 +110,6 @@ def test_every_kind_travels_in_pieces_that_name_their_place(elements: int) -> No
         outbound = filled(stream)
         assert frames(outbound) == pieces_of(header, payload)
         assert outbound._streams == []
-    floats = bytes(range(256)) * (elements // 64 + 1)
-    state = StateStream(replace(STATE, elements=elements), floats[: 4 * elements])
-    wanted = pieces_of(replace(STATE, elements=elements), floats[: 4 * elements])
-    assert frames(filled(state)) == wanted
 
 
 @pytest.mark.parametrize("elements", [1, TWO + 1])
@@ -150,7 +163,7 @@ def test_a_slice_is_cut_from_the_whole_contribution_where_its_part_lies() -> Non
 
 
 def test_results_go_before_contributions_before_states_whoever_came_first() -> None:
-    outbound = filled(a_state(), a_slice(TWO), a_slice(1, part=1))
+    outbound = filled(Cells(), a_slice(TWO), a_slice(1, part=1))
     first = taken(outbound.next() or pytest.fail("there is a slice"))[0]
     assert first == slice_of(TWO)
     outbound.add(Making(TWO).make_all().stream)
@@ -192,7 +205,7 @@ def test_however_results_are_made_and_fetched_each_goes_out_whole_and_in_order(
 ) -> None:
     made = [Making(size, part=part) for part, size in enumerate(sizes)]
     outbound = filled(*(one.stream for one in made))
-    found: list[tuple[PieceChunk, bytes]] = []
+    found: list[Sent] = []
     for which, index in steps:
         if which < len(made):
             made[which].make(min(index, len(made[which].payload) - 1))
@@ -216,8 +229,17 @@ def test_a_peer_that_is_too_slow_is_told_of_and_what_is_over_makes_room(
     assert outbound.add(a_slice(1))
 
 
+def test_cells_that_a_joiner_wants_now_take_the_place_of_those_before() -> None:
+    outbound = filled(Cells(5), a_slice(1))
+    outbound.replace(Cells.rank, Cells(2))
+    assert [type(chunk) for chunk, _ in frames(outbound)] == [ContributionChunk, *[StateChunk] * 2]
+    outbound.add(Cells(3))
+    outbound.replace(Cells.rank, None)
+    assert frames(outbound) == []
+
+
 def test_what_is_nothing_is_not_kept() -> None:
-    assert filled(StateStream(replace(STATE, elements=0), b""))._streams == []
+    assert filled(Cells(0))._streams == []
 
 
 # Over -------------------------------------------------------------------------------------------
@@ -238,7 +260,7 @@ def test_what_ends_with_a_commit_and_what_with_a_release(sent: int, released: bo
         streams["slice", *of] = a_slice(THREE, stamp=stamp)
         streams["whole", *of] = Making(THREE, stamp=stamp).make_all().stream
         streams["torn", *of] = torn.stream
-    streams["state", 0, 0] = StateStream(replace(STATE, elements=TWO), bytes(4 * TWO))
+    streams["state", 0, 0] = Cells(2)
     outbound = filled(*streams.values())
     for stream in streams.values():
         for _ in range(sent):  # Under way or not is no difference.

@@ -18,7 +18,7 @@ from peers.listening import bind
 from peers.mesh import Mesh
 from peers.pieces import spans
 from peers.wal import SYSTEM, Disk, Wal
-from peers.work import Bytes, Told
+from peers.work import Bytes, StateTaken, Told
 from protocols import commands as c
 from protocols import events as v
 from protocols.config import ProtocolConfig
@@ -67,6 +67,7 @@ class XorWork:
         self.gathers = gathers
         self.random = random.Random(seed)
         self.state = bytes(ELEMENTS * ELEMENT_BYTES)
+        self.round = 0
         self.checkpoint: tuple[int, bytes] | None = None
         """(round, state) of the newest one."""
         self.given = b""
@@ -128,22 +129,22 @@ class XorWork:
                 size, first = ELEMENT_BYTES * (stop - start), ELEMENT_BYTES * layers * start
                 places = range(first, first + layers * size, size)
                 terms.append(xor([part[at : at + size] for at in places]))
-        self.state = xor((self.state, b"".join(terms)))
+        self.state, self.round = xor((self.state, b"".join(terms))), stamp.round
         return digest(self.state)
 
-    def copy_state(self, fragment: int) -> Bytes:
-        return self.state
+    def copy_state(self, fragment: int, round_: int) -> Bytes:
+        return self.state if round_ == self.round else b""
 
     def check_state(self, fragment: int, payload: Bytes) -> str:
         return digest(payload)
 
     def adopt_state(self, fragment: int, round_: int, payload: Bytes) -> None:
-        self.state = bytes(payload)
+        self.state, self.round = bytes(payload), round_
 
     def adopt_kept(self, fragment: int, round_: int) -> str:
         if self.checkpoint is None or self.checkpoint[0] != round_:
             return ""
-        self.state = self.checkpoint[1]
+        self.round, self.state = self.checkpoint
         return digest(self.state)
 
     def contribution_bytes(self, fragment: int, elements: int) -> int:
@@ -188,7 +189,7 @@ class Node:
         self.trains = True
         self.digests: dict[int, str] = {}
         self.served_to: list[tuple[PeerId, int]] = []
-        self.states: list[tuple[PeerId, int, float]] = []
+        self.states: list[StateTaken] = []
         self.data_paths: list[float] = []
         self.notes: list[c.Note] = []
         self.stop: c.Stop | None = None
@@ -233,8 +234,8 @@ class Node:
         self.served_to.append((peer, size_bytes))
         self._news.set()
 
-    def received_state(self, donor: PeerId, size_bytes: int, seconds: float) -> None:
-        self.states.append((donor, size_bytes, seconds))
+    def received_state(self, state: StateTaken) -> None:
+        self.states.append(state)
         self._news.set()
 
     async def until(self, condition: Callable[[], object], *, within_s: float = 20) -> None:

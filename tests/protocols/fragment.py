@@ -41,7 +41,7 @@ class Peer:
         self.reads(run(outer_steps=outer_steps), e.Member(info(A)))
         for slot, peer in enumerate((B, C), 1):
             version = Version(0, 0, START)
-            self.reads(e.Cut(info(peer, slot), A, (version,)), e.Member(info(peer, slot)))
+            self.reads(e.Cut(info(peer, slot), (A,), (version,)), e.Member(info(peer, slot)))
         self.reads(view(1, A, B, C))
         self.rounds.version, self.rounds.state_digest = 0, START
 
@@ -52,10 +52,10 @@ class Peer:
     def stamp(self, round_: int = 1, *, attempt: int = 0, number: int = 1) -> Stamp:
         return Stamp(1, self.members.lineage, number, 0, 0, round_, attempt)
 
-    def does(self, *, stay: bool = False) -> list[c.Command]:
+    def does(self) -> list[c.Command]:
         """Everything possible now."""
         leader = A if A in self.up else None
-        return self.rounds.advance(self.now, self.up, leader, stay=stay)
+        return self.rounds.advance(self.now, self.up, leader)
 
     def trains(self) -> None:
         self.rounds.start(first=False)

@@ -45,7 +45,6 @@ class Led(Scene):
         self.hears(peer, m.ReadLog(0))
         self.hears(peer, join(peer, incarnation=incarnation))
         index, cut = self.core.members.cuts[peer]
-        self.hears(peer, m.FetchState(index))  # To its donor; whoever else hears it has none.
         version = cut.versions[0]
         self.hears(peer, m.Have(self.lineage, 0, version.round, version.state_digest))
         self.hears(peer, caught_up(peer, index, incarnation=incarnation))

@@ -7,6 +7,7 @@ included), or look at every command that a core gave (`given`). Elections happen
 
 from collections import deque
 from collections.abc import Callable
+from hashlib import sha256
 from typing import TypeVar
 
 from protocols import commands as c
@@ -214,10 +215,18 @@ class Room:
                 tell(to, v.SliceReceived(me, stamp, part, who))
             case c.SendResult(peer=to, stamp=stamp, part=part, contributors=terms):
                 tell(to, v.ResultReceived(me, stamp, part, terms, sum_digest(part, terms)))
-            case c.ServeState(peer=to, cut_index=index, versions=versions):
-                for version in versions:
-                    of = (version.fragment, version.round, version.state_digest)
-                    tell(to, v.StateReceived(me, index, *of))
+            case c.CopyState(cut_index=index, fragment=fragment):
+                digest = self.peers[name].rounds[fragment].state_digest
+                answer = v.StateCopied(index, fragment, digest, sha256(digest.encode()).digest())
+            case c.ServeCells(peer=to, cut_index=index, cells=spans):
+                versions = self.peers[name].members.cuts[to][1].versions
+                for span in spans:
+                    digest = versions[span.fragment].state_digest
+                    leaf = sha256(digest.encode()).digest()
+                    tell(to, v.CellReceived(me, index, span.fragment, 0, leaf))
+            case c.CheckState(cut_index=index, fragment=fragment):
+                version = self.peers[name].members.cuts[me][1].versions[fragment]
+                answer = v.StateReceived(index, fragment, version.round, version.state_digest)
             case c.AdoptKept(fragment=fragment, round=round_):
                 kept = self.peers[name].standing.kept
                 assert kept is not None

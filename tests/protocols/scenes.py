@@ -270,15 +270,13 @@ class Follower(Scene):
     def gets_cut(self, round_: int = 0, *, donor: PeerId = A, slot: int = 1) -> int:
         """A cut stands in the log; returns its index."""
         me, version = self.core.me, Version(0, round_, state_digest(round_))
-        self.reads(e.Cut(me.info(slot), donor, (version,)))
+        self.reads(e.Cut(me.info(slot), (donor,), (version,)))
         return self.log.last_index
 
-    def gets_state(
-        self, round_: int = 0, *, donor: PeerId = A, digest: str = ""
-    ) -> list[c.Command]:
+    def gets_state(self, round_: int = 0, *, digest: str = "") -> list[c.Command]:
         index = self.core.members.cuts[self.core.me.peer][0]
         digest = digest or state_digest(round_)
-        return self.on(v.StateReceived(donor, index, 0, round_, digest))
+        return self.on(v.StateReceived(index, 0, round_, digest))
 
 
 def follower(me: PeerId, *others: PeerId, owners: Sequence[PeerId] = ()) -> Follower:
@@ -289,7 +287,7 @@ def follower(me: PeerId, *others: PeerId, owners: Sequence[PeerId] = ()) -> Foll
     slot = 1
     for other in others:
         scene.reads(
-            e.Cut(info(other, slot), A, (Version(0, 0, START),)), e.Member(info(other, slot))
+            e.Cut(info(other, slot), (A,), (Version(0, 0, START),)), e.Member(info(other, slot))
         )
         scene.meets(other)
         slot += 1

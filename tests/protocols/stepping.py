@@ -46,11 +46,11 @@ class Stepper(Follower):
         self.reads(stepwise(), e.Member(info(A)), e.Elected(A))
         self.on(v.RunAccepted(RULES))
         for slot, other in enumerate(others, start=2):
-            self.reads(e.Cut(info(other, slot), A, (Version(0, step, state(step)),)))
+            self.reads(e.Cut(info(other, slot), (A,), (Version(0, step, state(step)),)))
             self.reads(e.Member(info(other, slot)))
             self.meets(other)
         index = self.gets_cut(step)
-        self.on(v.StateReceived(A, index, 0, step, state(step)))
+        self.on(v.StateReceived(index, 0, step, state(step)))
         self.reads(e.Member(info(self.core.me.peer, 1)))
         self.on(v.TrainersReady())
         self.on(v.BaseLoaded(step, state(step)))

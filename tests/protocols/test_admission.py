@@ -62,17 +62,17 @@ def test_who_said_hello_while_there_was_room_waits_for_a_place(
 def test_a_donor_is_no_leader_if_there_is_another() -> None:
     cut = wants_cut(leading(B), C)
     assert cut is not None
-    assert (cut.donor, cut.versions[0].round, cut.versions[0].state_digest) == (B, 0, START)
+    assert (cut.donors, cut.versions[0].round, cut.versions[0].state_digest) == ((B, A), 0, START)
     alone = wants_cut(leading(), C)
     assert alone is not None
-    assert alone.donor == A
+    assert alone.donors == (A,)
 
 
 def test_donors_take_turns_when_a_joiner_asks_again() -> None:
     """Seed 300000: two members whose state had rotted were asked in turn for ever."""
     scene = leading(B, D)
     cuts = [wants_cut(scene, C, why=f"try {n}") for n in range(4)]
-    assert [cut.donor for cut in cuts if cut] == [B, D, A, B]
+    assert [cut.donors[0] for cut in cuts if cut] == [B, D, A, B]
 
 
 def test_a_state_is_given_away_when_more_than_half_reported_it() -> None:
@@ -86,12 +86,12 @@ def test_a_state_is_given_away_when_more_than_half_reported_it() -> None:
         assert last(scene, e.Cut).info.peer != PeerId("e.5")
     scene.hears(D, m.Have(scene.lineage, 0, 1, state_digest(1)))
     cut = last(scene, e.Cut)
-    assert (cut.info.peer, cut.donor) == (PeerId("e.5"), B)
+    assert (cut.info.peer, cut.donors[0]) == (PeerId("e.5"), B)
 
 
 def test_those_who_ask_for_another_state_do_not_confirm_their_own() -> None:
     """Seed 1483: three that differed were the first to say what they made of a round."""
-    members = members_of(log_of(*BEGUN, e.Cut(info(D, 3), A, (Version(0, 0, START),))))
+    members = members_of(log_of(*BEGUN, e.Cut(info(D, 3), (A,), (Version(0, 0, START),))))
     members.members[C] = members.members[D] = info(C, 2)
     reports = Reports(A, members)
     admission = Admission(A, members, reports)
@@ -104,7 +104,7 @@ def test_those_who_ask_for_another_state_do_not_confirm_their_own() -> None:
     assert admission.reports.majority_digest(0, 0) == START
     cut = admission.next_entry(0.0)
     assert isinstance(cut, e.Cut)
-    assert (cut.info.peer, cut.donor) == (B, D)
+    assert (cut.info.peer, cut.donors[0]) == (B, D)
 
 
 def test_a_donor_holds_what_the_majority_holds() -> None:
@@ -114,7 +114,7 @@ def test_a_donor_holds_what_the_majority_holds() -> None:
         scene.hears(peer, m.Have(scene.lineage, 0, 0, digest))
     cut = wants_cut(scene, D)
     assert cut is not None
-    assert (cut.donor, cut.versions[0].state_digest) == (C, START)
+    assert (cut.donors[0], cut.versions[0].state_digest) == (C, START)
 
 
 def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
@@ -127,7 +127,7 @@ def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
     for peer in (C, D):
         admission.join(peer, join(peer, "a wrong state", against=A), 0.0)
     cuts = [admission.next_entry(0.0), admission.next_entry(0.0)]
-    assert [(cut.info.peer, cut.donor) for cut in cuts if isinstance(cut, e.Cut)] == [
+    assert [(cut.info.peer, cut.donors[0]) for cut in cuts if isinstance(cut, e.Cut)] == [
         (C, B),
         (D, B),
     ]
@@ -179,7 +179,7 @@ def test_a_restarted_peer_gets_a_state_and_its_old_contribution_is_forgotten() -
 
 def flapping(losses: int) -> tuple[Admission, Reports]:
     """A's view of a run that B has been lost from so often; A has reported its state."""
-    again = (e.Cut(info(B, 1), A, (Version(0, 0, START),)), e.Member(info(B, 1)))
+    again = (e.Cut(info(B, 1), (A,), (Version(0, 0, START),)), e.Member(info(B, 1)))
     bodies = [*BEGUN, *(x for _ in range(losses) for x in (e.Lost(B, "x"), *again))]
     members = members_of(log_of(*(bodies if not losses else bodies[:-2])))
     reports = Reports(A, members)
@@ -219,7 +219,7 @@ def test_who_asked_and_went_asks_for_nothing_any_more() -> None:
 BEGUN = (
     run(),
     e.Member(info(A)),
-    e.Cut(info(B, 1), A, (Version(0, 0, START),)),
+    e.Cut(info(B, 1), (A,), (Version(0, 0, START),)),
     e.Member(info(B, 1)),
 )
 
@@ -278,7 +278,7 @@ def test_who_came_to_the_end_is_tried_again_whoever_accuses_it() -> None:
         reports.has(A, m.Have(members.lineage, 0, len(bodies), START))
         admission.join(C, join(C, "a wrong state", against=A), 0.0)
         cut = admission.next_entry(0.0)
-        assert (isinstance(cut, e.Cut) and cut.donor == A) == over
+        assert (isinstance(cut, e.Cut) and cut.donors[0] == A) == over
 
 
 def test_while_somebody_may_have_the_state_nothing_is_restored() -> None:
@@ -390,7 +390,7 @@ def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
 def test_a_joiner_that_leaves_with_a_part_of_the_state_is_not_kept_for_it() -> None:
     """Seed 50359: everybody else waited for a state, and it for leave to go."""
     begun = (run(fragments=2), e.Member(info(A)))
-    cut = e.Cut(info(B, 1), A, (Version(0, 0, START), Version(1, 0, START)))
+    cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START), Version(1, 0, START)))
     members = members_of(log_of(*begun, cut))
     reports = Reports(A, members)
     admission = Admission(A, members, reports)

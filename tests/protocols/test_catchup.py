@@ -1,32 +1,27 @@
-"""How a state is asked for, given and taken; and what that means for the rounds meanwhile."""
+"""How a state is asked for and taken; and what that means for the rounds meanwhile."""
 
 from protocols import commands as c
 from protocols import entries as e
-from protocols.catchup import HOLD_S, Catchup
-from protocols.commands import ExpectState, Send, ServeState
-from protocols.ids import PeerId, Version
+from protocols.catchup import Catchup
+from protocols.commands import ExpectState, Send
+from protocols.ids import Version
 from protocols.membership import KEEP_COMMITS
-from protocols.messages import FetchState, NoState
+from protocols.messages import FetchLeaves, FetchState
 from protocols.rounds import KEEP_ROUNDS
 from tests.protocols.fragment import Peer, only, training
 from tests.protocols.scenes import BORDERS, START, A, B, C, info, state_digest
 
 VERSIONS = (Version(0, 3, state_digest(3)), Version(1, 2, state_digest(2)))
-FOR_B = e.Cut(info(B, 1), A, VERSIONS)
-"""A gives B its state: round 3 of fragment 0, round 2 of fragment 1."""
-FAR = frozenset[PeerId]()
+FOR_B = e.Cut(info(B, 1), (A, C), VERSIONS)
+"""A and C give B its state: round 3 of fragment 0, round 2 of fragment 1."""
+ROOTS = ("0" * 64, "1" * 64)
 NEAR = frozenset((A,))
 
 
-def granted() -> Catchup:
-    catchup = Catchup("new")
-    assert catchup.granted(7, FOR_B, 60.0) == [ExpectState(A, 7, VERSIONS)]
-    return catchup
-
-
-def owing(*, now: float = 0.0) -> Catchup:
-    catchup = Catchup("")
-    catchup.owe(7, FOR_B, now)
+def granted(catchup: Catchup | None = None) -> Catchup:
+    catchup = catchup or Catchup("new")
+    said = catchup.granted(7, FOR_B, now=0.0, patience_s=60.0)
+    assert said == [ExpectState(7, (A, C), VERSIONS)]
     return catchup
 
 
@@ -36,143 +31,65 @@ def owing(*, now: float = 0.0) -> Catchup:
 def test_until_the_last_fragment_is_here_a_state_is_needed() -> None:
     catchup = Catchup("new")
     assert catchup.needed
-    catchup.granted(7, FOR_B, 60.0)
+    granted(catchup)
     assert (catchup.needed, catchup.asking, catchup.complete) == (True, "", 0)
     catchup.arrived(0)
     assert catchup.needed
-    assert catchup.expected(A, 7, 0) is None, "it is here already"
+    assert catchup.expected(7, 0) is None, "it is here already"
     catchup.arrived(1)
     assert (catchup.needed, catchup.complete) == (False, 7)
 
 
-def test_only_the_donor_of_the_present_cut_is_listened_to() -> None:
+def test_only_what_the_present_cut_names_is_expected() -> None:
     catchup = granted()
-    assert catchup.expected(A, 7, 1) == VERSIONS[1]
-    assert catchup.expected(C, 7, 1) is None
-    assert catchup.expected(A, 6, 1) is None
-    assert catchup.expected(A, 7, 2) is None
+    assert catchup.expected(7, 1) == VERSIONS[1]
+    assert catchup.expected(6, 1) is None
+    assert catchup.expected(7, 2) is None
 
 
-def test_the_donor_is_asked_once_per_connection() -> None:
+def test_donors_are_asked_when_the_log_has_said_the_roots() -> None:
     catchup = granted()
-    assert catchup.request(FAR) == []
-    assert catchup.request(NEAR) == [Send(A, FetchState(7))]
-    assert catchup.request(NEAR) == []
-    catchup.disconnected(C)
-    assert catchup.request(NEAR) == []
-    catchup.disconnected(A)
-    assert catchup.request(NEAR) == [Send(A, FetchState(7))], "what was under way is lost"
+    assert catchup.request(0.0, NEAR, ()) == []
+    assert catchup.request(0.0, NEAR, ROOTS) == [
+        Send(A, FetchLeaves(7, 0, 0)),
+        Send(A, FetchLeaves(7, 1, 0)),
+    ]
+    assert catchup.request(0.0, NEAR, ROOTS) == []
+
+
+def test_donors_hear_once_that_everything_is_here() -> None:
+    catchup = granted()
+    for fragment in (0, 1):
+        catchup.arrived(fragment)
+    assert catchup.request(0.0, NEAR, ROOTS) == [Send(A, FetchState(7, ()))]
+    assert catchup.request(0.0, NEAR, ROOTS) == []
+    assert catchup.request(0.0, NEAR | {C}, ROOTS) == [Send(C, FetchState(7, ()))]
 
 
 def test_a_state_that_does_not_come_is_late() -> None:
     catchup = granted()
     assert catchup.deadline == 60.0
-    assert not catchup.is_late(59.9)
-    assert catchup.is_late(60.0)
+    assert catchup.failed(59.9) == ""
+    assert catchup.failed(60.0) == "the transfer took too long"
     catchup.ask("it took too long", 60.0)
-    assert not catchup.is_late(99.0)
+    assert catchup.failed(99.0) == ""
     assert catchup.deadline == float("inf")
 
 
 def test_people_see_since_when_a_state_is_needed() -> None:
     catchup = Catchup("")
     catchup.ask("diverged", 5.0)
-    catchup.ask("the donor is gone", 9.0)
+    catchup.ask("the donors are gone", 9.0)
     assert catchup.since == 5.0
 
 
-def test_a_lost_donor_is_noticed() -> None:
+def test_a_cut_whose_donors_are_all_gone_brings_nothing() -> None:
     catchup = granted()
-    assert not catchup.gone(C)
-    assert catchup.gone(A)
-    assert not Catchup("new").gone(A)
-
-
-# Giving ---------------------------------------------------------------------------------------
-
-
-def test_a_donor_gives_what_it_holds_when_it_is_asked() -> None:
-    catchup = owing()
-    assert catchup.serve([3, 2], 7, 0.0) == []
-    catchup.wanted(B, 7)
-    assert catchup.serve([3, 2], 7, 0.0) == [ServeState(B, 7, VERSIONS)]
-    assert catchup.serve([3, 2], 7, 0.0) == []
-    catchup.wanted(B, 7)
-    assert catchup.serve([3, 2], 7, 0.0) != [], "its connection broke, and it asks again"
-
-
-def test_who_asks_before_the_donor_has_read_the_cut_waits() -> None:
-    catchup = Catchup("")
-    catchup.wanted(B, 7)
-    assert catchup.serve([3, 2], 6, 0.0) == []
-    catchup.owe(7, FOR_B, 0.0)
-    assert catchup.serve([3, 2], 7, 0.0) == [ServeState(B, 7, VERSIONS)]
-
-
-def test_a_donor_that_went_on_says_so_at_once() -> None:
-    """Else the joiner would wait until the transfer is late."""
-    catchup = owing()
-    catchup.wanted(B, 7)
-    assert catchup.serve([4, 2], 7, 0.0) == [Send(B, NoState(7))]
-
-
-def test_a_donor_gives_nothing_while_its_memory_changes() -> None:
-    """Three joiners accused an honest donor: each had got the next round's state."""
-    catchup = owing()
-    catchup.wanted(B, 7)
-    assert catchup.serve([3, None], 7, 0.0) == []
-    assert catchup.serve([None, 2], 7, 0.0) == []
-    assert catchup.serve([4, 2], 7, 0.0) == [Send(B, NoState(7))]
-
-
-def test_a_donor_that_is_about_to_apply_what_the_cut_names_does_it_first() -> None:
-    """With several fragments in flight one of them nearly always is."""
-    catchup = owing()
-    catchup.wanted(B, 7)
-    assert catchup.serve([3, 1], 7, 0.0) == []
-    assert catchup.stays(0, 3), "the other fragment waits for it"
-    assert catchup.serve([3, 2], 7, 0.1) == [ServeState(B, 7, VERSIONS)]
-    late = owing()
-    late.wanted(B, 7)
-    assert late.serve([3, 1], 7, HOLD_S) == [Send(B, NoState(7))]
-    mixed = owing()
-    mixed.wanted(B, 7)
-    assert mixed.serve([4, 1], 7, 0.0) == [Send(B, NoState(7))]
-
-
-def test_nobody_gets_what_no_cut_names() -> None:
-    catchup = owing()
-    catchup.wanted(C, 7)
-    assert catchup.serve([3, 2], 7, 0.0) == [Send(C, NoState(7))]
-    catchup.wanted(B, 6)
-    assert catchup.serve([3, 2], 7, 0.0) == [Send(B, NoState(6))], "an earlier cut"
-    catchup.gone(B)
-    catchup.wanted(B, 7)
-    assert catchup.serve([3, 2], 7, 0.0) == [Send(B, NoState(7))]
-
-
-def test_a_donor_stays_where_the_cut_is_until_it_is_asked_but_not_for_long() -> None:
-    """No joiner could be served by somebody whose rounds are quicker than its connection."""
-    catchup = owing(now=5.0)
-    assert catchup.stays(0, 3)
-    assert catchup.stays(1, 2)
-    assert not catchup.stays(1, 1), "the last round before the cut is to be applied"
-    assert catchup.deadline == 5.0 + HOLD_S
-    catchup.serve([3, 2], 7, 5.0 + HOLD_S)
-    assert not catchup.stays(0, 3)
-    assert catchup.deadline == float("inf")
-    asked = owing()
-    asked.wanted(B, 7)
-    asked.serve([3, 2], 7, 0.1)
-    assert not asked.stays(0, 3)
-
-
-def test_a_request_dies_with_its_connection() -> None:
-    catchup = Catchup("")
-    catchup.wanted(B, 7)
-    catchup.disconnected(B)
-    catchup.owe(7, FOR_B, 0.0)
-    assert catchup.serve([3, 2], 7, 0.0) == []
+    assert catchup.transfer is not None
+    catchup.transfer.gone(C)
+    assert catchup.failed(0.0) == ""
+    catchup.transfer.gone(A)
+    assert catchup.failed(0.0) == "the donors are gone"
 
 
 # What a transfer means for rounds -----------------------------------------------------------

@@ -26,7 +26,7 @@ class Chair:
         self.able: set[PeerId] = set(roster)
         self.write(stepwise(), e.Member(info(A)))
         for slot, peer in enumerate((B, C, D), start=1):
-            self.write(e.Cut(info(peer, slot), A, (Version(0, 0, START),)))
+            self.write(e.Cut(info(peer, slot), (A,), (Version(0, 0, START),)))
             self.write(e.Member(info(peer, slot)))
         self.closing = Closing(A, self.members)
         if roster:

@@ -34,7 +34,7 @@ def test_who_waits_for_a_state_watches_its_donor() -> None:
     scene = follower(B, C)
     scene.gets_cut(donor=C, slot=2)
     assert beats(scene) == {A, C}
-    scene.gets_state(donor=C)
+    scene.gets_state()
     assert beats(scene) == {A}
 
 

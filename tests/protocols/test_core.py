@@ -171,7 +171,7 @@ def test_a_joiner_is_a_receiver_from_its_cut_on_and_contributes_after_half_a_rou
     room.contribute("a")
     joiner = room.add("d")
     cut = next(x for x in room.log(e.Cut, of="a") if x.info.peer == joiner)
-    assert cut.donor != joiner
+    assert cut.donors[0] != joiner
     assert joiner in room.peers["a"].members.members
     room.contribute("b")
     assert room.rosters() == [["a", "b"]]
@@ -187,7 +187,7 @@ def test_a_state_that_is_not_the_cuts_is_not_taken() -> None:
     joiner = room.add("d")
     [(name, event)] = [x for x in room.held if isinstance(x[1], v.StateReceived)]
     assert isinstance(event, v.StateReceived)
-    lie = v.StateReceived(event.sender, event.cut_index, 0, event.round, digest_text("lie"))
+    lie = v.StateReceived(event.cut_index, 0, event.round, digest_text("lie"))
     room.held.clear()
     room.hold = lambda name, event: False
     room.feed(name, lie)

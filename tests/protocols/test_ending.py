@@ -188,7 +188,7 @@ FOUNDED = (run(), e.Member(info(A)))
 
 
 def cut(peer: PeerId, slot: int) -> e.Cut:
-    return e.Cut(info(peer, slot), A, (Version(0, 0, START),))
+    return e.Cut(info(peer, slot), (A,), (Version(0, 0, START),))
 
 
 def leads(*bodies: e.Entry) -> Leader:
@@ -238,7 +238,7 @@ def test_a_voter_that_leaves_helps_to_strike_those_that_nobody_reaches() -> None
 
 def test_what_joiners_hold_keeps_nobody() -> None:
     """Seeds 3100237, 3100468: the only member went while those who had its state were joiners."""
-    again = e.Cut(info(A, incarnation=2), B, (Version(0, 0, START),))
+    again = e.Cut(info(A, incarnation=2), (B,), (Version(0, 0, START),))
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)), cut(C, 2), again)
     needs = leader.admission.needs
     has(leader, C)
@@ -260,7 +260,7 @@ def test_a_joiner_that_holds_the_only_state_gets_in_before_it_goes() -> None:
     assert decide(leader, NOW) == e.Member(info(B, 1))
     given = decide(leader, NOW)
     assert isinstance(given, e.Cut)
-    assert (given.info.peer, given.donor) == (A, B)
+    assert (given.info.peer, given.donors) == (A, (B,))
 
 
 def test_a_joiner_that_has_caught_up_has_time_to_say_what_it_holds() -> None:

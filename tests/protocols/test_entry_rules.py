@@ -28,7 +28,8 @@ from tests.protocols.scenes import (
 )
 
 VERSION = Version(0, 0, START)
-CUT = e.Cut(info(B, 1), A, (VERSION,))
+CUT = e.Cut(info(B, 1), (A,), (VERSION,))
+ROOT = "0" * 64
 BEGUN = (run(), e.Member(info(A)), CUT, e.Member(info(B, 1)))
 VIEW = view(1, A, B)
 COMMIT = e.Commit(
@@ -75,8 +76,16 @@ def lease(*grants: tuple[PeerId, int, int]) -> e.Lease:
         ((*BEGUN, VIEW), e.Restore(1, (), 0, 0, (), 0, False, 1), "every fragment"),
         ((run(),), e.Restore(1, (), 0, 0, (), 0, False, 1), "every fragment"),
         ((run(),), e.Restore(1, (Version(1, 0, START),), 0, 0, (), 0, False, 1), "every fragment"),
-        (BEGUN, replace(CUT, info=info(C), donor=C), "donor"),
-        (BEGUN, replace(CUT, info=info(C), donor=STRANGER), "donor"),
+        (BEGUN, replace(CUT, info=info(C), donors=(A, C)), "donor"),
+        (BEGUN, replace(CUT, info=info(C), donors=(A, STRANGER)), "donor"),
+        (BEGUN, replace(CUT, info=info(C), donors=()), "without donors"),
+        (BEGUN, replace(CUT, info=info(C), donors=(A, A)), "one twice"),
+        (BEGUN, replace(CUT, info=info(C), roots=(ROOT,)), "with roots"),
+        (BEGUN, e.Roots(C, 4, (ROOT,)), "no cut of c"),
+        (BEGUN, e.Roots(B, 4, (ROOT,)), "no cut of b"),
+        (BEGUN, e.Roots(B, 3, (ROOT, ROOT)), "lacks a root"),
+        (BEGUN, e.Roots(B, 3, ("",)), "lacks a root"),
+        ((*BEGUN, e.Roots(B, 3, (ROOT,))), e.Roots(B, 3, (ROOT,)), "no cut of b"),
         (BEGUN, replace(CUT, info=info(C), versions=()), "cuts at"),
         (BEGUN, replace(CUT, info=info(C), versions=(Version(0, 1, START),)), "cuts at"),
         (BEGUN, replace(CUT, info=info(C), versions=(Version(1, 0, START),)), "cuts at"),

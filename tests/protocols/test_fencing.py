@@ -27,7 +27,7 @@ from tests.protocols.scenes import (
 BEGUN = (
     run(),
     e.Member(info(A)),
-    e.Cut(info(B, 1), A, (Version(0, 0, START),)),
+    e.Cut(info(B, 1), (A,), (Version(0, 0, START),)),
     e.Member(info(B, 1)),
 )
 TERMS = (contributor(A), contributor(B))

@@ -33,7 +33,7 @@ from tests.protocols.scenes import (
 
 def cut(peer: PeerId, slot: int, round_: int = 0) -> e.Cut:
     digest = state_digest(round_) if round_ else START
-    return e.Cut(info(peer, slot), A, (Version(0, round_, digest),))
+    return e.Cut(info(peer, slot), (A,), (Version(0, round_, digest),))
 
 
 def commit(round_: int, number: int, *roster: PeerId, attempt: int = 0) -> e.Commit:

@@ -370,7 +370,7 @@ def test_who_wanted_to_leave_long_ago_has_time_to_report_a_new_round() -> None:
 
 def test_a_joiner_that_has_all_of_its_cut_may_be_needed() -> None:
     """Seed 80204: it held the only state, and went before a new leader had let it in."""
-    cut = e.Cut(info(B, 1), A, (Version(0, 0, START),))
+    cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
     commit = e.Commit(1, 0, 0, 1, 0, (contributor(A),), BORDERS, DIGEST, "")
     members = members_of(log_of(run(), e.Member(info(A)), cut, view(1, A), commit))
     admission = Admission(A, members, Reports(A, members))

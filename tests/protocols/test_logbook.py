@@ -20,7 +20,7 @@ BEGUN = (
     run(),
     e.Member(info(A)),
     e.Elected(A),
-    e.Cut(info(B, 1), A, (Version(0, 0, START),)),
+    e.Cut(info(B, 1), (A,), (Version(0, 0, START),)),
     e.Member(info(B, 1)),
 )
 
@@ -171,7 +171,7 @@ def test_a_restarted_peer_has_its_log_and_applies_nothing_before_it_holds_again(
 
 
 def test_a_restarted_peer_begins_with_its_snapshot() -> None:
-    later = (e.Cut(info(C, 2), A, (Version(0, 0, START),)), e.Lost(B, "x"))
+    later = (e.Cut(info(C, 2), (A,), (Version(0, 0, START),)), e.Lost(B, "x"))
     entries = tuple(log_of(*BEGUN, *later).entries[5:])
     book = Logbook(C, Saved(4, "", snapshot(*BEGUN), entries))
     assert book.members == members_of(log_of(*BEGUN))

@@ -25,7 +25,7 @@ from tests.protocols.scenes import (
 )
 
 BEGUN = (run(outer_steps=99), e.Member(info(A)))
-JOINED = (*BEGUN, e.Cut(info(B, 1), A, (Version(0, 0, START),)), e.Member(info(B, 1)))
+JOINED = (*BEGUN, e.Cut(info(B, 1), (A,), (Version(0, 0, START),)), e.Member(info(B, 1)))
 
 
 def commit(round_: int, *, number: int = 1, steps: int = 10, attempt: int = 0) -> e.Commit:
@@ -56,7 +56,7 @@ def test_a_cut_makes_a_receiver_and_member_makes_a_member() -> None:
 
 
 def test_a_members_new_cut_leaves_it_a_member() -> None:
-    members = read(*JOINED, e.Cut(info(B, 1), A, (Version(0, 0, START),)))
+    members = read(*JOINED, e.Cut(info(B, 1), (A,), (Version(0, 0, START),)))
     assert B in members.members
     assert B not in members.joiners
     assert members.cuts[B][0] == 5
@@ -241,7 +241,7 @@ def test_voters_are_members_that_an_entry_made_voters() -> None:
 
 def test_a_restarted_voter_votes_on_though_it_is_no_member() -> None:
     """Its vote is on its disk; a state it has yet to get."""
-    again = e.Cut(info(B, 1, incarnation=2), A, (Version(0, 0, START),))
+    again = e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 0, START),))
     members = read(*JOINED, e.Voter(B, votes=True, why=""), again)
     assert members.voters == (A, B)
     assert (list(members.members), list(members.joiners)) == ([A], [B])
@@ -319,7 +319,7 @@ def test_who_left_gives_its_samples_back_once_the_open_round_goes_on_without_it(
 
 
 def test_a_new_life_of_a_member_does_not_hold_what_the_old_one_did() -> None:
-    back = e.Cut(info(B, 1, incarnation=2), A, (Version(0, 0, START),))
+    back = e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 0, START),))
     members = read(*LEASED, back, e.Member(back.info))
     assert (members.ledger.of(B, 2), members.ledger.free) == ((), ())
     again = view(2, A, B, first_round=1)  # It means the new life.

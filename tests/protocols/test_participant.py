@@ -47,7 +47,7 @@ def test_before_the_run_is_known_nothing_is_finished_and_nothing_counts() -> Non
     stamp = follower(B, C).stamp(1)
     event = v.SliceReceived(B, stamp, 0, contributor(B))
     assert part.payload(event) == [c.Discard(event)]
-    assert part.state(v.StateReceived(B, 1, 0, 0, START), 0.0) == []
+    assert part.state(v.StateReceived(1, 0, 0, START), 0.0) == []
     assert part.advance(0.0, frozenset(), None) == []
 
 
@@ -144,12 +144,12 @@ def test_a_snapshot_over_entries_that_we_never_saw_begins_where_it_ends() -> Non
     """Our own cut may have been among them: it is served as if we had read it."""
     members, scene = begun(), Follower(B)
     version = tuple(Version(fragment, 0, START) for fragment in (0, 1))
-    bodies = (e.Member(info(A)), e.Elected(A), e.Cut(info(B, 1), A, version))
+    bodies = (e.Member(info(A)), e.Elected(A), e.Cut(info(B, 1), (A,), version))
     for index, body in enumerate(bodies, 2):
         members.apply(e.LogEntry(index, 1, body))
     part = Participant(scene.core.me, members, founds=False, kept=None)
     said = part.jumped(deadline=60.0, lineage=0, now=0.0)
-    assert said == [c.CheckRun(run(fragments=2)), c.ExpectState(A, 4, version)]
+    assert said == [c.CheckRun(run(fragments=2)), c.ExpectState(4, (A,), version)]
     assert [rounds.awaited for rounds in part.rounds] == [0, 0]
 
 

@@ -46,7 +46,7 @@ def agreed() -> Membership:
     digest = digest_text("a result")
     terms = (contributor(A), contributor(B))
     rounds = [e.Commit(1, 0, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
-    begun = (run(), e.Member(info(A)), e.Cut(info(B, 1), A, (Version(0, 0, START),)))
+    begun = (run(), e.Member(info(A)), e.Cut(info(B, 1), (A,), (Version(0, 0, START),)))
     return members_of(log_of(*begun, e.Member(info(B, 1)), view(1, A, B), *rounds))
 
 
@@ -251,7 +251,7 @@ def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_l
     """Stepwise seed 4006: it waited as a member that it was not."""
     scene = restarted()
     goes_back(scene)
-    again = e.Cut(info(B, 1), A, (Version(0, 1, state_digest(1)),))
+    again = e.Cut(info(B, 1), (A,), (Version(0, 1, state_digest(1)),))
     scene.reads(again, e.Member(info(B, 1)))
     assert join(B, "restarted", incarnation=2) in told(scene)
     assert scene.on(v.KeptAdopted(0, 1, state_digest(1))) == []
@@ -261,9 +261,9 @@ def test_a_cut_that_comes_before_the_checkpoint_is_read_is_what_counts() -> None
     """Seed 3650069: it had all of its state, and waited for its checkpoint with being a member."""
     scene = restarted()
     goes_back(scene)
-    scene.reads(e.Cut(info(B, 1, incarnation=2), A, (Version(0, 1, state_digest(1)),)))
+    scene.reads(e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 1, state_digest(1)),)))
     index = scene.core.members.index
-    scene.on(v.StateReceived(A, index, 0, 1, state_digest(1)))
+    scene.on(v.StateReceived(index, 0, 1, state_digest(1)))
     assert scene.caught_up(index) in told(scene)
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from protocols.admission import Admission
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Contributor, PeerId, Stamp, digest_text
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.reports import Reports
 from tests.protocols.fragment import Peer
-from tests.protocols.scenes import START, A, B, C, contributor
+from tests.protocols.scenes import START, A, B, C, contributor, join
 
 X, Y, Z = (digest_text(text) for text in "xyz")
 
@@ -193,3 +194,14 @@ def test_only_the_last_two_rounds_states_are_kept_and_an_older_report_differs_fr
     assert {round_ for _, round_ in reports.have} <= {3, 4, 5}
     assert has(reports, Y, C, round_=1) == [""]
     assert {round_ for _, round_ in reports.have} == {4}
+
+
+def test_who_finds_its_own_state_damaged_is_not_believed_about_it() -> None:
+    reports, peer = told()
+    has(reports, START, A, B)
+    admission = Admission(A, peer.members, reports)
+    admission.join(B, join(B, "our state is damaged", against=B), 0.0)
+    assert reports.states(0, 0) == {A: START}
+    assert admission.damaged == {B}
+    admission.gone(B)
+    assert admission.damaged == set()

@@ -170,7 +170,7 @@ def test_a_joiner_receives_results_of_rounds_in_flight() -> None:
     peer.contributes()
     peer.gets_slices(A, C)
     peer.does()
-    peer.reads(e.Cut(info(STRANGER, 3), A, (Version(0, 0, START),)))
+    peer.reads(e.Cut(info(STRANGER, 3), (A,), (Version(0, 0, START),)))
     assert peer.does() == [], "it is not connected yet"
     peer.up |= {STRANGER}
     shared = [x for x in peer.does() if isinstance(x, c.SendResult)]
@@ -255,14 +255,6 @@ def test_only_a_committed_result_is_applied_and_only_the_committed_bytes() -> No
         c.ApplyRound(peer.stamp(), BORDERS, counted=False),
     ]
     assert peer.does() == [], "once"
-
-
-def test_a_donor_stays_at_its_version() -> None:
-    peer = training()
-    peer.gets_results(A, B, C)
-    peer.commits(A, B, C)
-    assert only(c.ApplyRound, peer.does(stay=True)) == []
-    assert only(c.ApplyRound, peer.does()) != []
 
 
 def test_ranks_whose_work_was_counted_start_from_the_new_state() -> None:

@@ -14,7 +14,7 @@ BEGUN = (run(), e.Member(info(A)), e.Elected(A))
 
 
 def cut(peer: PeerId, slot: int) -> e.Cut:
-    return e.Cut(info(peer, slot), A, (Version(0, 0, START),))
+    return e.Cut(info(peer, slot), (A,), (Version(0, 0, START),))
 
 
 def read(*bodies: e.Entry) -> Membership:

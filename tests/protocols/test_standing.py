@@ -6,11 +6,13 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.giving import root_of
 from protocols.ids import Version, digest_text
+from protocols.transfer_messages import CellSpan
+from protocols.transfers import LIES
 from tests.protocols.scenes import (
     RULES,
     START,
-    STRANGER,
     A,
     B,
     C,
@@ -23,6 +25,10 @@ from tests.protocols.scenes import (
     told,
     view,
 )
+
+LEAF = bytes(range(32))
+"""Of the only cell of a state."""
+ROOT = root_of(LEAF)
 
 
 def joining() -> Follower:
@@ -47,8 +53,14 @@ def test_a_joiner_reads_the_log_before_it_asks_for_a_cut() -> None:
 def test_a_cut_is_in_the_log_before_the_state_is_asked_for() -> None:
     scene = joining()
     index = scene.gets_cut()
-    assert scene.one(c.ExpectState) == c.ExpectState(A, index, (Version(0, 0, START),))
-    assert told(scene) == [m.FetchState(index)]
+    assert scene.one(c.ExpectState) == c.ExpectState(index, (A,), (Version(0, 0, START),))
+    assert told(scene) == []
+    scene.reads(e.Roots(B, index, (ROOT,)))
+    assert told(scene) == [m.FetchLeaves(index, 0, 0)]
+    scene.hears(A, m.Leaves(index, 0, 0, 1, LEAF))
+    assert told(scene) == [m.FetchState(index, (CellSpan(0, 0, 1),))]
+    scene.on(v.CellReceived(A, index, 0, 0, LEAF))
+    assert scene.said == [c.KeepCell(A, index, 0, 0), c.CheckState(index, 0)]
     scene.gets_state()
     assert scene.one(c.AdoptState) == c.AdoptState(index, 0, 0)
     assert scene.caught_up(index) in told(scene)
@@ -56,18 +68,19 @@ def test_a_cut_is_in_the_log_before_the_state_is_asked_for() -> None:
 
 def test_whoever_was_there_before_is_dialled() -> None:
     scene = joining()
-    scene.reads(e.Cut(info(C, 1), A, (Version(0, 0, START),)), e.Member(info(C, 1)))
+    scene.reads(e.Cut(info(C, 1), (A,), (Version(0, 0, START),)), e.Member(info(C, 1)))
     scene.gets_cut(slot=2)
     assert scene.all(c.Connect) == [c.Connect(C, "c:1")]
 
 
 def test_a_donor_that_is_not_connected_yet_is_asked_when_it_is() -> None:
     scene = joining()
-    scene.reads(e.Cut(info(C, 1), A, (Version(0, 0, START),)), e.Member(info(C, 1)))
+    scene.reads(e.Cut(info(C, 1), (A,), (Version(0, 0, START),)), e.Member(info(C, 1)))
     index = scene.gets_cut(donor=C, slot=2)
-    assert scene.sent(m.FetchState) == []
+    scene.reads(e.Roots(B, index, (ROOT,)))
+    assert scene.sent(m.FetchLeaves) == []
     scene.meets(C)
-    assert scene.sent(m.FetchState) == [(C, m.FetchState(index))]
+    assert scene.sent(m.FetchLeaves) == [(C, m.FetchLeaves(index, 0, 0))]
 
 
 def test_a_state_that_does_not_match_is_not_taken_and_another_is_asked_for() -> None:
@@ -76,31 +89,60 @@ def test_a_state_that_does_not_match_is_not_taken_and_another_is_asked_for() -> 
     scene.gets_state(digest=digest_text("a lie"))
     assert scene.all(c.AdoptState) == []
     assert scene.notes("transfer") != []
-    assert told(scene) == [join(B, "the donor's state did not match its digest", against=A)]
+    assert told(scene) == [join(B, "the roots were not of the cut's state", against=A)]
 
 
-def test_a_state_from_a_stranger_changes_nothing() -> None:
+def test_a_donor_that_lies_is_accused_when_no_other_is_left() -> None:
     scene = joining()
-    scene.gets_cut()
-    scene.gets_state(donor=STRANGER, digest=digest_text("a lie"))
-    assert scene.said == []
-    scene.gets_state()
-    assert scene.all(c.AdoptState) != []
+    index = scene.gets_cut()
+    scene.reads(e.Roots(B, index, (ROOT,)))
+    scene.hears(A, m.Leaves(index, 0, 0, 1, LEAF[::-1]))
+    (note,) = scene.notes("transfer")
+    assert A in note
+    assert told(scene) == [join(B, LIES, against=A)]
+
+
+def test_a_donor_whose_own_state_is_damaged_gives_nothing_and_asks_for_another() -> None:
+    scene = follower(B)
+    scene.reads(e.Cut(info(C, 2), (A, B), (Version(0, 0, START),)))
+    index = scene.log.last_index
+    assert scene.one(c.CopyState) == c.CopyState(index, 0, 0)
+    scene.on(v.StateCopied(index, 0, digest_text("rot"), LEAF))
+    assert scene.sent(m.NoState) == [(C, m.NoState(index))]
+    assert scene.notes("diverged") != []
+    assert join(B, "our state is damaged", against=B) in told(scene)
+
+
+def test_a_donor_says_its_roots_to_each_leader() -> None:
+    scene = follower(B)
+    scene.reads(e.Cut(info(C, 2), (A, B), (Version(0, 0, START),)))
+    index = scene.log.last_index
+    scene.on(v.StateCopied(index, 0, START, LEAF))
+    report = m.CutRoots(C, index, (ROOT,))
+    assert told(scene) == [report]
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.meets(A)
+    assert report in told(scene)
+    scene.reads(e.Member(info(C, 2)))
+    assert scene.one(c.ReleaseCopy) == c.ReleaseCopy(C, index)
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.meets(A)
+    assert report not in told(scene)
 
 
 @pytest.mark.parametrize("fragment", [1, 65535])
 def test_a_state_of_no_fragment_changes_nothing(fragment: int) -> None:
     scene = joining()
     index = scene.gets_cut()
-    assert scene.on(v.StateReceived(A, index, fragment, 0, START)) == []
+    assert scene.on(v.StateReceived(index, fragment, 0, START)) == []
 
 
 def test_when_the_donor_is_lost_another_cut_is_asked_for() -> None:
     scene = joining()
-    scene.reads(e.Cut(info(C, 1), A, (Version(0, 0, START),)), e.Member(info(C, 1)))
+    scene.reads(e.Cut(info(C, 1), (A,), (Version(0, 0, START),)), e.Member(info(C, 1)))
     scene.gets_cut(donor=C, slot=2)
     scene.reads(e.Lost(C, "silent"))
-    assert told(scene) == [join(B, "the donor is gone")]
+    assert told(scene) == [join(B, "the donors are gone")]
 
 
 def test_when_the_donor_went_on_another_cut_is_asked_for() -> None:
@@ -109,7 +151,7 @@ def test_when_the_donor_went_on_another_cut_is_asked_for() -> None:
     assert scene.hears(A, m.NoState(index - 1)) == [], "an earlier cut"
     assert scene.hears(C, m.NoState(index)) == [], "another peer"
     scene.hears(A, m.NoState(index))
-    assert told(scene) == [join(B, "the donor had gone on")]
+    assert told(scene) == [join(B, "the donors had gone on")]
 
 
 def test_a_transfer_that_takes_too_long_is_asked_for_again() -> None:
@@ -123,12 +165,15 @@ def test_a_transfer_that_takes_too_long_is_asked_for_again() -> None:
     assert asked == [join(B, "the transfer took too long")]
 
 
-def test_a_broken_connection_costs_the_donor_a_second_copy_and_no_second_cut() -> None:
+def test_a_broken_connection_costs_no_second_cut_and_nothing_that_came() -> None:
     scene = joining()
-    index = scene.gets_cut()
+    index, leaves = scene.gets_cut(), LEAF + LEAF[::-1]
+    scene.reads(e.Roots(B, index, (root_of(leaves),)))
+    scene.hears(A, m.Leaves(index, 0, 0, 2, leaves))
+    scene.on(v.CellReceived(A, index, 0, 0, LEAF))
     scene.on(v.PeerDisconnected(A, "end of stream"))
     scene.meets(A)
-    assert told(scene) == [m.FetchState(index)]
+    assert told(scene) == [m.FetchState(index, (CellSpan(0, 1, 2),))]
 
 
 def test_caught_up_is_said_again_if_it_may_have_been_lost() -> None:
@@ -139,7 +184,7 @@ def test_caught_up_is_said_again_if_it_may_have_been_lost() -> None:
     scene.gets_state()
     assert told(scene) == []
     scene.meets(A)
-    assert told(scene) == [scene.caught_up(index)]
+    assert told(scene) == [scene.caught_up(index), m.FetchState(index, ())]
     scene.reads(e.Member(info(B, 1)))
     scene.on(v.PeerDisconnected(A, "end of stream"))
     scene.meets(A)

@@ -62,7 +62,7 @@ def test_who_comes_changes_nobody_elses_batch() -> None:
     scene = stepper(C)
     scene.steps_to(2, A, C)
     early = PeerId("0.first")
-    scene.reads(e.Cut(PeerInfo(early, "0", 1, "0:1", 9), A, (Version(0, 0, START),)))
+    scene.reads(e.Cut(PeerInfo(early, "0", 1, "0:1", 9), (A,), (Version(0, 0, START),)))
     scene.reads(e.Member(PeerInfo(early, "0", 1, "0:1", 9)), e.Halt(1, (), "0 comes"))
     scene.reads(e.Close(1, 2, ()), view(2, early, A, B, C, first=3))
     assert batches(scene, 3) == [9, 6, 7, 8]

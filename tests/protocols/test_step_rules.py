@@ -15,7 +15,9 @@ from tests.protocols.scenes import START, A, B, C, D, info, log_of, members_of, 
 from tests.protocols.scenes import view as round_view
 from tests.protocols.stepping import state, stepwise, view
 
-CUTS = [e.Cut(info(peer, slot), A, (Version(0, 0, START),)) for slot, peer in enumerate((B, C), 1)]
+CUTS = [
+    e.Cut(info(peer, slot), (A,), (Version(0, 0, START),)) for slot, peer in enumerate((B, C), 1)
+]
 BEGUN = (
     *(stepwise(), e.Member(info(A))),
     *(CUTS[0], e.Member(info(B, 1)), CUTS[1], e.Member(info(C, 2))),
@@ -57,7 +59,7 @@ def after(*bodies: e.Entry) -> Membership:
         (CLOSED, e.Close(1, 6, ()), "has ended"),
         (CLOSED, e.StepCommit(1, 8, state(8)), "out of order"),
         (CLOSED, view(2, A, B, first=8), "6 is the last one"),
-        (RUNNING, e.Cut(info(D, 3), A, (Version(0, 4, state(4)),)), "cuts at"),
+        (RUNNING, e.Cut(info(D, 3), (A,), (Version(0, 4, state(4)),)), "cuts at"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_changes_nothing(
@@ -101,7 +103,7 @@ def test_views_are_forgotten_with_the_steps_that_nobody_replays() -> None:
         e.Lost(B, "silent"),
         e.Left(B, "asked to leave"),
         e.Halt(1, (B,), "without b"),
-        e.Cut(info(B, 1, incarnation=2), A, (Version(0, 0, START),)),
+        e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 0, START),)),
     ],
 )
 def test_everybody_stops_when_one_of_the_roster_counts_no_more(gone: e.Entry) -> None:

@@ -40,7 +40,7 @@ def test_a_joiner_gets_a_copy_and_gives_it_to_its_ranks_when_they_are_there() ->
     scene.reads(stepwise(), e.Member(info(A)), e.Elected(A))
     scene.on(v.RunAccepted(RULES))
     index = scene.gets_cut()
-    scene.on(v.StateReceived(A, index, 0, 0, START))
+    scene.on(v.StateReceived(index, 0, 0, START))
     assert scene.all(c.AdoptState) == [c.AdoptState(index, 0, 0)]
     assert scene.all(c.ReleaseSteps) == [c.ReleaseSteps(0)]
     assert scene.told(m.CaughtUp) == [caught_up(B, index)]
@@ -154,15 +154,12 @@ def test_a_copy_becomes_the_base_once_its_step_is_committed() -> None:
     assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 8, state(8))]
 
 
-def test_a_donor_keeps_the_copy_that_somebody_will_ask_for() -> None:
+def test_a_donor_that_goes_on_at_once_copies_the_base_before() -> None:
     scene = stepper(C)
     scene.steps_to(8, A, C)
-    scene.reads(e.Cut(info(D, 7), B, (Version(0, 0, START),)), e.StepCommit(1, 8, state(8)))
-    assert not scene.all(c.ReleaseSteps)
-    scene.meets(D)
-    scene.hears(D, m.FetchState(scene.log.last_index - 1))
-    assert [x.peer for x in scene.all(c.ServeState)] == [D]
-    assert scene.all(c.ReleaseSteps) == [c.ReleaseSteps(8)]
+    scene.reads(e.Cut(info(D, 7), (B,), (Version(0, 0, START),)), e.StepCommit(1, 8, state(8)))
+    copied, released = scene.one(c.CopyState), scene.one(c.ReleaseSteps)
+    assert scene.said.index(copied) < scene.said.index(released)
 
 
 def test_who_differs_from_what_is_committed_makes_its_state_again() -> None:
@@ -202,7 +199,7 @@ def test_who_differs_twice_asks_for_a_state_and_gives_none() -> None:
     assert scene.told(m.Join)
     assert not scene.all(c.LoadBase)
     index = scene.gets_cut()
-    scene.on(v.StateReceived(A, index, 0, 0, START))
+    scene.on(v.StateReceived(index, 0, 0, START))
     assert scene.all(c.LoadBase) == [c.LoadBase(0)]  # The same copy: it has one try.
     assert m.Have(scene.core.members.lineage, 0, 0, START) not in scene.told(m.Have)
 

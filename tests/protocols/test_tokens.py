@@ -100,7 +100,7 @@ def test_nobody_gets_the_certificate_of_another_peer() -> None:
 
 
 def test_a_restore_and_a_loss_give_no_use_back() -> None:
-    cut = e.Cut(info(B, 1), A, (Version(0, 0, START),))
+    cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     story = (*BEGUN, spent(B), cut, e.Member(info(B, 1)), e.Lost(B, "silent"), restore)
     members = members_of(log_of(*story))

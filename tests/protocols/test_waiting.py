@@ -79,5 +79,5 @@ def test_the_end_is_told_too() -> None:
 
 def test_a_state_for_a_member_is_told_as_joining() -> None:
     scene = follower(B, C)
-    scene.reads(e.Cut(info(B, 2), C, (Version(0, 0, START),)))
+    scene.reads(e.Cut(info(B, 2), (C,), (Version(0, 0, START),)))
     assert said(scene) == ("joining", "state from c")

@@ -28,7 +28,7 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return SMALL
     if hint is bool:
         return st.booleans()
-    if hint is bytes and name in ("key", "secret"):
+    if hint is bytes and name in ("key", "secret", "digests"):
         return st.binary(min_size=32, max_size=32)
     if hint is bytes and name == "ticket":
         return st.binary(min_size=16, max_size=16)
@@ -36,7 +36,7 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return st.binary(min_size=1, max_size=20)
     if hint is type(None):
         return st.none()
-    if hint is str and name in ("corpus_digest", "key"):
+    if hint is str and name in ("corpus_digest", "key", "roots"):
         return st.sampled_from(["", "0123456789abcdef" * 4])
     if hint is str:
         return DIGEST if "digest" in name or name in ("manifest", "token") else TEXT

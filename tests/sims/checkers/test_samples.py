@@ -126,7 +126,7 @@ def test_a_lease_of_what_is_committed_is_found() -> None:
 GONE = {
     "lost": e.Lost(A, "silent"),
     "left": e.Left(A, "asked to"),
-    "restarted": e.Cut(info(A, 2), B, ()),
+    "restarted": e.Cut(info(A, 2), (B,), ()),
 }
 
 
@@ -161,7 +161,7 @@ def test_who_comes_back_in_the_same_life_may_still_be_counted() -> None:
     story = Story()
     story.makes(A, 1, *range(10))
     story.reads(GONE["lost"])
-    story.reads(e.Cut(info(A, 1), B, ()))
+    story.reads(e.Cut(info(A, 1), (B,), ()))
     story.view(2, A, B)
     story.leases(B, (0, 5))
     assert len(story.found) == 1

@@ -1,0 +1,64 @@
+"""A rank under a real daemon that rests instead of training, and writes down when it waited.
+
+Its clock is that of the daemons' journals. Must NOT import torch.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lowcomm.attachment import attach
+from peers.bus import Result
+from sims.paced_moves import FRAGMENT, tensors
+
+
+class Rank:
+    """Contributes every `train_s`, for as long as its daemon lives."""
+
+    def __init__(self, *, elements: int, train_s: float, told: Path) -> None:
+        self._train_s = train_s
+        self._told = told
+        self._peer = attach()
+        self._theta_P = np.zeros(elements, np.float32)
+        attached = self._peer.join(tensors(elements), elements=elements)
+        if attached.initial:
+            self._contribute(steps=0)
+        self._take(self._peer.client.wait_result(FRAGMENT))
+
+    def run(self) -> None:
+        steps, number = self._peer.run.method.inner_steps, 0
+        with self._told.open("a", encoding="utf-8") as file:
+            while not self._peer.finished:
+                time.sleep(self._train_s)
+                self._theta_P += np.float32(2.0**-20)
+                number += 1
+                self._peer.client.count_step(number)
+                self._contribute(steps=steps)
+                handed = time.time()
+                result = self._peer.client.wait_result(FRAGMENT)
+                self._take(result)
+                line = {"round": result.version, "handed": handed, "received": time.time()}
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+
+    def _contribute(self, *, steps: int) -> None:
+        written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
+        written_P[:] = self._theta_P
+        data = self._peer.run.data
+        self._peer.client.contribute(FRAGMENT, steps=steps, tokens=steps * data.batch * data.window)
+
+    def _take(self, result: Result) -> None:
+        published_P = np.frombuffer(self._peer.client.result(result), np.float32)
+        if result.kind == "full":
+            self._theta_P[:] = published_P
+        else:
+            self._theta_P += published_P
+        self._peer.client.check_untorn(result)
+        self._peer.follow(result)
+
+
+if __name__ == "__main__":
+    Rank(elements=int(sys.argv[1]), train_s=float(sys.argv[2]), told=Path(sys.argv[3])).run()

@@ -1,0 +1,172 @@
+"""Copies of our state for those who join, and the cells of them on their way out.
+
+A copy is made between two rounds and hashed beside them; who gets which cells, the core says. Must
+NOT decide that, nor look into a copy.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from peers.frames import Frame
+from peers.hashing import Hashing, leaves_of
+from peers.outbound import Stream
+from peers.pacing import Pace
+from peers.pieces import PIECE_ELEMENTS
+from peers.work import Bytes, States
+from protocols import commands as c
+from protocols import events as v
+from protocols.ids import PeerId
+from protocols.messages import StateChunk
+from protocols.reduction import ELEMENT_BYTES
+
+
+@dataclass(slots=True)
+class Copy:
+    """A fragment's state as it was."""
+
+    run: int
+    lineage: int
+    fragment: int
+    round: int
+    state: Bytes = b""
+    digest: str = ""
+    leaves: bytes | None = None
+    """None: it is being made."""
+    cuts: set[int] = field(default_factory=set[int])
+    """Whose copy it is, by log index: two who join at once share it."""
+
+
+class DonationShell(Protocol):
+    """What these need from whoever made them. No method may raise or block."""
+
+    @property
+    def states(self) -> States: ...
+
+    def feed(self, event: v.Event, /) -> None: ...
+
+    def compute(self, work: Callable[[], Bytes], done: Callable[[Bytes], None], /) -> None:
+        """In the worker thread, in its turn; `done` in the loop."""
+        ...
+
+    def replace_cells(self, peer: PeerId, stream: Stream | None, /) -> None:
+        """Send the peer these cells, and none that were to be sent to it before."""
+        ...
+
+    def served(self, peer: PeerId, size_bytes: int, /) -> None:
+        """The peer needs nothing more; so much of a state was put on its way."""
+        ...
+
+
+class Donation:
+    """To everybody."""
+
+    def __init__(self, shell: DonationShell, hashing: Hashing, pace: Pace) -> None:
+        self._shell = shell
+        self._hashing = hashing
+        self._pace = pace
+        self._copies: list[Copy] = []
+        self._sent_bytes: dict[tuple[PeerId, int], int] = {}
+        """By receiver and cut."""
+
+    def copy(self, command: c.CopyState, *, run: int, lineage: int) -> None:
+        """Make a copy, or use the one that somebody else got at this version."""
+        of = (run, lineage, command.fragment, command.round)
+        for known in self._copies:
+            if (known.run, known.lineage, known.fragment, known.round) == of:
+                known.cuts.add(command.cut_index)
+                if known.leaves is not None:
+                    self._tell(known, [command.cut_index])
+                return
+        copy = Copy(*of, cuts={command.cut_index})
+        self._copies.append(copy)
+        states, fragment, round_ = self._shell.states, command.fragment, command.round
+
+        def copied(state: Bytes) -> None:
+            copy.state = state
+
+            def hash_it() -> tuple[str, bytes]:
+                if not memoryview(state).nbytes:
+                    return "", b""
+                return states.check_state(fragment, state), leaves_of(state)
+
+            self._hashing.submit(hash_it, lambda made: self._hashed(copy, *made))
+
+        self._shell.compute(lambda: states.copy_state(fragment, round_), copied)
+
+    def _hashed(self, copy: Copy, digest: str, leaves: bytes) -> None:
+        copy.digest, copy.leaves = digest, leaves
+        if not (digest and copy.cuts):
+            self._copies.remove(copy)  # Our state was another one by then, or nobody waits.
+        self._tell(copy, sorted(copy.cuts))
+
+    def _tell(self, copy: Copy, cuts: Iterable[int]) -> None:
+        for index in cuts:
+            self._shell.feed(v.StateCopied(index, copy.fragment, copy.digest, copy.leaves or b""))
+
+    def serve(self, command: c.ServeCells) -> None:
+        """Send these, instead of what the peer wanted before."""
+        found: list[tuple[StateChunk, memoryview]] = []
+        held = {copy.fragment: copy for copy in self._copies if command.cut_index in copy.cuts}
+        for span in command.cells:
+            copy = held.get(span.fragment)
+            if copy is None or copy.leaves is None:
+                continue
+            state = memoryview(copy.state).cast("B")
+            elements = state.nbytes // ELEMENT_BYTES
+            of = (copy.run, copy.lineage, command.cut_index, copy.fragment, copy.round)
+            for cell in range(span.first, span.stop):
+                start = cell * PIECE_ELEMENTS
+                stop = min(start + PIECE_ELEMENTS, elements)
+                chunk = StateChunk(*of, start, elements)
+                found.append((chunk, state[ELEMENT_BYTES * start : ELEMENT_BYTES * stop]))
+        key = (command.peer, command.cut_index)
+        self._sent_bytes.setdefault(key, 0)
+
+        def count(size: int) -> None:
+            if key in self._sent_bytes:
+                self._sent_bytes[key] += size
+
+        self._shell.replace_cells(command.peer, CellStream(found, self._pace, count))
+
+    def release(self, command: c.ReleaseCopy) -> None:
+        """The peer has what it needs, or needs it no more."""
+        self._shell.replace_cells(command.peer, None)
+        for copy in list(self._copies):
+            copy.cuts.discard(command.cut_index)
+            if not copy.cuts and copy.leaves is not None:
+                self._copies.remove(copy)
+        sent_bytes = self._sent_bytes.pop((command.peer, command.cut_index), 0)
+        if sent_bytes:
+            self._shell.served(command.peer, sent_bytes)
+
+
+class CellStream:
+    """Cells that one joiner waits for, in its order; they give way to all payload."""
+
+    rank = 2
+
+    def __init__(
+        self,
+        found: Iterable[tuple[StateChunk, memoryview]],
+        pace: Pace,
+        sent: Callable[[int], None],
+    ) -> None:
+        self._left = list(found)[::-1]
+        self._pace = pace
+        self._sent = sent
+
+    def next(self) -> Frame | None:
+        chunk, cell = self._left[-1]
+        if not self._pace.may_send(cell.nbytes):
+            return None
+        self._left.pop()
+        self._sent(cell.nbytes)
+        return chunk, cell
+
+    @property
+    def over(self) -> bool:
+        return not self._left
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        return False  # It is of no round.

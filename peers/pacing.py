@@ -1,0 +1,54 @@
+"""How much of a state may leave this node while a round is under way.
+
+While contributions or results move, in or out, cells get a share of their bytes; when they have
+been still for a moment, cells go as fast as they can. Must NOT send, nor know to whom.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+SHARE = 1 / 8
+"""Of the bytes of payload. A round on a line that both fill takes an eighth longer."""
+QUIET_S = 0.02
+"""No payload for so long: a few round trips of a LAN, and hardly a cell's time on a slow line."""
+CREDIT_BYTES_MAX = 4 << 20
+"""What was not used is not saved up for a burst."""
+
+
+class Pace:
+    """Of one node."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake`: cells may be sent again."""
+        self._wake = wake
+        self._credit_bytes = 0.0
+        self._last = float("-inf")
+        """When payload moved last."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def moved(self, size_bytes: int) -> None:
+        """So much payload begins to move."""
+        self._last = asyncio.get_running_loop().time()
+        self._credit_bytes = min(self._credit_bytes + SHARE * size_bytes, CREDIT_BYTES_MAX)
+
+    def may_send(self, size_bytes: int) -> bool:
+        """A cell of this size, now; if not, `wake` comes when it may be so."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._last + QUIET_S:
+            return True
+        if self._credit_bytes >= size_bytes:
+            self._credit_bytes -= size_bytes
+            return True
+        if self._timer is None:
+            self._timer = loop.call_later(QUIET_S, self._look)
+        return False
+
+    def _look(self) -> None:
+        self._timer = None
+        self._wake()
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,180 @@
+"""What we owe others as donors: a copy of the state that a cut names, until they have it.
+
+The copy is made at the version that the cut names, before the next round is applied; what we say of
+it is only what it is. Must NOT decide who gives what (transfers.py, of the joiner), nor hold cells.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocols.commands import Command, Send
+from protocols.entries import Cut
+from protocols.events import StateCopied
+from protocols.ids import PeerId, Version
+from protocols.limits import FRAGMENTS_MAX, LEAF_BYTES, LEAVES_MAX
+from protocols.transfer_commands import CopyState, ReleaseCopy, ServeCells
+from protocols.transfer_messages import (
+    CellSpan,
+    CutRoots,
+    FetchLeaves,
+    FetchState,
+    Leaves,
+    NoState,
+)
+
+KEEP_S = 300.0
+"""A copy that nobody asked anything of for so long is dropped: who needs it asks for another."""
+NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class Owed:
+    """A state that we are to give."""
+
+    index: int
+    versions: tuple[Version, ...]
+    until: float
+    copying: set[int] = field(default_factory=set[int])
+    """Fragments that the shell was told to copy."""
+    leaves: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """By fragment: of the copies that are made."""
+
+
+class Giving:
+    """To everybody whose cuts name us."""
+
+    def __init__(self) -> None:
+        self._owed: dict[PeerId, Owed] = {}
+        self._asked: dict[PeerId, dict[int, FetchState | FetchLeaves]] = {}
+        """Not answered yet: of which fragment each wants leaves, and at -1 which cells."""
+
+    @property
+    def deadline(self) -> float:
+        return min((owed.until for owed in self._owed.values()), default=NEVER)
+
+    def owe(self, index: int, cut: Cut, now: float) -> list[Command]:
+        """We are a donor of this cut; an earlier one for the same peer is over."""
+        peer = cut.info.peer
+        early = self._asked.pop(peer, {})  # It may have read of this cut before we did.
+        commands = self.drop(peer)
+        self._asked[peer] = early
+        self._owed[peer] = Owed(index, cut.versions, now + KEEP_S)
+        return commands
+
+    def asked(self, peer: PeerId, message: FetchState | FetchLeaves, now: float) -> list[Command]:
+        """The joiner wants something (perhaps before we have read of its cut)."""
+        owed = self._owed.get(peer)
+        known = owed is not None and owed.index == message.index
+        if isinstance(message, FetchState) and not message.cells:
+            return self.drop(peer) if known else []
+        if owed is not None and known:
+            owed.until = now + KEEP_S
+        asked = self._asked.setdefault(peer, {})
+        kind = -1 if isinstance(message, FetchState) else message.fragment
+        if kind in asked or len(asked) <= FRAGMENTS_MAX:  # A run has no more, and -1.
+            asked[kind] = message
+        return []
+
+    def copied(self, event: StateCopied) -> tuple[list[Command], bool]:
+        """The shell made a copy, if it could; and whether it is another state than ours should
+        be."""
+        for peer, owed in self._owed.items():
+            if owed.index != event.cut_index:
+                continue
+            expected = owed.versions[event.fragment].state_digest
+            if event.state_digest != expected:
+                return self._cannot(peer), event.state_digest != ""
+            owed.leaves[event.fragment] = event.leaves
+        return [], False
+
+    def advance(self, applied: Sequence[int | None], last_index: int, now: float) -> list[Command]:
+        """Copy what cuts name, and answer those who asked. Call it before rounds are applied.
+
+        `applied`: the version of each fragment, None while it changes; `last_index`: how far we
+        have read the log.
+        """
+        commands: list[Command] = []
+        for peer, owed in list(self._owed.items()):
+            if now >= owed.until:
+                commands += self.drop(peer)
+            else:
+                commands += self._copy(peer, owed, applied)
+        for peer, asked in list(self._asked.items()):
+            for kind, message in list(asked.items()):
+                answer = self._answer(peer, message) if message.index <= last_index else None
+                if answer is not None:
+                    del asked[kind]
+                    commands += answer
+            if not asked:
+                self._asked.pop(peer, None)
+        return commands
+
+    def _copy(self, peer: PeerId, owed: Owed, applied: Sequence[int | None]) -> list[Command]:
+        commands: list[Command] = []
+        for version in owed.versions:
+            fragment, held = version.fragment, applied[version.fragment]
+            if fragment in owed.copying or held is None or held < version.round:
+                continue  # The last rounds before the cut are committed, and not applied here yet.
+            if held > version.round:
+                return [*commands, *self._cannot(peer)]
+            owed.copying.add(fragment)
+            commands.append(CopyState(owed.index, fragment, version.round))
+        return commands
+
+    def _cannot(self, peer: PeerId) -> list[Command]:
+        index = self._owed[peer].index
+        return [*self.drop(peer), Send(peer, NoState(index))]
+
+    def _answer(self, peer: PeerId, message: FetchState | FetchLeaves) -> list[Command] | None:
+        """None: not yet, the copy is being made, or we read of the cut soon."""
+        owed = self._owed.get(peer)
+        if owed is None or owed.index != message.index:
+            return [Send(peer, NoState(message.index))]
+        if isinstance(message, FetchLeaves):
+            leaves = owed.leaves.get(message.fragment)
+            return None if leaves is None else _page(peer, message, leaves)
+        if len(owed.leaves) < len(owed.versions):
+            return None
+        known = tuple(span for span in message.cells if _is_in(span, owed))
+        return [ServeCells(peer, owed.index, known)]
+
+    def drop(self, peer: PeerId) -> list[Command]:
+        """The peer wants nothing (more) from us."""
+        self._asked.pop(peer, None)
+        owed = self._owed.pop(peer, None)
+        return [ReleaseCopy(peer, owed.index)] if owed is not None and owed.copying else []
+
+    def drop_all(self) -> list[Command]:
+        """The run is at another state."""
+        return [command for peer in list(self._owed) for command in self.drop(peer)]
+
+    def disconnected(self, peer: PeerId) -> None:
+        """It asks again for what it still lacks."""
+        self._asked.pop(peer, None)
+
+    def reports(self) -> list[CutRoots]:
+        """What the leader has to know: of the copies that are complete."""
+        return [
+            CutRoots(peer, owed.index, tuple(map(root_of, (owed.leaves[f] for f in range(size)))))
+            for peer, owed in self._owed.items()
+            if len(owed.leaves) == (size := len(owed.versions))
+        ]
+
+
+def root_of(leaves: bytes) -> str:
+    """64 hex digits: of a tree with these leaves."""
+    return hashlib.sha256(leaves).hexdigest()
+
+
+def _page(peer: PeerId, message: FetchLeaves, leaves: bytes) -> list[Command]:
+    """Beyond the last leaf there is nothing to answer."""
+    first = LEAF_BYTES * message.first
+    page, total = leaves[first : first + LEAF_BYTES * LEAVES_MAX], len(leaves) // LEAF_BYTES
+    of = (message.index, message.fragment, message.first, total)
+    return [Send(peer, Leaves(*of, page))] if page else []
+
+
+def _is_in(span: CellSpan, owed: Owed) -> bool:
+    cells = len(owed.leaves.get(span.fragment, b"")) // LEAF_BYTES
+    return span.first < span.stop <= cells

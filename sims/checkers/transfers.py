@@ -1,0 +1,160 @@
+"""A state on its way: nobody believes a cell that is not the cut's, and nobody asks a liar twice.
+
+Must NOT judge how fast it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.ids import PeerId
+from protocols.transfers import REFILL_CELLS
+from sims.checkers.elections import Reign
+from sims.models import state_digest
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+Cells = set[tuple[int, int]]
+"""(fragment, cell)."""
+
+
+@dataclass(slots=True)
+class Joining:
+    """One cut of one life of a joiner."""
+
+    index: int
+    lacking: Cells = field(default_factory=set[tuple[int, int]])
+    asked: dict[PeerId, Cells] = field(default_factory=dict[PeerId, set[tuple[int, int]]])
+    liars: set[PeerId] = field(default_factory=set[PeerId])
+
+
+class TransferChecks:
+    """Of every joiner and every donor."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self._found = found
+        self._joining: dict[tuple[PeerId, int], Joining] = {}
+        """By life."""
+        self._lies: set[tuple[PeerId, v.CellReceived]] = set()
+        """(joiner, what it gets): wrong ones."""
+        self._said: dict[tuple[PeerId, int, PeerId], dict[PeerId, tuple[str, ...]]] = {}
+        """What a leader heard of the trees of a cut: by (leader, cut, joiner), by donor."""
+        self._seen: dict[tuple[PeerId, int], int] = {}
+
+    def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:
+        """A donor is about to send a cell that is not the cut's."""
+        self._lies.add((joiner, cell))
+
+    def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
+        """A core took an event."""
+        life = (node.peer, node.core.me.incarnation)
+        for command in commands:
+            if isinstance(command, c.ExpectState):
+                self._joining[life] = Joining(command.cut_index)
+        joining = self._joining.get(life)
+        if joining is None:
+            return
+        if isinstance(event, v.PeerDisconnected):
+            joining.asked.pop(event.peer, None)
+        if isinstance(event, v.CellReceived) and event.cut_index == joining.index:
+            self._cell(node, joining, event, commands)
+        for command in commands:
+            self._follow(node, joining, command)
+        transfer = node.core.standing.catchup.transfer
+        if transfer is not None and transfer.index == joining.index and not node.core.stopped:
+            self._asks_for_all(node, joining)
+
+    def _cell(
+        self, node: Node, joining: Joining, event: v.CellReceived, commands: Sequence[c.Command]
+    ) -> None:
+        kept = any(isinstance(command, c.KeepCell) for command in commands)
+        joining.asked.get(event.sender, set()).discard((event.fragment, event.cell))
+        if (node.peer, event) in self._lies:
+            named = any(isinstance(x, c.Note) and event.sender in x.text for x in commands)
+            if kept or not (named or event.sender in joining.liars):
+                self._found(f"{node.peer} takes a wrong cell of {event.sender} for the cut's")
+            joining.liars.add(event.sender)
+            joining.asked.pop(event.sender, None)
+
+    def _follow(self, node: Node, joining: Joining, command: c.Command) -> None:
+        match command:
+            case c.ExpectCells(fragment=fragment, cells=spans):
+                joining.lacking |= {(fragment, x) for s in spans for x in range(s.first, s.stop)}
+            case c.KeepCell(fragment=fragment, cell=cell):
+                joining.lacking.discard((fragment, cell))
+                for asked in joining.asked.values():
+                    asked.discard((fragment, cell))
+            case c.Send(peer=to, message=m.FetchState(index=index, cells=spans)):
+                if index != joining.index or not spans:
+                    return
+                if to in joining.liars:
+                    self._found(f"{node.peer} asks {to} again, who lied about the same cut")
+                cells = {(s.fragment, x) for s in spans for x in range(s.first, s.stop)}
+                for asked in joining.asked.values():
+                    asked.difference_update(cells)
+                joining.asked[to] = cells
+            case _:
+                pass
+
+    def _asks_for_all(self, node: Node, joining: Joining) -> None:
+        """What lacks was asked for, or everybody has enough to do."""
+        transfer = node.core.standing.catchup.transfer
+        assert transfer is not None
+        under_way = {x for asked in joining.asked.values() for x in asked}
+        if joining.lacking <= under_way or not transfer.roots:
+            return
+        for peer, giver in transfer.givers.items():
+            idle = len(joining.asked.get(peer, ())) <= REFILL_CELLS
+            willing = peer in node.core.links.up and not (giver.why_not or giver.slow)
+            if willing and idle and peer not in joining.liars:
+                self._found(f"{node.peer} lacks cells, and does not ask {peer} for any")
+                return
+
+    # Trees ----------------------------------------------------------------------------------
+
+    def rooted(self, node: Node, to: PeerId, report: m.CutRoots) -> None:
+        """A donor says what tree the state of a cut has."""
+        key = (to, report.index, report.peer)
+        self._said.setdefault(key, {})[node.peer] = report.roots
+        _, cut = node.core.members.cuts.get(report.peer, (0, None))
+        if cut is None or report.index in node.transfers.forged:
+            return
+        for version in cut.versions:
+            value = node.transfers.copies.get((report.index, version.fragment))
+            if value is None or state_digest(value) != version.state_digest:
+                self._found(f"{node.peer} tells the tree of another state than the cut's")
+
+    def made(self, node: Node, reign: Reign) -> None:
+        """Two donors at least said the same of what a leader writes down, or its own decided."""
+        core, key = node.core, (node.peer, reign.term)
+        log, office = core.raft.log, core.office
+        seen = max(self._seen.get(key, log.base), log.base)
+        if office is None or log.last_index <= seen:
+            return
+        self._seen[key] = log.last_index
+        for entry in log.since(seen + 1):
+            body = entry.body
+            if not isinstance(body, e.Roots) or entry.term != reign.term:
+                continue
+            said = dict(self._said.get((node.peer, body.index, body.peer), {}))
+            for ours in core.standing.giving.reports():  # A word to itself leaves no peer.
+                if (ours.peer, ours.index) == (body.peer, body.index):
+                    said[node.peer] = ours.roots
+            votes = sum(roots == body.roots for roots in said.values())
+            known = office.head.cuts.get(body.peer)
+            if known is None or votes >= 2:
+                continue
+            here = set(known[1].donors) & office.head.members.keys()
+            granted = [x.body for x in log.since(entry.index + 1) if isinstance(x.body, e.Cut)]
+            asked = office.leader.admission.joins.keys() | {x.info.peer for x in granted}
+            here -= asked - said.keys()
+            own = said.get(node.peer) == body.roots and here <= said.keys()
+            if len(here) > 1 and not own:
+                self._found(f"{node.peer} takes the word of one donor for the tree of a state")

@@ -1,0 +1,167 @@
+"""Copies for joiners: made once, hashed beside the rounds, and sent cell by cell."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from peers.donation import Donation
+from peers.hashing import Hashing, leaves_of
+from peers.outbound import Stream
+from peers.pacing import Pace
+from peers.pieces import PIECE_ELEMENTS
+from peers.work import Bytes, States
+from protocols import commands as c
+from protocols import events as v
+from protocols.ids import PeerId
+from protocols.messages import StateChunk
+from protocols.reduction import ELEMENT_BYTES
+from protocols.transfer_messages import CellSpan
+from tests.peers.xor_node import XorWork, digest
+
+ALPHA, BETA = PeerId("alpha.1"), PeerId("beta.2")
+CELL_BYTES = PIECE_ELEMENTS * ELEMENT_BYTES
+
+
+class Donor:
+    """The shell of a donation; its worker thread is at rest until `works`."""
+
+    def __init__(self) -> None:
+        self.work = XorWork("donor")
+        self.work.state, self.work.round = os.urandom(len(self.work.state)), 5
+        self.events = asyncio.Queue[v.Event]()
+        self.jobs: list[Callable[[], None]] = []
+        self.streams: dict[PeerId, Stream | None] = {}
+        self.told: list[tuple[PeerId, int]] = []
+        self.hashing = Hashing()
+        self.pace = Pace(lambda: None)
+        self.donation = Donation(self, self.hashing, self.pace)
+
+    @property
+    def states(self) -> States:
+        return self.work
+
+    def feed(self, event: v.Event, /) -> None:
+        self.events.put_nowait(event)
+
+    def compute(self, work: Callable[[], Bytes], done: Callable[[Bytes], None], /) -> None:
+        self.jobs.append(lambda: done(work()))
+
+    def replace_cells(self, peer: PeerId, stream: Stream | None, /) -> None:
+        self.streams[peer] = stream
+
+    def served(self, peer: PeerId, size_bytes: int, /) -> None:
+        self.told.append((peer, size_bytes))
+
+    def copies(self, index: int) -> None:
+        self.donation.copy(c.CopyState(index, 0, 5), run=1, lineage=2)
+
+    async def works(self) -> v.StateCopied:
+        while self.jobs:
+            self.jobs.pop(0)()
+        return await self.hears()
+
+    async def hears(self) -> v.StateCopied:
+        event = await asyncio.wait_for(self.events.get(), 10)
+        assert isinstance(event, v.StateCopied)
+        return event
+
+    def sends(self, peer: PeerId) -> list[tuple[StateChunk, bytes]]:
+        stream, found = self.streams[peer], list[tuple[StateChunk, bytes]]()
+        while stream is not None and not stream.over and (frame := stream.next()) is not None:
+            assert isinstance(frame[0], StateChunk)
+            found.append((frame[0], bytes(frame[1])))
+        return found
+
+
+def test_a_copy_is_told_of_with_its_digest_and_its_leaves() -> None:
+    async def scenario() -> None:
+        donor = Donor()
+        donor.copies(7)
+        state = donor.work.state
+        assert await donor.works() == v.StateCopied(7, 0, digest(state), leaves_of(state))
+        donor.copies(9)
+        assert await donor.works() == v.StateCopied(9, 0, digest(state), leaves_of(state))
+        assert len(donor.donation._copies) == 1, "two who join at once share it"
+        donor.hashing.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_another_state_by_then_is_no_copy() -> None:
+    async def scenario() -> None:
+        donor = Donor()
+        donor.copies(7)
+        donor.work.round = 6
+        assert await donor.works() == v.StateCopied(7, 0, "", b"")
+        assert donor.donation._copies == []
+        donor.hashing.close()
+
+    asyncio.run(scenario())
+
+
+def test_cells_are_sent_in_the_order_in_which_they_are_wanted() -> None:
+    async def scenario() -> None:
+        donor = Donor()
+        donor.copies(7)
+        await donor.works()
+        state, elements = donor.work.state, len(donor.work.state) // ELEMENT_BYTES
+        donor.work.state, donor.work.round = bytes(len(state)), 6
+        donor.donation.serve(c.ServeCells(BETA, 7, (CellSpan(0, 2, 3), CellSpan(0, 0, 1))))
+        found = donor.sends(BETA)
+        assert [chunk.start for chunk, _ in found] == [2 * PIECE_ELEMENTS, 0]
+        assert {chunk.elements for chunk, _ in found} == {elements}
+        assert [cell for _, cell in found] == [state[2 * CELL_BYTES :], state[:CELL_BYTES]]
+        assert found[1][0] == StateChunk(1, 2, 7, 0, 5, 0, elements)
+        donor.donation.release(c.ReleaseCopy(BETA, 7))
+        assert donor.told == [(BETA, sum(len(cell) for _, cell in found))]
+        assert donor.streams[BETA] is None
+        assert donor.donation._copies == []
+        donor.hashing.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_stays_as_long_as_anybody_needs_it() -> None:
+    async def scenario() -> None:
+        donor = Donor()
+        for index in (7, 9):
+            donor.copies(index)
+        await donor.works()
+        donor.donation.release(c.ReleaseCopy(ALPHA, 7))
+        assert donor.told == [], "it got nothing"
+        donor.donation.serve(c.ServeCells(BETA, 9, (CellSpan(0, 0, 1),)))
+        assert len(donor.sends(BETA)) == 1
+        donor.donation.serve(c.ServeCells(ALPHA, 7, (CellSpan(0, 0, 1),)))
+        assert donor.sends(ALPHA) == []
+        donor.hashing.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_nobody_waits_for_when_it_is_hashed_is_dropped() -> None:
+    async def scenario() -> None:
+        donor = Donor()
+        donor.copies(7)
+        donor.donation.release(c.ReleaseCopy(BETA, 7))
+        while donor.jobs:
+            donor.jobs.pop(0)()
+        donor.hashing.submit(lambda: None, lambda _: donor.feed(v.DeadlineReached()))
+        assert await asyncio.wait_for(donor.events.get(), 10) == v.DeadlineReached()
+        assert donor.donation._copies == []
+        donor.hashing.close()
+
+    asyncio.run(scenario())
+
+
+def test_cells_give_way_to_payload() -> None:
+    async def scenario() -> None:
+        donor = Donor()
+        donor.copies(7)
+        await donor.works()
+        donor.donation.serve(c.ServeCells(BETA, 7, (CellSpan(0, 0, 3),)))
+        donor.pace.moved(9 * CELL_BYTES)
+        assert len(donor.sends(BETA)) == 1
+        donor.pace.close()
+        donor.hashing.close()
+
+    asyncio.run(scenario())

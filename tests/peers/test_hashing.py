@@ -1,0 +1,55 @@
+"""Cells and their digests, and the thread that makes them."""
+
+import asyncio
+import hashlib
+import os
+import threading
+
+from peers.hashing import NICE, Hashing, cells, leaves_of
+from peers.pieces import PIECE_ELEMENTS
+from protocols.reduction import ELEMENT_BYTES
+
+CELL = PIECE_ELEMENTS * ELEMENT_BYTES
+
+
+def test_a_state_is_cut_into_cells_and_each_has_a_leaf() -> None:
+    state = os.urandom(2 * CELL + 8)
+    parts = [state[:CELL], state[CELL : 2 * CELL], state[2 * CELL :]]
+    assert [bytes(cell) for cell in cells(state)] == parts
+    assert leaves_of(state) == b"".join(hashlib.sha256(part).digest() for part in parts)
+    assert leaves_of(b"") == b""
+
+
+def test_work_is_done_in_order_in_a_thread_that_gives_way() -> None:
+    async def scenario() -> None:
+        hashing, found, last = Hashing(), list[object](), asyncio.Event()
+        loop_thread = threading.get_ident()
+
+        def work() -> tuple[bool, int]:
+            there = threading.get_native_id()
+            return threading.get_ident() != loop_thread, os.getpriority(os.PRIO_PROCESS, there)
+
+        hashing.submit(work, found.append)
+        hashing.submit(lambda: "second", found.append)
+        hashing.submit(lambda: None, lambda _: last.set())
+        await asyncio.wait_for(last.wait(), 10)
+        assert found == [(True, NICE), "second"]
+        assert os.getpriority(os.PRIO_PROCESS, 0) < NICE, "nobody else gives way"
+        hashing.close()
+
+    asyncio.run(scenario())
+
+
+def test_nobody_hears_of_what_was_being_hashed_at_the_end() -> None:
+    async def scenario() -> None:
+        hashing, goes_on, found = Hashing(), threading.Event(), list[object]()
+        for _ in range(3):
+            hashing.submit(lambda: goes_on.wait(10), found.append)
+        asyncio.get_running_loop().call_later(0.05, goes_on.set)
+        await asyncio.to_thread(goes_on.wait, 10)
+        hashing.close()
+        await asyncio.sleep(0.05)
+        assert found == []
+        hashing.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,84 @@
+"""Whose word is believed about the trees of a cut's state."""
+
+import pytest
+
+from protocols import entries as e
+from protocols import messages as m
+from protocols.ids import PeerId, Version
+from protocols.rooting import Rooting
+from tests.protocols.scenes import START, A, B, C, D, info, log_of, members_of, run
+
+INDEX = 5
+"""Of D's cut."""
+NOBODY = frozenset[PeerId]()
+
+
+def rooting(*donors: PeerId) -> Rooting:
+    """A leads; D has a cut from these."""
+    state = (Version(0, 0, START),)
+    begun = (run(), e.Member(info(A)), e.Cut(info(B, 1), (A,), state), e.Member(info(B, 1)))
+    members = members_of(log_of(*begun, e.Cut(info(D, 3), (A,), state)))
+    for peer in (B, C):
+        members.members[peer] = info(peer, 2)
+    members.cuts[D] = (INDEX, e.Cut(info(D, 3), donors, state))
+    return Rooting(A, members)
+
+
+def test_two_equal_reports_of_a_tree_are_written_down() -> None:
+    made = rooting(B, C, A)
+    made.take(B, m.CutRoots(D, INDEX, ("1" * 64,)))
+    assert made.next_entry(NOBODY) is None
+    made.take(C, m.CutRoots(D, INDEX, ("2" * 64,)))
+    assert made.next_entry(NOBODY) is None, "one of them lies"
+    made.take(A, m.CutRoots(D, INDEX, ("1" * 64,)))
+    assert made.next_entry(NOBODY) == e.Roots(D, INDEX, ("1" * 64,))
+    assert made.next_entry(NOBODY) is None, "once"
+
+
+def test_an_only_donor_is_believed_and_of_two_that_differ_the_leader() -> None:
+    alone = rooting(B)
+    alone.take(B, m.CutRoots(D, INDEX, ("1" * 64,)))
+    assert alone.next_entry(NOBODY) == e.Roots(D, INDEX, ("1" * 64,))
+    differ = rooting(B, A)
+    differ.take(B, m.CutRoots(D, INDEX, ("1" * 64,)))
+    differ.take(A, m.CutRoots(D, INDEX, ("2" * 64,)))
+    assert differ.next_entry(NOBODY) == e.Roots(D, INDEX, ("2" * 64,))
+    nobody = rooting(B, C)
+    nobody.take(B, m.CutRoots(D, INDEX, ("1" * 64,)))
+    nobody.take(C, m.CutRoots(D, INDEX, ("2" * 64,)))
+    assert nobody.next_entry(NOBODY) is None
+
+
+def test_a_donor_that_is_gone_is_not_waited_for() -> None:
+    made = rooting(B, C)
+    made.take(B, m.CutRoots(D, INDEX, ("1" * 64,)))
+    assert made.next_entry(NOBODY) is None
+    del made.members.members[C]
+    assert made.next_entry(NOBODY) == e.Roots(D, INDEX, ("1" * 64,))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        m.CutRoots(D, INDEX - 1, ("1" * 64,)),
+        m.CutRoots(C, INDEX, ("1" * 64,)),
+        m.CutRoots(D, INDEX, ()),
+    ],
+)
+def test_roots_of_another_cut_or_of_no_state_say_nothing(report: m.CutRoots) -> None:
+    made = rooting(B)
+    made.take(B, report)
+    assert made.next_entry(NOBODY) is None
+    made.take(C, m.CutRoots(D, INDEX, ("1" * 64,)))
+    assert made.next_entry(NOBODY) is None, "C is no donor of it"
+
+
+def test_who_asks_for_a_state_is_not_waited_for_and_yet_heard() -> None:
+    """Seed 990046: the only donor wanted to go, and what it had asked for long ago stood open."""
+    made = rooting(B, C)
+    made.take(B, m.CutRoots(D, INDEX, ("1" * 64,)))
+    assert made.next_entry({B}) is None
+    assert made.next_entry({C}) == e.Roots(D, INDEX, ("1" * 64,))
+    only = rooting(B)
+    only.take(B, m.CutRoots(D, INDEX, ("1" * 64,)))
+    assert only.next_entry({B}) == e.Roots(D, INDEX, ("1" * 64,))
