@@ -167,6 +167,7 @@ class Admission:
         if not usable or not (split or now >= self.hopeless_since + patience_s):
             return None
         self.accused.clear()
+        self.damaged.clear()  # It takes the kept state; or finds out once more.
         self.joins.clear()  # Who does not hold just that asks again when it has read this.
         self.hopeless_since = NEVER
         return recovery.best(usable)

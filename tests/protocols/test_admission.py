@@ -236,8 +236,8 @@ def hopeless() -> Admission:
     rounds = [e.Commit(1, 0, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
     members = members_of(log_of(*BEGUN, view(1, A, B), *rounds))
     admission = Admission(A, members, Reports(A, members))
-    for peer in (A, B):
-        admission.join(peer, join(peer, incarnation=2), 0.0)
+    for peer, against in ((A, ""), (B, B)):  # B has looked at its own.
+        admission.join(peer, join(peer, incarnation=2, against=against), 0.0)
     return admission
 
 
@@ -256,7 +256,7 @@ def test_a_state_that_nobody_has_is_taken_from_the_best_checkpoint() -> None:
     )
     assert (restore.voters, restore.fork) == ((), 0), "only a fork chooses voters"
     assert restore.parent_lineage == admission.members.lineage
-    assert admission.joins == {}
+    assert (admission.joins, admission.damaged) == ({}, set()), "what they take now is believed"
 
 
 def test_a_checkpoint_that_turned_out_to_be_damaged_is_none() -> None:
