@@ -67,33 +67,26 @@ def step_view(members: Membership, step: int) -> e.View | None:
 
 def forget_views(members: Membership) -> None:
     """A view of a stepwise run stays while somebody may replay steps of it."""
-    later = [view.first_round[0] for view in members.views[1:]]
-    before = members.views
-    members.views = [
-        *(
-            view
-            for view, end in zip(members.views, later, strict=False)
-            if view.first_round[0] < end > members.course.base + 1
-        ),
-        *members.views[-1:],
-    ]
-    first = members.views[0].first_round[0]
-    drawn = members.course.drawn + sum(
-        (min(end, first) - view.first_round[0]) * len(view.roster)
-        for view, end in zip(before, later, strict=False)
-        if view.first_round[0] < first
-    )
-    members.course = replace(members.course, drawn=drawn)
+    *older, newest = members.views
+    kept, end = [newest], newest.first_round[0]
+    for view in reversed(older):  # A later one may begin before an earlier one did.
+        first = view.first_round[0]
+        if first < end and end > members.course.base + 1:
+            kept.insert(0, view)
+        end = min(end, first)
+    drawn = drawn_at(members, kept[0].first_round[0] - 1)
+    members.views, members.course = kept, replace(members.course, drawn=drawn)
 
 
 def drawn_at(members: Membership, step: int) -> int:
     """So many batches the steps up to this one were made of, one of each of a roster. Batches are
     numbered in this order, so they are the first ones of the run (I10): what a step was to be made
     of that its view did not come to, the next view's steps are made of."""
-    drawn, views = members.course.drawn, members.views
-    ends = [*(view.first_round[0] - 1 for view in views[1:]), step]
-    for view, end in zip(views, ends, strict=True) if views else ():
-        drawn += max(0, min(end, step) + 1 - view.first_round[0]) * len(view.roster)
+    drawn, end = members.course.drawn, step
+    for view in reversed(members.views):  # As above.
+        first = view.first_round[0]
+        drawn += max(0, end + 1 - first) * len(view.roster)
+        end = min(end, first - 1)
     return drawn
 
 

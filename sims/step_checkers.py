@@ -67,7 +67,6 @@ class StepCheckers(Checkers):
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """One log for all (I1); each of its decisions fits what peers did."""
-        self._world.step_node(peer).reads(entry)
         if index in self.log:
             if self.log[index] != entry:
                 first = self.log[index]
@@ -176,8 +175,8 @@ class StepCheckers(Checkers):
         mine = node in self._who_makes(lineage, view)
         if mine and end is not None and step > end:
             self.found(f"{node.peer} makes step {step} of view {view}, which ended with {end}")
-        if mine and node.promised and step > max(node.promised[1], node.core.members.course.step):
-            self.found(f"{node.peer} makes step {step} though it stopped at {node.promised[1]}")
+        if mine and (end := self._stopped_at(node)) is not None and step > end:
+            self.found(f"{node.peer} makes step {step} though it stopped at {end}")
         self._terms.setdefault(key, terms)
         if node.corrupt:
             self._misled.setdefault(key, set()).add(node.peer)
@@ -211,7 +210,18 @@ class StepCheckers(Checkers):
 
     def stopped(self, node: StepNode, report: Stopped) -> None:
         """A report is a promise: no further step until the log lets it go on."""
-        node.promised = (report.halted, report.stamp.round)
+        node.promised = (node.core.members.index, report.stamp.round)
+
+    def _stopped_at(self, node: StepNode) -> int | None:
+        """The last step that its report allows; None: the log lets it go on, which it may have
+        learned from a snapshot."""
+        if node.promised is None:
+            return None
+        index, step = node.promised
+        read = range(index + 1, node.core.members.index + 1)
+        if any(isinstance(self.log.get(x), e.Close | e.View | e.Restore) for x in read):
+            return None
+        return max(step, node.core.members.course.step)
 
     def names(self, node: StepNode) -> None:
         """Nothing grows with the length of the run."""

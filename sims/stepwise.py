@@ -41,14 +41,9 @@ class StepNode(Node):
         self.completed = (0, 0, 0)
         """(lineage, view, step): the last one that this life made."""
         self.promised: tuple[int, int] | None = None
-        """(log index, step) of its last report, until the log lets it go on."""
+        """(how far it had read the log, step) of its last report."""
         self._making = 0
         """Rises when what the ranks were making is void."""
-
-    def reads(self, entry: e.Entry) -> None:
-        """An entry of the log holds for this peer."""
-        if isinstance(entry, e.Close | e.View | e.Restore):
-            self.promised = None
 
     def lose_trainers(self, restart_s: float) -> None:
         self._making += 1

@@ -80,6 +80,21 @@ def test_forgotten_views_still_count() -> None:
     assert members.tokens == 18
 
 
+def test_steps_that_were_taken_back_are_made_of_the_same_batches_by_another_view() -> None:
+    """Views 2 and 3 closed before the step that they began with: nobody held their payloads."""
+    scene = stepper(C)
+    members = scene.core.members
+    scene.steps_to(2, A, C)
+    scene.reads(e.Halt(1, (), "a look"), e.Close(1, 2, ()), view(2, A, B, C, first=3))
+    scene.reads(e.Halt(2, (), "a look"), e.Close(2, 4, ()), view(3, A, B, first=5))
+    scene.reads(e.Lost(A, "gone"), e.Lost(B, "gone"), e.Close(3, 2, ()), view(4, C, first=3))
+    assert [view.view for view in members.views] == [1, 4], "and they are of no use"
+    assert [drawn_at(members, step) for step in (2, 3, 8)] == [6, 7, 12]
+    scene.reads(e.StepCommit(4, 8, state(8)))
+    assert [view.view for view in members.views] == [4]
+    assert [drawn_at(members, step) for step in (2, 3, 8)] == [6, 7, 12]
+
+
 def test_a_restored_run_goes_on_with_the_batches_after_its_cut() -> None:
     scene = stepper(C)
     members = scene.core.members
