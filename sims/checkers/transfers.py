@@ -135,6 +135,9 @@ class TransferChecks:
         """Two donors at least said the same of what a leader writes down, or its own decided."""
         core, key = node.core, (node.peer, reign.term)
         log, office = core.raft.log, core.office
+        for ours in core.standing.giving.reports():  # A word to itself leaves no peer.
+            heard = self._said.setdefault((node.peer, ours.index, ours.peer), {})
+            heard[node.peer] = ours.roots
         seen = max(self._seen.get(key, log.base), log.base)
         if office is None or log.last_index <= seen:
             return
@@ -143,15 +146,14 @@ class TransferChecks:
             body = entry.body
             if not isinstance(body, e.Roots) or entry.term != reign.term:
                 continue
-            said = dict(self._said.get((node.peer, body.index, body.peer), {}))
-            for ours in core.standing.giving.reports():  # A word to itself leaves no peer.
-                if (ours.peer, ours.index) == (body.peer, body.index):
-                    said[node.peer] = ours.roots
+            said = self._said.get((node.peer, body.index, body.peer), {})
             votes = sum(roots == body.roots for roots in said.values())
-            known = office.head.cuts.get(body.peer)
-            if known is None or votes >= 2:
+            cuts = [
+                x.body for x in log.since(max(body.index, log.base + 1)) if x.index == body.index
+            ]
+            if votes >= 2 or not cuts or not isinstance(cuts[0], e.Cut):
                 continue
-            here = set(known[1].donors) & office.head.members.keys()
+            here = set(cuts[0].donors) & office.head.members.keys()
             granted = [x.body for x in log.since(entry.index + 1) if isinstance(x.body, e.Cut)]
             asked = office.leader.admission.joins.keys() | {x.info.peer for x in granted}
             here -= asked - said.keys()
