@@ -386,6 +386,8 @@ class Participant:
         commands += steps.advance(now, connected, leader, ready=ready)
         trainers.able = ready and steps.able and not catchup.needed
         if steps.behind and not catchup.needed:
-            self.standing.ask_cut("payloads of missed steps are gone", now)
+            # Two whom the steps since its state lead elsewhere: what it made itself is wrong.
+            against = self.standing.only_donor if steps.strayed else ""
+            self.standing.ask_cut("payloads of missed steps are gone", now, against=against)
         self.pace = None if catchup.needed else pace_of(steps, connected)
         return commands

@@ -122,9 +122,8 @@ class Standing:
         if version is None:
             return []  # Of an earlier cut.
         if (version.round, version.state_digest) != (event.round, event.state_digest):
-            donors = self.members.cuts[self.me.peer][1].donors
-            alone = donors[0] if len(donors) == 1 else ""
-            self.ask_cut("the roots were not of the cut's state", now, against=alone)
+            why = "the roots were not of the cut's state"
+            self.ask_cut(why, now, against=self.only_donor)
             return [Note("transfer", "what the donors agreed on is not the cut's state")]
         if isinstance(rounds, FragmentRounds) and rounds.applying:
             self._early[event.fragment] = event  # Two writers of one state: the step goes first.
@@ -134,6 +133,12 @@ class Standing:
             AdoptState(event.cut_index, event.fragment, version.round),
             *rounds.state_received(version.round, version.state_digest),
         ]
+
+    @property
+    def only_donor(self) -> str:
+        """Who alone gave us the state of our cut; "": several did."""
+        _, cut = self.members.cuts.get(self.me.peer, (0, None))
+        return cut.donors[0] if cut is not None and len(cut.donors) == 1 else ""
 
     def applied(self, rounds: FragmentRounds, now: float) -> list[Command]:
         """An outer step is made: a state that came meanwhile can be taken over."""

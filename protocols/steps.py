@@ -189,11 +189,16 @@ class Steps:
         return self.version >= 0 and self.version + FETCH_STEPS >= self.bounds.target(self.payloads)
 
     @property
+    def strayed(self) -> bool:
+        """What is committed cannot be reached from our copy."""
+        return self._strays > 1
+
+    @property
     def behind(self) -> bool:
         """What we lack cannot be had any more, or we lost our way: only a transfer helps."""
         if self.awaited is not None:
             return False
-        return self._lost or self.refill.is_hopeless(max(self.version, self.base))
+        return self.strayed or self.refill.is_hopeless(max(self.version, self.base))
 
     @property
     def frontier(self) -> int:
@@ -223,7 +228,7 @@ class Steps:
     ) -> list[Command]:
         """Everything that is possible and not done yet. `ready`: our ranks can be given a state."""
         commands = self._follow()
-        if ready and self.version < 0 <= self.base and not (self._loading or self._lost):
+        if ready and self.version < 0 <= self.base and not (self._loading or self.strayed):
             self._loading = True
             commands.append(LoadBase(self.base))
         commands += self._make()
@@ -373,11 +378,6 @@ class Steps:
     @property
     def _floor(self) -> int:
         return self.bounds.floor(self.base if self.awaited is None else self.awaited)
-
-    @property
-    def _lost(self) -> bool:
-        """What is committed cannot be reached from our copy."""
-        return self._strays > 1
 
     @property
     def _completed(self) -> int:
