@@ -4,7 +4,6 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 """
 
 from protocols.closing import Closing
-from protocols.pace import Pace
 from protocols.step_bounds import StepBounds
 from protocols.step_entries import forget_views, step_view
 from protocols.steps import Steps
@@ -63,10 +62,5 @@ STEP_MUTANTS = (
         "forgets-what-old-views-were-made-of",
         "The run trains once more on the batches of steps whose views nobody remembers.",
         Edit(forget_views, "drawn=drawn", "drawn=members.course.drawn"),
-    ),
-    Mutant(
-        "takes-any-payload-in-passing",
-        "One of another view completes a step of this one.",
-        Edit(Pace._received, "event.stamp != self._stamp(step) or ", ""),
     ),
 )
