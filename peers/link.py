@@ -130,6 +130,8 @@ class Link(asyncio.BufferedProtocol):
     # asyncio's side -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if transport.is_closing():
+            return  # Whoever made it gave it up; uvloop would not even tell of its end.
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
         self.certified = _named(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=CONTROL_WRITE_BYTES_MAX)
@@ -149,6 +151,8 @@ class Link(asyncio.BufferedProtocol):
             tune(connection, bulk=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return  # It never was ours.
         if self._linger is not None:
             self._linger.cancel()
         self._outbox.clear()

@@ -184,6 +184,9 @@ class Reception:
             )
         except OSError:  # It speaks no TLS, not ours, or nothing at all.
             self._forget(stranger)
+        except asyncio.CancelledError:
+            link.connection_lost(None)  # If it was told of: uvloop closes it and says nothing.
+            raise
         finally:
             stranger.task = None
 

@@ -222,6 +222,20 @@ async def test_a_process_without_descriptors_accepts_later(
 
 
 @pytest.mark.asyncio
+async def test_closing_ends_a_link_that_is_about_to_be_one() -> None:
+    """Its making is cancelled: uvloop tells of it all the same, and then never of its end."""
+    for turns in range(6):
+        async with host() as one:
+            raw = one.dial()
+            raw.send(frame(LEAVE))
+            await until(lambda: one.reception)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await one.reception.close()
+            assert await hung_up(raw) == b""
+
+
+@pytest.mark.asyncio
 async def test_closing_ends_who_is_no_link_yet() -> None:
     async with host() as one:
         raws = [one.dial() for _ in range(3)]
