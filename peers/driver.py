@@ -201,16 +201,7 @@ class Driver:
                 self._listener.handle(command)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 self._listener.handle(command)
-            case (
-                c.CopyState()
-                | c.ServeCells()
-                | c.ReleaseCopy()
-                | c.ExpectState()
-                | c.ExpectCells()
-                | c.KeepCell()
-                | c.CheckState()
-                | c.AdoptState()
-            ):
+            case _ if isinstance(command, c.TransferCommand):
                 self.snapshots.do(command)
             case _:
                 self._compute(command)

@@ -20,16 +20,6 @@ from protocols.core import PeerCore
 from protocols.ids import PeerId
 
 T = TypeVar("T")
-SnapshotCommand = (
-    c.CopyState
-    | c.ServeCells
-    | c.ReleaseCopy
-    | c.ExpectState
-    | c.ExpectCells
-    | c.KeepCell
-    | c.CheckState
-    | c.AdoptState
-)
 
 
 class SnapshotShell(Protocol):
@@ -67,7 +57,7 @@ class Snapshots:
         if self.connected_at is None:
             self.connected_at = asyncio.get_running_loop().time()
 
-    def do(self, command: SnapshotCommand) -> None:
+    def do(self, command: c.TransferCommand) -> None:
         match command:
             case c.CopyState():
                 run, lineage = self._core.raft.run, self._core.members.lineage

@@ -312,6 +312,17 @@ class Stop:
     """Where the leader of the other branch listens, if ours is `dropped`."""
 
 
+TransferCommand = (
+    CopyState
+    | ServeCells
+    | ReleaseCopy
+    | ExpectState
+    | ExpectCells
+    | KeepCell
+    | CheckState
+    | AdoptState
+)
+"""Of states that go from donors to who joins."""
 Command = (
     Send
     | Persist
@@ -326,14 +337,7 @@ Command = (
     | ReleaseRound
     | DropSlices
     | Discard
-    | CopyState
-    | ServeCells
-    | ReleaseCopy
-    | ExpectState
-    | ExpectCells
-    | KeepCell
-    | CheckState
-    | AdoptState
+    | TransferCommand
     | AdoptKept
     | Resume
     | MakeStep

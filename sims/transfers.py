@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 Lie = Literal["", "cell", "tree"]
 """What the next state that a donor gives has wrong: one cell, or all of it, its tree included."""
-TransferCommand = (
-    c.CopyState
-    | c.ServeCells
-    | c.ReleaseCopy
-    | c.ExpectState
-    | c.ExpectCells
-    | c.KeepCell
-    | c.CheckState
-    | c.AdoptState
-)
 STATE_CELLS = (1, 5, 40)
 """Of a fragment's state: one, a few for each donor, more than any is asked for at a time."""
 NOTHING = ""
@@ -63,7 +53,7 @@ class Transfers:
         self._arrived: dict[tuple[PeerId, int, int], Value] = {}
         """What the core has not looked at yet."""
 
-    def do(self, command: TransferCommand) -> None:
+    def do(self, command: c.TransferCommand) -> None:
         """In answer to the core."""
         node = self._node
         match command:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,10 +139,12 @@ class Shell:
         os.kill(pid, signal.SIGKILL)
 
 
+S = TypeVar("S", bound=Shell)
+
+
 @contextmanager
-def new_shell(directory: Path) -> Generator[Shell]:
+def ending(shell: S) -> Generator[S]:
     """Whatever it started is killed at the end, and what that started dies with it."""
-    shell = Shell(directory)
     try:
         yield shell
     finally:
@@ -150,6 +152,11 @@ def new_shell(directory: Path) -> Generator[Shell]:
             if command.popen.poll() is None:
                 kill_group(command.pid)
             command.popen.wait(10)
+
+
+def new_shell(directory: Path) -> AbstractContextManager[Shell]:
+    """One that ends."""
+    return ending(Shell(directory))
 
 
 def until(look: Callable[[], T], *, within_s: float, what: str) -> T:

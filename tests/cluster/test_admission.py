@@ -1,6 +1,5 @@
 """Who gets into a run of real daemons, and who does not."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,15 +11,13 @@ from lowcomm.events import Listening, Member, Note
 from lowcomm.invitation import new_token, sealed_token
 from peers.certificates import CA_KEY, Authority
 from protocols.tokens import Token, decode_token, encode_token
-from sims.paced import Pace
 from sims.paced_cluster import paced_command
+from tests.cluster.paced_shell import PACE, PacedShell
 from tests.cluster.running import (
-    Command,
-    Shell,
     commits,
     commits_until,
+    ending,
     listens,
-    new_shell,
     of,
     record,
     token_of,
@@ -29,19 +26,12 @@ from tests.cluster.running import (
 )
 
 IMPATIENT = "import peers.dialing\npeers.dialing.FIRST_DIAL_S = 0.1"
-PACE = Pace(step_s=0.01, elements=4096)
 INSECURE = ("--set", "node.insecure=true")
 LISTEN_CPU_S = 0.5
 
 
-class Run(Shell):
-    """Paced nodes, each in its own directory."""
-
-    def node(self, name: str, *arguments: str, before: str = "") -> Command:
-        directory = json.dumps(str(self.directory / name))
-        own = ("--set", f"node.name={name}", "--set", f"node.directory={directory}")
-        pace = ("--", *paced_command(PACE))
-        return self.start("peer", "run.toml", *arguments, *own, *pace, before=before)
+class Run(PacedShell):
+    """One that knows how refusals look."""
 
     def refused(self, name: str, *arguments: str, words: Sequence[str], before: str = "") -> None:
         command = self.node(name, *arguments, before=before)
@@ -54,9 +44,7 @@ class Run(Shell):
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     write_config(tmp_path, peers=1, rounds=100_000)
-    with new_shell(tmp_path) as shell:
-        shell.__class__ = Run
-        assert isinstance(shell, Run)
+    with ending(Run(tmp_path)) as shell:
         yield shell
 
 

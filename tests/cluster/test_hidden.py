@@ -1,21 +1,17 @@
 """Real daemons that nobody can dial: they dial everyone, and each other through somebody else."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, Traffic
+from lowcomm.events import Traffic
 from sims.paced import Pace
-from sims.paced_cluster import paced_command
+from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
-    Command,
-    Shell,
-    commits,
     commits_until,
+    ending,
     listens,
-    new_shell,
     of,
     record,
     token_of,
@@ -27,43 +23,16 @@ PACE = Pace(step_s=0.01, elements=1 << 20)
 HIDDEN = ("--set", "node.listen=none")
 
 
-class Run(Shell):
-    """Paced nodes, each in its own directory."""
-
-    def node(self, name: str, *arguments: str) -> Command:
-        directory = json.dumps(str(self.directory / name))
-        own = ("--set", f"node.name={name}", "--set", f"node.directory={directory}")
-        pace = ("--", *paced_command(PACE))
-        return self.start("peer", "run.toml", *arguments, *own, *pace)
-
-
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[PacedShell]:
     write_config(tmp_path, peers=1, rounds=100_000)
-    with new_shell(tmp_path) as shell:
-        shell.__class__ = Run
-        assert isinstance(shell, Run)
+    with ending(PacedShell(tmp_path, PACE)) as shell:
         yield shell
-
-
-def counts_together(directory: Path, names: Sequence[str], *, within_s: float = 40) -> None:
-    """A round was committed of which all of these were, after those that it knows already."""
-    since = max(commits(directory), default=0)
-
-    def look() -> bool:
-        newest = of(Commit, directory)[-1:]
-        return any(
-            {peer.partition(".")[0] for peer in commit.roster} == set(names)
-            for commit in newest
-            if commit.round > since
-        )
-
-    until(look, within_s=within_s, what=f"a round of {names}")
 
 
 @pytest.mark.deadline(150)
 def test_two_that_nobody_can_dial_go_on_through_another_one_when_the_first_dies(
-    run: Run, tmp_path: Path
+    run: PacedShell, tmp_path: Path
 ) -> None:
     run.node("alpha", "--new")
     alpha = tmp_path / "alpha"
@@ -88,7 +57,7 @@ def test_two_that_nobody_can_dial_go_on_through_another_one_when_the_first_dies(
 
 
 @pytest.mark.deadline(90)
-def test_who_begins_a_run_has_to_be_reachable(run: Run, tmp_path: Path) -> None:
+def test_who_begins_a_run_has_to_be_reachable(run: PacedShell, tmp_path: Path) -> None:
     command = run.node("alpha", *HIDDEN, "--new")
     assert command.wait(within_s=20) == 2
     assert 'node.listen: "none" is for who joins' in command.err
@@ -100,7 +69,7 @@ def test_who_begins_a_run_has_to_be_reachable(run: Run, tmp_path: Path) -> None:
     [("[::1]:0", ""), ("127.0.0.1:0", "localhost:0"), ("[::]:0", "[::1]:0")],
 )
 def test_names_and_ipv6_addresses_work(
-    run: Run, tmp_path: Path, listen: str, advertise: str
+    run: PacedShell, tmp_path: Path, listen: str, advertise: str
 ) -> None:
     """What others dial is what `advertise` says, and else where a node listens."""
     where = ("--set", f'node.listen="{listen}"', "--set", f'node.advertise="{advertise}"')

@@ -1,6 +1,5 @@
 """Real daemons, one of which is shut out: its certificate counts no more."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,44 +7,28 @@ from pathlib import Path
 import pytest
 
 from lowcomm.events import Lost, Note
-from sims.paced import Pace
-from sims.paced_cluster import paced_command
+from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     Command,
-    Shell,
     commits_until,
-    new_shell,
+    ending,
     of,
     record,
     token_of,
     write_config,
 )
-from tests.cluster.test_hidden import counts_together
 
-PACE = Pace(step_s=0.01, elements=4096)
 WHY = "this node's certificate was revoked by"
 
 
-class Run(Shell):
-    """Paced nodes, each in its own directory."""
-
-    def node(self, name: str, *arguments: str) -> Command:
-        directory = json.dumps(str(self.directory / name))
-        own = ("--set", f"node.name={name}", "--set", f"node.directory={directory}")
-        pace = ("--", *paced_command(PACE))
-        return self.start("peer", "run.toml", *arguments, *own, *pace)
-
-
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[PacedShell]:
     write_config(tmp_path, peers=1, rounds=100_000)
-    with new_shell(tmp_path) as shell:
-        shell.__class__ = Run
-        assert isinstance(shell, Run)
+    with ending(PacedShell(tmp_path)) as shell:
         yield shell
 
 
-def three(run: Run, directory: Path) -> dict[str, Command]:
+def three(run: PacedShell, directory: Path) -> dict[str, Command]:
     nodes = {"alpha": run.node("alpha", "--new")}
     word = token_of(directory / "alpha")
     commits_until(directory / "alpha", 1)
@@ -62,7 +45,7 @@ def last_line(command: Command) -> str:
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("victim", ["gamma", "alpha"])
 def test_who_is_shut_out_ends_and_stays_out_and_the_others_go_on(
-    run: Run, tmp_path: Path, victim: str
+    run: PacedShell, tmp_path: Path, victim: str
 ) -> None:
     """Asked at a node that does not lead; alpha leads."""
     nodes = three(run, tmp_path)
@@ -85,7 +68,7 @@ def test_who_is_shut_out_ends_and_stays_out_and_the_others_go_on(
 
 
 @pytest.mark.deadline(120)
-def test_who_was_not_there_hears_it_from_the_others(run: Run, tmp_path: Path) -> None:
+def test_who_was_not_there_hears_it_from_the_others(run: PacedShell, tmp_path: Path) -> None:
     three(run, tmp_path)
     run.kill(tmp_path / "gamma")
     counts_together(tmp_path / "beta", ["alpha", "beta"])
@@ -97,7 +80,7 @@ def test_who_was_not_there_hears_it_from_the_others(run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.deadline(90)
-def test_what_cannot_be_revoked_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_revoked_is_one_line(run: PacedShell, tmp_path: Path) -> None:
     run.node("alpha", "--new")
     commits_until(tmp_path / "alpha", 1)
     for arguments, words in (
