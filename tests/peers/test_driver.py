@@ -61,7 +61,7 @@ async def test_peers_finish_with_equal_states(peers: tuple[PeerId, ...], gathers
         assert nodes[0].work.state == wanted
         moved = [node.mesh.bytes_moved() for node in nodes]
         assert all(sent > 5 * size // 2 and received > 5 * size // 2 for sent, received in moved)
-        count_the_same(nodes, rounds=5, gathers=gathers)
+        await count_the_same(nodes, rounds=5, gathers=gathers)
 
 
 @pytest.mark.asyncio
