@@ -1,20 +1,20 @@
 """Every bar that this project holds itself to, asked and measured: `python -m benchmarks.bars`.
 
-Each is a command of its own whose JSON is kept, so that a run that was ended goes on where it was.
-Must NOT measure anything itself.
+Each is a command of its own (benchmarks.asked) whose JSON is kept, so that a run that was ended
+goes on where it was. Must NOT measure anything itself, nor judge.
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import xxhash
 
+from benchmarks.asked import BARS, Bar
 from benchmarks.exchanging.venvs import cache_directory
 from benchmarks.machine import machine
 from peers.processes import dying_with_us
@@ -22,211 +22,7 @@ from protocols.errors import ConfigError
 from sims.terminal import bar, run
 
 TIMEOUT_S = 3600.0
-Told = Mapping[str, Any]
-"""What a command printed."""
-Verdict = tuple[str, bool]
-"""(what was measured, whether that meets the bar)"""
 Q = typer.Option
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One thing that is asked for."""
-
-    name: str
-    asked: str
-    command: str
-    """After `python -m benchmarks.`, without --json."""
-    judge: Callable[[Told], Verdict]
-
-
-def share(least: float) -> Callable[[Told], Verdict]:
-    """Of a line, by our first system, while the data moves."""
-
-    def judge(told: Told) -> Verdict:
-        found = told["results"][0]
-        moving, whole = found["data_path_share"], found["payload_share"]
-        return f"{moving:.1%} (with the commit {whole:.1%})", moving >= least
-
-    return judge
-
-
-def first_share(least: float) -> Callable[[Told], Verdict]:
-    """Of the exchange for which the connections had just been made."""
-
-    def judge(told: Told) -> Verdict:
-        found = told["results"][0]["first_share"]
-        return f"{found:.1%}", found >= least
-
-    return judge
-
-
-def ratio(told: Told, *, over: int, most: float) -> Verdict:
-    """Of the first system's median to another one's."""
-    found = told["results"][0]["median_s"] / told["results"][over]["median_s"]
-    return f"{found:.2f}", found <= most
-
-
-def speed(codec: str, *, encode: float, decode: float) -> Callable[[Told], Verdict]:
-    """GB/s of fp32, one thread."""
-
-    def judge(told: Told) -> Verdict:
-        (one,) = [each for each in told["results"] if each["codec"] == codec]
-        found = one["encode_gb_s"], one["decode_gb_s"]
-        return f"{found[0]:.2f}, {found[1]:.2f}", found[0] >= encode and found[1] >= decode
-
-    return judge
-
-
-def blocked(told: Told) -> Verdict:
-    found = told["results"][0]
-    milliseconds = 1e3 * found["copy_in_s"], 1e3 * found["copy_out_s"]
-    return f"{milliseconds[0]:.2f} + {milliseconds[1]:.2f} ms", sum(milliseconds) <= 3.0
-
-
-def lag(told: Told) -> Verdict:
-    """By which the loop of a daemon was late."""
-    found_ms = 1e3 * told["results"][0]["lag_p99_s"]
-    return f"{found_ms:.2f} ms", found_ms <= 10.0
-
-
-def heartbeats(told: Told) -> Verdict:
-    """From one daemon to another, with both their loops."""
-    found = told["results"][0]
-    late_ms, lag_ms = (1e3 * found[key] for key in ("heartbeat_late_max_s", "lag_max_s"))
-    return f"{late_ms:.0f} ms (one loop by itself {lag_ms:.0f} ms)", late_ms <= 50.0
-
-
-def memory(most: float) -> Callable[[Told], Verdict]:
-    """Fragments beyond the outer state."""
-    return lambda told: (f"{told['fragments']:.2f}", told["fragments"] <= most)
-
-
-def others(told: Told) -> Verdict:
-    """All that was asked for has a figure, or says in a line why it has none."""
-    words = [f"{x['system']} {x['median_s']:.3f} s" for x in told["results"] if not x["error"]]
-    words += [f"{x['system']}: {x['error']}" for x in told["results"] if x["error"]]
-    return ", ".join(words), True
-
-
-LONG = "exchange --against none --encrypted --line 100mbit --rtt 100ms"
-COLD = f"{LONG} --idle 20s --warmup 1"
-SHARED = "exchange --against none --line 1gbit --warmup 1 --rounds 5"
-CODECS = "codecs --only int8,fp4 --repeats 25"
-LAG = "exchange --against none --encrypted --mib 256 --rounds 60"
-SHARES = (
-    ("fp32", 2, 64, 0.99),
-    ("fp32", 4, 32, 0.99),
-    ("int8", 2, 128, 0.97),
-    ("int8", 4, 64, 0.97),
-    ("fp4", 2, 128, 0.97),
-    ("fp4", 4, 64, 0.97),
-)
-"""(codec, peers, MiB that each contributes: 64 or more go over the line, least share)."""
-BARS = (
-    *(
-        Bar(
-            f"shared-{codec}-{peers}",
-            f"1 Gbit/s that {peers} peers share, {codec}: at least {least:.0%}",
-            f"{SHARED} --codec {codec} --peers {peers} --mib {mib}",
-            share(least),
-        )
-        for codec, peers, mib, least in SHARES
-    ),
-    Bar(
-        "long-64-cold",
-        "100 Mbit/s, 100 ms, 64 MiB each way, after 20 s of nothing: at least 85 %",
-        f"{COLD} --mib 64 --rounds 5",
-        share(0.85),
-    ),
-    Bar(
-        "long-64-first",
-        "the same, the first over new connections: at least 85 %",
-        f"{COLD} --mib 64 --rounds 5",
-        first_share(0.85),
-    ),
-    Bar(
-        "long-16-cold",
-        "the same with 16 MiB, after 20 s of nothing: at least 65 %",
-        f"{COLD} --mib 16 --rounds 9",
-        share(0.65),
-    ),
-    Bar(
-        "long-16-first",
-        "the same, the first over new connections: at least 65 %",
-        f"{COLD} --mib 16 --rounds 9",
-        first_share(0.65),
-    ),
-    Bar(
-        "long-16-warm",
-        "16 MiB, a round in the last second: at least 80 %",
-        f"{LONG} --mib 16 --warmup 2 --rounds 15",
-        share(0.8),
-    ),
-    Bar(
-        "loss-bbr",
-        "the same with 1 % of packets lost, bbr: at least 50 %",
-        f"{LONG} --loss 1% --congestion bbr --mib 16 --warmup 1",
-        share(0.5),
-    ),
-    Bar(
-        "loss-cubic",
-        "1 % lost, cubic: time over that of one TCP connection, at most 0.20",
-        f"{LONG.replace('none', 'tcp')} --loss 1% --congestion cubic --mib 32 --warmup 1 --rounds 1"
-        " --deadline 600s",
-        lambda told: ratio(told, over=1, most=0.2),
-    ),
-    Bar(
-        "int8-4",
-        "int8, 4 peers, loopback: at most 1.25 times our fp32",
-        "exchange --against none --codec int8,fp32 --peers 4 --mib 64",
-        lambda told: ratio(told, over=1, most=1.25),
-    ),
-    Bar(
-        "codec-int8",
-        "int8, one thread, GB/s of fp32: encode 3.5, decode 8",
-        CODECS,
-        speed("int8", encode=3.5, decode=8.0),
-    ),
-    Bar("codec-fp4", "fp4: encode 1.8, decode 6", CODECS, speed("fp4", encode=1.8, decode=6.0)),
-    Bar(
-        "blocked",
-        "training stands still for handing over and taking back 16 MiB: at most 3 ms",
-        "exchange --against none --mib 16",
-        blocked,
-    ),
-    Bar(
-        "lag",
-        "256 MiB reduced, encrypted: the loop's lag p99 at most 10 ms",
-        LAG,
-        lag,
-    ),
-    Bar(
-        "heartbeats",
-        "the same: heartbeats late by at most 50 ms",
-        LAG,
-        heartbeats,
-    ),
-    Bar(
-        "memory-fp32",
-        "a peer's memory beyond its outer state, fp32: at most 4 fragments",
-        "memory --mib 64",
-        memory(4.0),
-    ),
-    Bar("memory-int8", "the same, int8: at most 3", "memory --mib 64 --codec int8", memory(3.0)),
-    Bar(
-        "memory-growth",
-        "from the 10th to the 500th round: under 2 %",
-        "memory --mib 4 --rounds 500",
-        lambda told: (f"{told['growth']:+.2%}", told["growth"] < 0.02),
-    ),
-    Bar(
-        "others",
-        "beside gloo, torchft and hivemind, 2 peers, 16 MiB: a figure, or why there is none",
-        "exchange --mib 16 --against gloo,torchft,hivemind",
-        others,
-    ),
-)
 
 
 def main(

@@ -43,7 +43,9 @@ def main(
     codec: Annotated[
         str, Q(help="Of lowcomm, and of others where they have it; int8,fp32: ours with each.")
     ] = "fp32",
-    against: Annotated[str, Q(help="gloo,tcp,torchft,hivemind: some; or none.")] = "gloo",
+    against: Annotated[
+        str, Q(help="gloo,tcp,torchft,hivemind, clear (ours, not encrypted): some; or none.")
+    ] = "gloo",
     line: Annotated[str, Q(help="1gbit: one line that all share; with --rtt one for each.")] = "",
     rtt: Annotated[str, Q(help="100ms: of every round trip.")] = "0",
     loss: Annotated[str, Q(help="1%: of packets.")] = "0",
@@ -67,6 +69,7 @@ def main(
       python -m benchmarks.exchange
       python -m benchmarks.exchange --peers 4 --codec int8 --json
       python -m benchmarks.exchange --codec fp32,int8 --peers 4 --against none
+      python -m benchmarks.exchange --encrypted --against clear,gloo
       python -m benchmarks.exchange --line 1gbit --congestion reno
       python -m benchmarks.exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16 --encrypted
     """
@@ -77,7 +80,7 @@ def main(
         congestion=congestion,
     )
     conditions.check()
-    _check_encryption(conditions, encrypted=encrypted)
+    _check_encryption(conditions, encrypted=encrypted and "clear" not in against.split(","))
     first, *more = dict.fromkeys(codec.split(","))
     plan = Plan(
         encrypted=encrypted,
@@ -110,7 +113,7 @@ def chosen(names: str) -> list[System]:
     """Those to compare with. Raises ConfigError."""
     if names in ("", "none"):
         return []
-    known = others()
+    known = {**others(), "clear": lowcomm_system.in_the_clear()}
     unknown = [name for name in names.split(",") if name not in known]
     if unknown:
         raise ConfigError(f"--against {unknown[0]}: give some of {', '.join(known)}, or none")
@@ -178,7 +181,7 @@ def _check_encryption(conditions: Conditions, *, encrypted: bool) -> None:
     if conditions.routed and not encrypted:
         raise ConfigError(
             "--rtt and --loss put each peer into a network of its own, and between networks ours "
-            "speaks encrypted only: add --encrypted"
+            "speaks encrypted only: add --encrypted, and leave clear out of --against"
         )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.exchanging.lowcomm_system import SETTINGS
+from benchmarks.exchanging.lowcomm_system import NODE_SETTINGS
 from benchmarks.machine import machine
 from peers.processes import dying_with_us, start_child
 from protocols.errors import LowcommError
@@ -82,7 +82,7 @@ async def _turn(peers: int, elements: int, steps: int) -> Samples:
 
 async def _ours(directory: Path, peers: int, elements: int, steps: int) -> list[float]:
     config = write_config(directory, peers=peers, rounds=steps, method='name = "allreduce"')
-    settings = [*SETTINGS, "node.insecure=true"]
+    settings = [*NODE_SETTINGS, "node.insecure=true"]
     files = [directory / f"rank-{number}.json" for number in range(peers)]
     async with LocalCluster(directory / "run") as cluster:
         token = ""

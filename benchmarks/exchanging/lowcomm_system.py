@@ -6,7 +6,7 @@ Must NOT take anything from a daemon that its files do not tell.
 import importlib.metadata
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,10 @@ ROUNDS_MAX = 1_000_000
 """The benchmark ends before the run does."""
 LATENESS = ("lag_p99_s", "lag_max_s", "heartbeat_late_p99_s", "heartbeat_late_max_s")
 """Of a daemon's status, and of marks."""
+NODE_SETTINGS = (
+    "node.checkpoint_every_rounds=1000000",  # Nobody else keeps anything either.
+    "node.hang_timeout_s=86400.0",  # Ranks wait at the gate, and do not hang.
+)
 SETTINGS = (
     'run.name="exchange"',
     "run.method.inner_steps=1",
@@ -36,8 +40,7 @@ SETTINGS = (
     "run.method.outer_lr=1.0",
     "run.method.outer_momentum=0.0",
     "run.method.feedback_decay=0.0",  # An exchange's error is its own.
-    "node.checkpoint_every_rounds=1000000",  # Nobody else keeps anything either.
-    "node.hang_timeout_s=86400.0",  # Ranks wait at the gate, and do not hang.
+    *NODE_SETTINGS,
 )
 
 
@@ -54,6 +57,15 @@ def system(only: str = "", *, overrides: Sequence[str] = ()) -> System:
         base_bytes=120 << 20,
         note="real daemons and log, commit included; TCP, encrypted if asked for",
     )
+
+
+def in_the_clear() -> System:
+    """Ours, not encrypted whatever is asked for: beside it stands what encryption costs."""
+
+    def start(order: Order) -> AbstractAsyncContextManager[Side]:
+        return _start(replace(order, encrypted=False), overrides=())
+
+    return replace(system(), name="lowcomm-clear", start=start, note="the same, not encrypted")
 
 
 def settings(name: str, *, encrypted: bool = False, congestion: str = "") -> list[str]:

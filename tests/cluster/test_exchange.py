@@ -50,6 +50,20 @@ def compared(
     return results
 
 
+@pytest.mark.long
+@pytest.mark.deadline(90)
+def test_the_command_measures_what_encryption_costs() -> None:
+    command = [sys.executable, "-m", "benchmarks.exchange", "--mib", "1", "--rounds", "2"]
+    command += ["--encrypted", "--against", "clear", "--json"]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=80)
+    assert done.returncode == 0, done.stderr
+    ours, clear = json.loads(done.stdout)["results"]
+    assert [ours["system"], clear["system"]] == ["lowcomm", "lowcomm-clear"]
+    assert [one["bit_identical"] for one in (ours, clear)] == [True, True]
+    if ours["wire_bytes"] is not None:  # Seals take room.
+        assert ours["wire_bytes"] > clear["wire_bytes"]
+
+
 @pytest.mark.deadline(90)
 def test_the_command_measures_us_beside_gloo() -> None:
     command = [sys.executable, "-m", "benchmarks.exchange", "--mib", "1", "--warmup", "1"]

@@ -1,8 +1,11 @@
 """Stepwise runs as real processes: the bits of a plain loop, whoever comes, goes and crashes."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,6 +160,20 @@ def test_a_run_whose_nodes_all_died_goes_on_from_its_checkpoint(tmp_path: Path) 
     views = of(View, run_dir / "alpha")
     made_of = sum(len(roster_of(views, step)) for step in range(1, steps + 1))
     assert max(event.committed for event in of(Samples, run_dir)) == run.data.batch * made_of
+
+
+@pytest.mark.long
+@pytest.mark.deadline(90)
+def test_the_command_measures_steps_beside_gloo() -> None:
+    argv = [sys.executable, "-m", "benchmarks.steps", "--steps", "100", "--turns", "1", "--json"]
+    done = subprocess.run(argv, capture_output=True, check=False, timeout=80)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert list(results) == ["lowcomm", "gloo all_reduce", "gloo all_gather"]
+    for figures in results.values():
+        assert figures["steps"] == 200, "100 of each of the two peers"
+        assert 0 < figures["p10_ms"] <= figures["p50_ms"] <= figures["p99_ms"]
+    assert marked_processes() == {}
 
 
 def after_the_last_start(directory: Path) -> list[Commit]:

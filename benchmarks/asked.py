@@ -1,0 +1,336 @@
+"""Every bar that this project holds itself to: what is asked, which command measures it, and how
+what that printed is judged.
+
+Must NOT measure anything, nor know where what was measured is kept: benchmarks.bars does.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Told = Mapping[str, Any]
+"""What a command printed."""
+Verdict = tuple[str, bool]
+"""(what was measured, whether that meets the bar)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One thing that is asked for."""
+
+    name: str
+    asked: str
+    command: str
+    """After `python -m benchmarks.`, without --json."""
+    judge: Callable[[Told], Verdict]
+
+
+def share(least: float) -> Callable[[Told], Verdict]:
+    """Of a line, by our first system, while the data moves."""
+
+    def judge(told: Told) -> Verdict:
+        found = told["results"][0]
+        moving, whole = found["data_path_share"], found["payload_share"]
+        return f"{moving:.1%} (with the commit {whole:.1%})", moving >= least
+
+    return judge
+
+
+def first_share(least: float) -> Callable[[Told], Verdict]:
+    """Of the exchange for which the connections had just been made."""
+
+    def judge(told: Told) -> Verdict:
+        found = told["results"][0]["first_share"]
+        return f"{found:.1%}", found >= least
+
+    return judge
+
+
+def ratio(most: float, *, over: int = 1, cpu: float | None = None) -> Callable[[Told], Verdict]:
+    """Of the first system's median to another one's; `cpu`: of its CPU seconds, too, at most."""
+
+    def judge(told: Told) -> Verdict:
+        ours, other = told["results"][0], told["results"][over]
+        found = ours["median_s"] / other["median_s"]
+        found_cpu = ours["cpu_s"] / other["cpu_s"]
+        words = f"{found:.2f} ({1e3 * ours['median_s']:.0f} to {1e3 * other['median_s']:.0f} ms)"
+        return f"{words}; CPU {found_cpu:.2f}", found <= most and (cpu is None or found_cpu <= cpu)
+
+    return judge
+
+
+def int8_exact(told: Told) -> Verdict:
+    """Bytes by the network's devices, with all heads; each sends as much as it has."""
+    found = told["results"][0]
+    element_bytes = found["wire_bytes"] / (told["peers"] * (told["mib"] << 18))
+    errors = found["rms_error"], abs(found["mean_error"])
+    met = element_bytes <= 1.02 and errors[0] <= 0.0072 and errors[1] < 1e-5
+    return f"{element_bytes:.3f} bytes, rms {errors[0]:.5f}, mean {errors[1]:.0e}", met
+
+
+def step(*, p50_ms: float, p99_ms: float) -> Callable[[Told], Verdict]:
+    """Of a stepwise run, from payload to mean."""
+
+    def judge(told: Told) -> Verdict:
+        ours, gloo = told["results"]["lowcomm"], told["results"]["gloo all_reduce"]
+        found, beside = (f"{x['p50_ms']:.2f} and {x['p99_ms']:.1f} ms" for x in (ours, gloo))
+        met = ours["p50_ms"] <= p50_ms and ours["p99_ms"] <= p99_ms
+        return f"{found} (gloo's all-reduce {beside})", met
+
+    return judge
+
+
+def joiner(told: Told) -> Verdict:
+    found = told["connection_to_verified_s"], told["connection_to_verified_max_s"]
+    words = f"{found[0]:.2f} s (at most {found[1]:.2f} of {told['joins']})"
+    return f"{words}, {told['donors_used']} donors", found[0] <= 0.5
+
+
+def slowed(figure: str) -> Callable[[Told], Verdict]:
+    """The members, while somebody joins."""
+    return lambda told: (f"{told[figure]:.2f} times", told[figure] <= 1.2)
+
+
+def speed(codec: str, *, encode: float, decode: float) -> Callable[[Told], Verdict]:
+    """GB/s of fp32, one thread."""
+
+    def judge(told: Told) -> Verdict:
+        (one,) = [each for each in told["results"] if each["codec"] == codec]
+        found = one["encode_gb_s"], one["decode_gb_s"]
+        return f"{found[0]:.2f}, {found[1]:.2f}", found[0] >= encode and found[1] >= decode
+
+    return judge
+
+
+def blocked(told: Told) -> Verdict:
+    found = told["results"][0]
+    milliseconds = 1e3 * found["copy_in_s"], 1e3 * found["copy_out_s"]
+    return f"{milliseconds[0]:.2f} + {milliseconds[1]:.2f} ms", sum(milliseconds) <= 3.0
+
+
+def lag(told: Told) -> Verdict:
+    """By which the loop of a daemon was late."""
+    found_ms = 1e3 * told["results"][0]["lag_p99_s"]
+    return f"{found_ms:.2f} ms", found_ms <= 10.0
+
+
+def heartbeats(told: Told) -> Verdict:
+    """From one daemon to another, with both their loops."""
+    found = told["results"][0]
+    late_ms, lag_ms = (1e3 * found[key] for key in ("heartbeat_late_max_s", "lag_max_s"))
+    return f"{late_ms:.0f} ms (one loop by itself {lag_ms:.0f} ms)", late_ms <= 50.0
+
+
+def memory(most: float) -> Callable[[Told], Verdict]:
+    """Fragments beyond the outer state."""
+    return lambda told: (f"{told['fragments']:.2f}", told["fragments"] <= most)
+
+
+def others(told: Told) -> Verdict:
+    """All that was asked for has a figure, or says in a line why it has none."""
+    words = [f"{x['system']} {x['median_s']:.3f} s" for x in told["results"] if not x["error"]]
+    words += [f"{x['system']}: {x['error']}" for x in told["results"] if x["error"]]
+    return ", ".join(words), True
+
+
+LONG = "exchange --against none --encrypted --line 100mbit --rtt 100ms"
+COLD = f"{LONG} --idle 20s --warmup 1"
+SHARED = "exchange --against none --line 1gbit --warmup 1 --rounds 5"
+CODECS = "codecs --only int8,fp4 --repeats 25"
+LAG = "exchange --against none --encrypted --mib 256 --rounds 60"
+INT8 = "exchange --against none --codec int8,fp32"
+GLOO = "exchange --against gloo"
+SEALED = "exchange --encrypted --against clear,gloo"
+JOINING = "joining --mib 64"
+SHARES = (
+    ("fp32", 2, 64, 0.99),
+    ("fp32", 4, 32, 0.99),
+    ("int8", 2, 128, 0.97),
+    ("int8", 4, 64, 0.97),
+    ("fp4", 2, 128, 0.97),
+    ("fp4", 4, 64, 0.97),
+)
+"""(codec, peers, MiB that each contributes: 64 or more go over the line, least share)."""
+BARS = (
+    *(
+        Bar(
+            f"shared-{codec}-{peers}",
+            f"1 Gbit/s that {peers} peers share, {codec}: at least {least:.0%}",
+            f"{SHARED} --codec {codec} --peers {peers} --mib {mib}",
+            share(least),
+        )
+        for codec, peers, mib, least in SHARES
+    ),
+    Bar(
+        "long-64-cold",
+        "100 Mbit/s, 100 ms, 64 MiB each way, after 20 s of nothing: at least 85 %",
+        f"{COLD} --mib 64 --rounds 5",
+        share(0.85),
+    ),
+    Bar(
+        "long-64-first",
+        "the same, the first over new connections: at least 85 %",
+        f"{COLD} --mib 64 --rounds 5",
+        first_share(0.85),
+    ),
+    Bar(
+        "long-16-cold",
+        "the same with 16 MiB, after 20 s of nothing: at least 65 %",
+        f"{COLD} --mib 16 --rounds 9",
+        share(0.65),
+    ),
+    Bar(
+        "long-16-first",
+        "the same, the first over new connections: at least 65 %",
+        f"{COLD} --mib 16 --rounds 9",
+        first_share(0.65),
+    ),
+    Bar(
+        "long-16-warm",
+        "16 MiB, a round in the last second: at least 80 %",
+        f"{LONG} --mib 16 --warmup 2 --rounds 15",
+        share(0.8),
+    ),
+    Bar(
+        "loss-bbr",
+        "the same with 1 % of packets lost, bbr: at least 50 %",
+        f"{LONG} --loss 1% --congestion bbr --mib 16 --warmup 1",
+        share(0.5),
+    ),
+    Bar(
+        "loss-cubic",
+        "1 % lost, cubic: time over that of one TCP connection, at most 0.20",
+        f"{LONG.replace('none', 'tcp')} --loss 1% --congestion cubic --mib 32 --warmup 1 --rounds 1"
+        " --deadline 600s",
+        ratio(0.2),
+    ),
+    Bar(
+        "int8-exact",
+        "int8, 2 peers: at most 1.02 bytes an element, rms error 0.0072, mean error below 1e-5",
+        f"{INT8} --peers 2 --mib 64",
+        int8_exact,
+    ),
+    Bar(
+        "int8-2",
+        "int8, 2 peers, loopback: at most 1.8 times our fp32",
+        f"{INT8} --peers 2 --mib 64",
+        ratio(1.8),
+    ),
+    Bar(
+        "int8-4",
+        "int8, 4 peers, loopback: at most 1.25 times our fp32",
+        f"{INT8} --peers 4 --mib 64",
+        ratio(1.25),
+    ),
+    Bar(
+        "codec-int8",
+        "int8, one thread, GB/s of fp32: encode 3.5, decode 8",
+        CODECS,
+        speed("int8", encode=3.5, decode=8.0),
+    ),
+    Bar("codec-fp4", "fp4: encode 1.8, decode 6", CODECS, speed("fp4", encode=1.8, decode=6.0)),
+    Bar(
+        "blocked",
+        "training stands still for handing over and taking back 16 MiB: at most 3 ms",
+        "exchange --against none --mib 16",
+        blocked,
+    ),
+    Bar(
+        "lag",
+        "256 MiB reduced, encrypted: the loop's lag p99 at most 10 ms",
+        LAG,
+        lag,
+    ),
+    Bar(
+        "heartbeats",
+        "the same: heartbeats late by at most 50 ms",
+        LAG,
+        heartbeats,
+    ),
+    Bar(
+        "memory-fp32",
+        "a peer's memory beyond its outer state, fp32: at most 4 fragments",
+        "memory --mib 64",
+        memory(4.0),
+    ),
+    Bar("memory-int8", "the same, int8: at most 3", "memory --mib 64 --codec int8", memory(3.0)),
+    Bar(
+        "memory-growth",
+        "from the 10th to the 500th round: under 2 %",
+        "memory --mib 4 --rounds 500",
+        lambda told: (f"{told['growth']:+.2%}", told["growth"] < 0.02),
+    ),
+    *(
+        Bar(
+            f"gloo-{peers}-{mib}",
+            f"{mib} MiB fp32, {peers} peers, over gloo's median: at most {most:.2f}; CPU 0.80",
+            f"{GLOO} --peers {peers} --mib {mib}",
+            ratio(most, cpu=0.8),
+        )
+        for peers, mib, most in ((2, 64, 0.55), (4, 64, 0.8), (2, 256, 0.55), (4, 256, 0.8))
+    ),
+    *(
+        Bar(
+            f"gloo-reno-{peers}",
+            f"64 MiB fp32, {peers} peers, both on reno, over gloo's median: at most {most:.2f}",
+            f"{GLOO} --congestion reno --peers {peers} --mib 64",
+            ratio(most),
+        )
+        for peers, most in ((2, 0.9), (4, 0.95))
+    ),
+    Bar(
+        "encrypted-2",
+        "64 MiB fp32, 2 peers, encrypted over in the clear: at most 1.7",
+        f"{SEALED} --peers 2 --mib 64",
+        ratio(1.7),
+    ),
+    Bar(
+        "encrypted-4",
+        "the same, 4 peers: at most 1.6",
+        f"{SEALED} --peers 4 --mib 64",
+        ratio(1.6),
+    ),
+    Bar(
+        "encrypted-4-gloo",
+        "the same, over gloo in the clear: at most 1.0",
+        f"{SEALED} --peers 4 --mib 64",
+        ratio(1.0, over=2),
+    ),
+    Bar(
+        "step-2",
+        "4 KiB per step, 2 peers, from payload to mean: p50 at most 0.4 ms, p99 2 ms",
+        "steps --peers 2 --kib 4",
+        step(p50_ms=0.4, p99_ms=2.0),
+    ),
+    Bar(
+        "step-4",
+        "the same, 4 peers: 1.0 and 4 ms",
+        "steps --peers 4 --kib 4",
+        step(p50_ms=1.0, p99_ms=4.0),
+    ),
+    Bar(
+        "join",
+        "a 64 MiB joiner, from connection to verified state: at most 0.5 s",
+        JOINING,
+        joiner,
+    ),
+    Bar(
+        "join-rounds",
+        "the members' rounds meanwhile, with 0.5 s of rest in place of training: at most 1.2 times "
+        "as long",
+        JOINING,
+        slowed("period_ratio"),
+    ),
+    Bar(
+        "join-exchanges",
+        "their exchanges alone, with the joiner on the same cores: at most 1.2 times",
+        JOINING,
+        slowed("ratio"),
+    ),
+    Bar(
+        "others",
+        "beside gloo, torchft and hivemind, 2 peers, 16 MiB: a figure, or why there is none",
+        "exchange --mib 16 --against gloo,torchft,hivemind",
+        others,
+    ),
+)
