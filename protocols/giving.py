@@ -192,13 +192,18 @@ class Giving:
         self._unable.clear()
         return [command for peer in list(self._owed) for command in self.drop(peer)]
 
-    def jumped(self) -> list[Command]:
+    def jumped(self, *, is_member: bool, now: float) -> list[Command]:
         """A snapshot took us over entries: whom it gives another cut, or none, wants nothing of
-        the one that we know."""
+        the one that we know. Where it has a cut that is new to us, and of whose trees the log does
+        not know yet, the leader waits for our word, even if that is that we are beyond it."""
         known = self._unable | {peer: owed.index for peer, owed in self._owed.items()}
         cuts = self._members.cuts
         over = [peer for peer, index in known.items() if cuts.get(peer, (0, None))[0] != index]
-        return [command for peer in over for command in self._release(peer)]
+        commands = [command for peer in over for command in self._release(peer)]
+        for index, cut in cuts.values() if is_member else ():
+            if self._me in cut.donors and not cut.roots and known.get(cut.info.peer) != index:
+                commands += self.owe(index, cut, now)
+        return commands
 
     def disconnected(self, peer: PeerId) -> None:
         """It asks again for what it still lacks."""

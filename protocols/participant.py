@@ -329,7 +329,8 @@ class Participant:
         commands = self.began(members.run, now)
         if lineage not in (0, members.lineage):
             commands += self.restored(now)
-        self._released += self.standing.giving.jumped()
+        is_member = self.standing.is_member
+        self._released += self.standing.giving.jumped(is_member=is_member, now=now)
         index, cut = members.cuts.get(us, (0, None))
         if cut is not None and index > self.standing.catchup.complete:
             commands += self.cut(index, cut, deadline=deadline, now=now)

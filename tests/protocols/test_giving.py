@@ -1,5 +1,6 @@
 """How a donor copies what a cut names, says what it is, and gives it to who asks."""
 
+from dataclasses import replace
 from hashlib import sha256
 
 from protocols import entries as e
@@ -15,6 +16,7 @@ from tests.protocols.scenes import A, B, C, D, info, state_digest
 
 VERSIONS = (Version(0, 3, state_digest(3)), Version(1, 2, state_digest(2)))
 FOR_B = e.Cut(info(B, 1), (A, C), VERSIONS)
+OF_OTHERS = e.Cut(info(B, 1), (C, D), VERSIONS)
 LEAVES = tuple(b"".join(sha256(bytes([f, x])).digest() for x in range(5)) for f in range(2))
 ALL = FetchState(7, (CellSpan(0, 0, 5), CellSpan(1, 2, 3)))
 
@@ -210,23 +212,40 @@ def test_a_snapshot_in_which_a_cut_is_over_ends_what_we_know_of_it() -> None:
     """Seed 2546125660: we hashed a copy for nobody, and told the leader of its tree."""
     stands = having()
     stands._members.cuts[B] = (7, FOR_B)
-    assert stands.jumped() == []
+    assert stands.jumped(is_member=True, now=0.0) == []
     assert stands.reports() == [CutRoots(B, 7, ROOTS)]
     lost, unable = having(), owing()
-    assert lost.jumped() == [ReleaseCopy(B, 7)], "B has no cut any more"
+    assert lost.jumped(is_member=True, now=0.0) == [ReleaseCopy(B, 7)], "B has no cut any more"
     assert lost.reports() == []
     unable.advance([3, 3], 0.0)
-    unable._members.cuts[B] = (9, FOR_B)
-    assert unable.jumped() == []
+    unable._members.cuts[B] = (9, OF_OTHERS)
+    assert unable.jumped(is_member=True, now=0.0) == []
     assert unable.reports() == []
+
+
+def test_a_snapshot_with_a_cut_that_names_us_asks_for_our_word() -> None:
+    """The leader would wait for it until the transfer's time is over."""
+    able, beyond, left, late = (Giving(A, Membership(index=9)) for _ in range(4))
+    for giving in (able, beyond, left, late):
+        giving._members.cuts[B] = (9, FOR_B)
+    assert able.jumped(is_member=True, now=0.0) == []
+    assert able.advance([3, 2], 0.0) == [CopyState(9, 0, 3), CopyState(9, 1, 2)]
+    assert beyond.jumped(is_member=True, now=0.0) == []
+    assert beyond.advance([4, 2], 0.0) == [Send(B, NoState(9))]
+    assert beyond.reports() == [CutRoots(B, 9, ())]
+    assert left.jumped(is_member=False, now=0.0) == []
+    assert left.advance([4, 2], 0.0) == [], "those donors are an earlier life of ours"
+    late._members.cuts[B] = (9, replace(FOR_B, roots=ROOTS))
+    assert late.jumped(is_member=True, now=0.0) == []
+    assert late.advance([3, 2], 0.0) == [], "the others have said it"
 
 
 def test_what_was_asked_before_a_snapshot_is_answered() -> None:
     giving = having()
     giving.asked(B, FetchState(9, ALL.cells), 0.0)
     giving._members.index = 9
-    giving._members.cuts[B] = (9, FOR_B)
-    assert giving.jumped() == [ReleaseCopy(B, 7)]
+    giving._members.cuts[B] = (9, OF_OTHERS)
+    assert giving.jumped(is_member=True, now=0.0) == [ReleaseCopy(B, 7)]
     assert giving.advance([3, 2], 0.0) == [Send(B, NoState(9))], "it asks others"
 
 
