@@ -224,7 +224,8 @@ class NodeSide:
             self.group.restart("the run went back to before the last result of a fragment")
             return
         full = command.kind != "rebase" or command.finish  # They end with what the run ends with.
-        if not full and not replica.is_finite(fragment):
+        trimmed = replica.method.trims and command.kind == "counted" and not command.finish
+        if (trimmed or not full) and not replica.is_finite(fragment):
             # Whatever is added to them, they stay so; and by now so is what the optimizer keeps.
             self.group.restart("their parameters are not finite: others begin anew from the run's")
             return

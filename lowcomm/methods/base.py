@@ -244,6 +244,11 @@ class RoundMethod(ABC):
                 centred_clipping(contributions, self.weights(contributors), out, room)
 
     @property
+    def trims(self) -> bool:
+        """Whether a contribution that is not finite may leave no trace in what is made of it."""
+        return self.aggregate == "trimmed_mean"
+
+    @property
     @abstractmethod
     def state_arrays(self) -> tuple[str, ...]:
         """The fp32 arrays of a fragment's size that the daemon keeps, in the digest's order:
