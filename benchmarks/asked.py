@@ -135,7 +135,7 @@ def others(told: Told) -> Verdict:
 
 LONG = "exchange --against none --encrypted --line 100mbit --rtt 100ms"
 COLD = f"{LONG} --idle 20s --warmup 1"
-SHARED = "exchange --against none --line 1gbit --warmup 1 --rounds 5"
+SHARED = "exchange --against none --line 1gbit --warmup 1"
 CODECS = "codecs --only int8,fp4 --repeats 25"
 LAG = "exchange --against none --encrypted --mib 256 --rounds 60"
 INT8 = "exchange --against none --codec int8,fp32"
@@ -154,35 +154,37 @@ SHARES = (
 BARS = (
     *(
         Bar(
-            f"shared-{codec}-{peers}",
-            f"1 Gbit/s that {peers} peers share, {codec}: at least {least:.0%}",
-            f"{SHARED} --codec {codec} --peers {peers} --mib {mib}",
+            f"shared-{codec}-{peers}{'-encrypted' if sealed else ''}",
+            f"1 Gbit/s that {peers} peers share, {codec}{sealed.replace(' --', ', ')}: "
+            f"at least {least:.0%}",
+            f"{SHARED}{sealed} --codec {codec} --peers {peers} --mib {mib}",
             share(least),
         )
         for codec, peers, mib, least in SHARES
+        for sealed in ("", " --encrypted")
     ),
     Bar(
         "long-64-cold",
         "100 Mbit/s, 100 ms, 64 MiB each way, after 20 s of nothing: at least 85 %",
-        f"{COLD} --mib 64 --rounds 5",
+        f"{COLD} --mib 64",
         share(0.85),
     ),
     Bar(
         "long-64-first",
         "the same, the first over new connections: at least 85 %",
-        f"{COLD} --mib 64 --rounds 5",
+        f"{COLD} --mib 64",
         first_share(0.85),
     ),
     Bar(
         "long-16-cold",
         "the same with 16 MiB, after 20 s of nothing: at least 65 %",
-        f"{COLD} --mib 16 --rounds 9",
+        f"{COLD} --mib 16",
         share(0.65),
     ),
     Bar(
         "long-16-first",
         "the same, the first over new connections: at least 65 %",
-        f"{COLD} --mib 16 --rounds 9",
+        f"{COLD} --mib 16",
         first_share(0.65),
     ),
     Bar(
@@ -236,6 +238,12 @@ BARS = (
         blocked,
     ),
     Bar(
+        "blocked-encrypted",
+        "the same, over encrypted links",
+        "exchange --against none --encrypted --mib 16",
+        blocked,
+    ),
+    Bar(
         "lag",
         "256 MiB reduced, encrypted: the loop's lag p99 at most 10 ms",
         LAG,
@@ -271,12 +279,13 @@ BARS = (
     ),
     *(
         Bar(
-            f"gloo-reno-{peers}",
-            f"64 MiB fp32, {peers} peers, both on reno, over gloo's median: at most {most:.2f}",
-            f"{GLOO} --congestion reno --peers {peers} --mib 64",
+            f"gloo-reno-{peers}-{mib}",
+            f"{mib} MiB fp32, {peers} peers, both on reno, over gloo's median: at most {most:.2f}",
+            f"{GLOO} --congestion reno --peers {peers} --mib {mib}",
             ratio(most),
         )
         for peers, most in ((2, 0.9), (4, 0.95))
+        for mib in (64, 256)
     ),
     Bar(
         "encrypted-2",
@@ -314,6 +323,7 @@ BARS = (
         JOINING,
         joiner,
     ),
+    Bar("join-encrypted", "the same, encrypted", f"{JOINING} --encrypted", joiner),
     Bar(
         "join-rounds",
         "the members' rounds meanwhile, with 0.5 s of rest in place of training: at most 1.2 times "

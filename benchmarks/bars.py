@@ -72,6 +72,7 @@ def choose(only: str) -> list[Bar]:
 
 def measure(command: str, file: Path) -> str:
     """Have it measured, and keep what it printed. Returns how that went."""
+    file.unlink(missing_ok=True)  # What fails now is not what was measured before.
     argv = dying_with_us([sys.executable, "-m", *f"benchmarks.{command} --json".split()])
     try:
         done = subprocess.run(
@@ -105,12 +106,13 @@ def kept_in(directory: Path, command: str) -> Path:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Markdown, so that it can go into the documentation as it is."""
-    lines = ["| asked | measured | met | load | `python -m benchmarks.` |", "|---|---|---|---|---|"]
+    lines = ["| asked | measured | met | load | stolen | `python -m benchmarks.` |"]
+    lines.append("|---|---|---|---|---|---|")
     for one in rows:
         met = "yes" if one["met"] else "**no**"
-        load = one["machine"]["load_1min"]
+        busy = f"{one['machine']['load_1min']} | {one['machine']['stolen_s']:.1f} s"
         lines.append(
-            f"| {one['asked']} | {one['measured']} | {met} | {load} | `{one['command']}` |"
+            f"| {one['asked']} | {one['measured']} | {met} | {busy} | `{one['command']}` |"
         )
     return "\n".join(lines)
 

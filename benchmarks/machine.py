@@ -10,11 +10,12 @@ from lowcomm.codecs.blocks import compiled
 
 
 def machine() -> dict[str, object]:
-    """Names and versions, and how busy it was."""
+    """Names and versions, and how busy it was, with us and with others beside it."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 1),
+        "stolen_s": round(_stolen_s() - _STOLEN_BEFORE_S, 2),
         "system": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -23,9 +24,20 @@ def machine() -> dict[str, object]:
     }
 
 
+def _stolen_s() -> float:
+    """CPU seconds that a hypervisor gave to other machines when this one wanted them."""
+    with open("/proc/stat", encoding="ascii") as file:
+        fields = file.readline().split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def _cpu_name() -> str:
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
+
+
+_STOLEN_BEFORE_S = _stolen_s()
+"""When this process began."""

@@ -18,7 +18,7 @@ from tests.benchmarks.told import BY_NAME, TOLD
         ("long-64-first", ("60.0%", False)),
         ("loss-cubic", ("0.12 (500 to 4000 ms); CPU 1.00", True)),
         ("gloo-2-64", ("0.12 (500 to 4000 ms); CPU 1.00", False)),
-        ("gloo-reno-2", ("0.12 (500 to 4000 ms); CPU 1.00", True)),
+        ("gloo-reno-2-64", ("0.12 (500 to 4000 ms); CPU 1.00", True)),
         ("encrypted-4-gloo", ("1.25 (500 to 400 ms); CPU 3.00", False)),
         ("int8-exact", ("1.011 bytes, rms 0.00695, mean 4e-09", True)),
         ("codec-int8", ("4.00, 9.00", True)),

@@ -26,7 +26,7 @@ RESULT = {
 }
 GLOO = {**RESULT, "system": "gloo", "median_s": 0.4, "cpu_s": 0.25}
 TOLD: dict[str, Any] = {
-    "machine": {"load_1min": 0.5},
+    "machine": {"load_1min": 0.5, "stolen_s": 0.01},
     "peers": 2,
     "mib": 4,
     "results": [RESULT, {**RESULT, "codec": "int8", "median_s": 4.0}, GLOO],
