@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from protocols import entries as e
 from protocols import recovery
+from protocols.clock import NEVER
 from protocols.ids import PeerId, PeerInfo, Version
 from protocols.limits import DONORS_MAX
 from protocols.membership import Membership
@@ -22,7 +23,6 @@ HOLD_DOWN_S = 2.0
 """A peer that was lost twice waits this long before it gets in again, then twice as long each
 time: who comes and goes costs the others an attempt each time."""
 HOLD_DOWN_MAX_S = 120.0
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

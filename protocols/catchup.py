@@ -7,14 +7,13 @@ means for rounds (rounds.py).
 
 from collections.abc import Set
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Send
 from protocols.entries import Cut
 from protocols.ids import PeerId, Version
 from protocols.transfer_commands import ExpectState
 from protocols.transfer_messages import FetchState
 from protocols.transfers import Intake
-
-NEVER = float("inf")
 
 
 class Catchup:

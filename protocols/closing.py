@@ -10,14 +10,13 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from protocols import entries as e
+from protocols.clock import NEVER
 from protocols.course import commits
 from protocols.ids import PeerId, Provider, Stamp
 from protocols.limits import HELD_STEPS_MAX
 from protocols.membership import Membership
 from protocols.messages import Stepped, Stopped, Waiting
 from protocols.step_entries import step_view
-
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ Must NOT end this peer: core.py does.
 from collections.abc import Mapping, Set
 
 from protocols import ending
+from protocols.clock import NEVER
 from protocols.commands import Command, Note, Send, Stop
 from protocols.events import PeerConnected, PeerDisconnected
 from protocols.forks import Forks
@@ -24,7 +25,6 @@ from protocols.tokens import revocation
 OUTAGE = 10
 """Who has finished stays so many silence timeouts for members that may only be cut off: they need
 its vote, and perhaps the last state."""
-NEVER = float("inf")
 UNSAID = (0, False, None)
 """To a leader that knows nothing of us yet."""
 COMPANY = (Heartbeat, Here, OnBranch, Seek, Leads)

@@ -23,7 +23,10 @@ class ProtocolConfig:
     reconnect_grace_s: float = 0.25
     """After an end of stream, wait this long for the same incarnation before it is lost."""
     round_grace_s: float = 30.0
-    """After the first peer is ready for a round, wait at most this long for the others."""
+    """After `quorum` peers are ready for a round, wait at most this long for the others."""
+    quorum: int = 1
+    """So many peers, or all that are left, before that window opens (K of Decoupled DiLoCo,
+    arXiv:2604.21428)."""
     reduction_timeout_s: float = 60.0
     """Start another attempt without the silent when a reduction takes longer."""
     transfer_timeout_s: float = 120.0
@@ -47,6 +50,8 @@ class ProtocolConfig:
                 raise ConfigError(
                     f"run.protocol.{name} must be positive and finite, got {getattr(self, name)}"
                 )
+        if self.quorum < 1:
+            raise ConfigError(f"run.protocol.quorum must be at least 1, got {self.quorum}")
         if self.silence_timeout_s < 3 * self.heartbeat_interval_s:
             raise ConfigError(
                 f"run.protocol.silence_timeout_s must be at least 3 heartbeats "

@@ -10,6 +10,7 @@ from protocols import ending, quiet, wire
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.clock import NEVER
 from protocols.company import COMPANY, Company
 from protocols.config import ProtocolConfig
 from protocols.errors import LogError, RemoteProtocolError
@@ -27,7 +28,6 @@ from protocols.rounds import FragmentRounds
 from protocols.storage import Saved
 
 BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
-NEVER = float("inf")
 
 
 class PeerCore:

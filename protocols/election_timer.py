@@ -5,9 +5,8 @@ Must NOT know roles or votes.
 
 from dataclasses import dataclass
 
+from protocols.clock import NEVER
 from protocols.ids import PeerId, digest_text
-
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

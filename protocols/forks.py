@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Send, Stop
 from protocols.config import ProtocolConfig
 from protocols.entries import Dropped, Restore
@@ -28,7 +29,6 @@ from protocols.participant import Participant
 from protocols.raft import Raft
 from protocols.recovery import back_to, cut_at
 
-NEVER = float("inf")
 OF_ANY_BRANCH = (OnBranch, Heartbeat, Here)
 """What peers of two branches say to each other."""
 Name = tuple[int, ...]

@@ -12,6 +12,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.clock import NEVER
 from protocols.hellos import other_version
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.links import Links
@@ -26,7 +27,6 @@ KEY_RETRY_S = 2.0
 ASKING_MAX = 256
 """Requests under way, here and with the leader: strangers cost bounded memory."""
 NOT_NOW = "nobody who leads the run can be reached"
-NEVER = float("inf")
 GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke)
 """What `heard` takes."""
 

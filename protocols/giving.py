@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Send
 from protocols.entries import Cut
 from protocols.events import StateCopied, StateHashed
@@ -31,7 +32,6 @@ KEEP_S = 300.0
 SPARE_S = 2.0
 """When the roots are not in the log by then, the other donors hash too. The first ones need a
 second for some GiB."""
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

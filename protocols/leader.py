@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from protocols import entries as e
 from protocols.admission import Admission
+from protocols.clock import NEVER
 from protocols.closing import Closing
 from protocols.config import ProtocolConfig
 from protocols.errors import RemoteProtocolError
@@ -44,7 +45,6 @@ from protocols.reports import OpenRound, Reports, RoundReports
 from protocols.samples import Samples, is_sound
 from protocols.wire import one_line
 
-NEVER = float("inf")
 VOTERS_MAX = 7
 """More would make every entry slower and no run safer."""
 LAG_MAX = 64
@@ -328,8 +328,7 @@ class Leader:
         if alive and reports.everybody_ready(plan):
             return reports.plan_since + self.rules.reduction_timeout_s
         # Only those whom we could still count wait for the others.
-        since = min((at for p, at in reports.ready_at.items() if p in alive), default=NEVER)
-        return since + self.rules.round_grace_s
+        return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
 
     def _blamed(self, plan: Plan, reports: RoundReports, live: set[PeerId]) -> set[PeerId]:
         """The one for whom most of the others wait; all of `live` if there is no other."""

@@ -7,11 +7,10 @@ follows from a loss: that is the leader's.
 
 from collections.abc import Set
 
+from protocols.clock import NEVER
 from protocols.config import ProtocolConfig
 from protocols.ids import PeerId
 from protocols.record import record
-
-NEVER = float("inf")
 
 
 @record

@@ -5,6 +5,7 @@ once it is committed.
 """
 
 from protocols.admission import Admission
+from protocols.clock import NEVER
 from protocols.closing import Closing
 from protocols.commands import Command, Send
 from protocols.entries import Entry, Left, Lost, Restore
@@ -17,8 +18,6 @@ from protocols.messages import Control, Hurry, Passed
 from protocols.raft import Raft
 from protocols.relays import Relays
 from protocols.reports import Reports
-
-NEVER = float("inf")
 
 
 class Office:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
+from protocols.clock import NEVER
 from protocols.commands import ApplyStep, Command, MakeStep, SendStep
 from protocols.course import commits, keeps
 from protocols.events import Event, StepApplied, StepMade, StepReceived
@@ -26,7 +27,6 @@ LOOK_S = 0.25
 finds out what is missing, and whom to ask."""
 AHEAD = 2
 """Who is a step ahead of us has sent its next payload already; nobody can be further."""
-NEVER = float("inf")
 
 
 class Pace:

@@ -6,6 +6,7 @@ Must NOT decide who is left out (leader.py), nor what is missing (contributions.
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from protocols.clock import NEVER
 from protocols.commands import Command, ReleaseRound, Send
 from protocols.contributions import Holdings
 from protocols.deeds import Deeds
@@ -17,7 +18,6 @@ from protocols.plan import Plan
 FETCH_RETRY_S = 1.0
 FETCHES_MAX = 6
 """After asking this often for a result, ask for a transfer of the whole state."""
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

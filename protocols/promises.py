@@ -6,6 +6,7 @@ them wait for the ticket. Must NOT know what is promised.
 
 from dataclasses import dataclass, field
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Persist, Send
 from protocols.ids import PeerId
 from protocols.log import Log
@@ -14,7 +15,6 @@ from protocols.storage import Snapshot
 
 RETRY_S = 2.0
 """A full disk is tried again after this time."""
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from protocols import events as v
 from protocols import messages as m
+from protocols.clock import NEVER
 from protocols.raft import Raft
 
 if TYPE_CHECKING:
     from protocols.core import PeerCore
     from protocols.participant import Participant
 
-NEVER = float("inf")
 HEARTBEATS = (m.Heartbeat, m.Here)
 BEATS = (*HEARTBEATS, m.Append, m.Appended)
 """What comes all the time, and mostly brings nothing."""

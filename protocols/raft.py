@@ -8,6 +8,7 @@ must not send what its disk does not hold (promises.py).
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Send
 from protocols.config import ProtocolConfig
 from protocols.election_timer import ElectionTimer
@@ -21,8 +22,6 @@ from protocols.replication import Replication
 from protocols.roles import MOVES, Role
 from protocols.snapshots import Incoming
 from protocols.storage import Saved, Snapshot
-
-NEVER = float("inf")
 
 
 class Raft:

@@ -5,6 +5,7 @@ Must NOT decide which payloads are of use (steps.py): whoever calls says from wh
 
 from collections.abc import Set
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Send, SendStep
 from protocols.ids import PeerId
 from protocols.messages import FetchSteps
@@ -19,7 +20,6 @@ FETCHES_MAX = 6
 """After asking this often for the same step, ask for a transfer of the whole state."""
 RELEASED_FETCHES = 2
 """After asking so often, what others need no more is gone."""
-NEVER = float("inf")
 
 
 class Refill:

@@ -7,6 +7,7 @@ a leader, nor plan who relays for whom (relays.py).
 
 from dataclasses import dataclass, field
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Send
 from protocols.ids import PeerId
 from protocols.links import Links
@@ -26,7 +27,6 @@ from protocols.messages import (
 from protocols.raft import Raft
 from protocols.wire import encode
 
-NEVER = float("inf")
 RESEND = 32
 """Entries that are sent once more on a new connection: the last ones may be lost."""
 PASSED_BYTES = 512 << 10

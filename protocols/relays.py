@@ -9,6 +9,7 @@ from binascii import crc32
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Send
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
@@ -18,7 +19,6 @@ from protocols.messages import Passed, Relay, Report, Via
 from protocols.raft import Raft
 from protocols.reports import Reports
 
-NEVER = float("inf")
 LEARNERS_MIN = 8
 """Fewer are served by the leader itself: a relay costs each of them a hop."""
 LAG_MAX = 64

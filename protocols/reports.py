@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
+from protocols.clock import NEVER
 from protocols.contributions import check_contributor
 from protocols.errors import RemoteProtocolError
 from protocols.gaps import Gaps, described
@@ -44,6 +45,12 @@ class RoundReports:
 
     def everybody_ready(self, plan: Plan) -> bool:
         return set(plan.roster) <= self.ready.keys()
+
+    def enough_at(self, alive: Set[PeerId], quorum: int) -> float:
+        """When so many of these were ready, or all of them; NEVER if they are not."""
+        ready = sorted(at for peer, at in self.ready_at.items() if peer in alive)
+        needed = min(quorum, len(alive))
+        return ready[needed - 1] if 0 < needed <= len(ready) else NEVER
 
     def start_clock(self, plan: Plan, now: float) -> None:
         """A reduction's time runs from when its last contribution was ready, per attempt."""

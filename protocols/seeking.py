@@ -7,6 +7,7 @@ here. Must NOT decide who leads.
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeVar
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Connect, Send
 from protocols.ids import PeerId
 from protocols.messages import ReadLog, Seek
@@ -15,7 +16,6 @@ RETRY_S = 1.0
 """Others are asked, or the same again, after this time."""
 ASKED_MAX = 8
 """At a time."""
-NEVER = float("inf")
 Known = TypeVar("Known", bound=str)
 
 

@@ -1,10 +1,9 @@
 """Decoupled DiLoCo (arXiv:2604.21428): small fragments, one after the other, with whoever is there.
 
 The paper's syncer, which asks all learners for a fragment, waits for a quorum and then for a grace
-window, is the protocol here: a round of a fragment begins when the first node contributes to it,
-waits `run.protocol.round_grace_s` at most for the others, and commits with those that came. Its
-quorum (K) is 1: two must hold a result, however few contributed. Must NOT import torch or another
-method.
+window, is the protocol here: once `run.protocol.quorum` nodes (K) have contributed to a round of a
+fragment it waits `run.protocol.round_grace_s` at most for the others, and commits with those that
+came. Two must hold a result, however few contributed. Must NOT import torch or another method.
 """
 
 from collections.abc import Sequence

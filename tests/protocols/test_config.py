@@ -1,5 +1,7 @@
 """What the timing rules refuse."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocols.config import ProtocolConfig
@@ -10,7 +12,7 @@ from protocols.errors import ConfigError
 @pytest.mark.parametrize("value", [0.0, -1.0])
 def test_every_time_must_be_positive(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
-        ProtocolConfig(**{name: value})
+        replace(ProtocolConfig(), **{name: value})
 
 
 @pytest.mark.parametrize("name", ["silence_timeout_s", "election_timeout_s"])
@@ -18,5 +20,5 @@ def test_silence_is_longer_than_three_heartbeats(name: str) -> None:
     """One lost heartbeat must not end a connection or a leader's term."""
     enough = {"heartbeat_interval_s": 2.0, "silence_timeout_s": 6.0, "election_timeout_s": 6.0}
     with pytest.raises(ConfigError, match=f"{name} must be at least 3 heartbeats"):
-        ProtocolConfig(**{**enough, name: 5.9})
-    assert getattr(ProtocolConfig(**enough), name) == 6.0
+        replace(ProtocolConfig(), **{**enough, name: 5.9})
+    assert getattr(replace(ProtocolConfig(), **enough), name) == 6.0

@@ -1,6 +1,7 @@
 """When somebody stands for election: never at the same time as all others."""
 
-from protocols.election_timer import NEVER, ElectionTimer
+from protocols.clock import NEVER
+from protocols.election_timer import ElectionTimer
 from tests.protocols.scenes import A, B, C, D
 
 

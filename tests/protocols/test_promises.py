@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from protocols import entries as e
 from protocols import messages as m
+from protocols.clock import NEVER
 from protocols.commands import Persist, Send
 from protocols.log import Log
-from protocols.promises import NEVER, RETRY_S, Promises
+from protocols.promises import RETRY_S, Promises
 from protocols.storage import Snapshot
 from tests.protocols.circle import RULES, note, voting
 from tests.protocols.scenes import A, B, C, run

@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from protocols import entries as e
+from protocols import events as v
 from protocols.admission import Admission
+from protocols.clock import NEVER
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Contributor, FragmentParts, PeerId, Stamp, digest_text
 from protocols.messages import Have, Hold, Ready, Waiting
-from protocols.reports import Reports
+from protocols.reports import Reports, RoundReports
 from tests.protocols.fragment import Peer
-from tests.protocols.scenes import START, A, B, C, contributor, join
+from tests.protocols.led import keep_alive, last, say, three, written
+from tests.protocols.scenes import RULES, START, A, B, C, D, contributor, join
 
 X, Y, Z = (digest_text(text) for text in "xyz")
 
@@ -247,3 +251,28 @@ def test_who_finds_its_own_state_damaged_is_not_believed_about_it() -> None:
     assert admission.damaged == {B}
     admission.gone(B)
     assert admission.damaged == set()
+
+
+def test_the_grace_window_opens_with_the_quorum() -> None:
+    """Of two here. One alone waits for another one, however long that takes."""
+    scene = three()
+    scene.on(v.RunAccepted(replace(RULES, quorum=2)))
+    say(scene, "ready", B)
+    keep_alive(scene, 3 * RULES.round_grace_s, B, C, D)
+    assert written(scene, e.Attempt) == []
+    say(scene, "ready", C)
+    keep_alive(scene, RULES.round_grace_s - 1, B, C, D)
+    assert written(scene, e.Attempt) == []
+    keep_alive(scene, 2.0, B, C, D)
+    assert last(scene, e.Attempt).roster == (B, C)
+
+
+def test_of_fewer_than_the_quorum_all_are_enough() -> None:
+    """And nobody's readiness counts for those who are left."""
+    reports = RoundReports(ready_at={A: 3.0, B: 5.0, C: 4.0})
+    assert reports.enough_at({A, B, C}, 1) == 3.0
+    assert reports.enough_at({A, B, C}, 2) == 4.0
+    assert reports.enough_at({B, C}, 2) == 5.0
+    assert reports.enough_at({B, C}, 9) == 5.0
+    assert reports.enough_at({A, D}, 2) == NEVER
+    assert reports.enough_at(set(), 2) == NEVER

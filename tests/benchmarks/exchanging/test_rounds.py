@@ -24,6 +24,6 @@ def plan(peers: int, mib: int) -> Plan:
 def test_what_fits_is_run_and_what_does_not_is_refused() -> None:
     systems = [system(), others()["gloo"]]
     check_memory(systems, plan(4, 64), free_bytes=20 << 30)
-    check_memory(systems, plan(2, 256), free_bytes=20 << 30)
-    with pytest.raises(ConfigError, match=r"4 peers x 256 MiB need about 2\d.\d GiB and 20.0 GiB"):
-        check_memory(systems, plan(4, 256), free_bytes=20 << 30)
+    check_memory(systems, plan(4, 256), free_bytes=20 << 30)
+    with pytest.raises(ConfigError, match=r"4 peers x 512 MiB need about 2\d.\d GiB and 20.0 GiB"):
+        check_memory(systems, plan(4, 512), free_bytes=20 << 30)

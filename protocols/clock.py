@@ -1,0 +1,3 @@
+"""Times: seconds of a peer's own clock, which never falls. Must NOT read one."""
+
+NEVER = float("inf")
