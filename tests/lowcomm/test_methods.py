@@ -176,6 +176,18 @@ def test_codecs_that_leave_much_out_go_with_error_feedback(contribution: Any, de
     assert without.feedback == 0
 
 
+@pytest.mark.parametrize("name", NAMED["contribution_codec"])
+def test_what_needs_error_feedback_is_refused_where_there_is_none(name: Any) -> None:
+    if not DiLoCo(contribution_codec=name).feedback:
+        assert AllReduce(contribution_codec=name).contribution_codec == name
+        return
+    with pytest.raises(
+        ConfigError,
+        match=rf'^run\.method\.contribution_codec is "{name}", but .* lost for good: set "ternary"',
+    ):
+        AllReduce(contribution_codec=name)
+
+
 @pytest.mark.parametrize("decay", [-0.1, 1.1])
 def test_no_more_than_what_was_left_out_goes_into_the_next(decay: float) -> None:
     with pytest.raises(ConfigError, match=r"feedback_decay must be in \[0, 1\]"):
