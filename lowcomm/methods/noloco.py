@@ -40,6 +40,8 @@ class NoLoCo(RoundMethod):
     loses."""
     result_codec: ResultCodec = "auto"
     """Leave it out: each of a pair makes the mean for itself, and none travels."""
+    weight_max: float = 0.0
+    """Leave it out: both of a pair weigh the same."""
     outer_lr: float = 0.7
     """How far the momentum pulls towards the pair's mean (eta, and gamma)."""
     outer_momentum: float = 0.5
