@@ -91,7 +91,7 @@ class RoundMethod(ABC):
     round_s: float = 0.0
     """A node contributes after so many seconds of training, or after inner_steps if that is sooner:
     in one time each node makes as many steps as it can, and none waits for a slower one. Set
-    inner_steps to what the fastest makes; 0: all make inner_steps."""
+    inner_steps to what the fastest makes; 0: all make inner_steps. Not with noloco."""
 
     waits_for_rounds: ClassVar[bool] = True
     """Of the whole model, and ranks train on when they have its result. Only then may rounds be of

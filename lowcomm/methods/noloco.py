@@ -66,6 +66,12 @@ class NoLoCo(RoundMethod):
                 f'{TABLE}.result_codec is "{self.result_codec}", but with noloco no result '
                 "travels: leave it out"
             )
+        if self.round_s:
+            raise ConfigError(
+                f"{TABLE}.round_s is {self.round_s}, but both of a noloco pair weigh the same: of "
+                "a round of one time a slow node's few steps would count as much as a fast one's "
+                "many: leave it out"
+            )
         if self.aggregate != "mean" or self.weight_max:
             raise ConfigError(
                 f"{TABLE}.aggregate and {TABLE}.weight_max cannot tell which of two is wrong, and "
