@@ -85,7 +85,8 @@ class Compression:
         self._made = _Made(step, after_RC)
 
     def counted(self, step: int) -> None:
-        """The payload that was made of this step is in its mean."""
+        """The payload that was made of this step is in its mean. Without this call the momentum is
+        what it was before, and the step's gradient is gone."""
         if self._made is not None and self._made.step == step:
             self._momentum_RC = list(self._made.momentum_RC)
             self._counted, self._made = step, None

@@ -128,13 +128,15 @@ def reshard(model: nn.Module) -> None:
 def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[TensorPlace]:
     """Fragment, name, full shape and offset (elements) of every parameter.
 
-    In the order of `named_parameters()`, a tied one once, by its first name. Raises ConfigError if
-    the model has no parameter, one that is not fp32, or one whose names are in two fragments.
+    In the order of `named_parameters()`, a tied one once, by its first name: methods that make
+    fragments do not hear of the others. Raises ConfigError if the model has no parameter, or one
+    that is not fp32.
     """
-    fragments = _fragments(model, fragments_of)
+    named = list(model.named_parameters())
+    fragments = fragments_of([Parameter(name, tuple(each.shape)) for name, each in named])
     found: list[TensorPlace] = []
     ends: dict[int, int] = {}
-    for name, parameter in model.named_parameters():
+    for (name, parameter), fragment in zip(named, fragments, strict=True):
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 f"parameter {name} is {parameter.dtype}: fp32 master weights are needed, because "
@@ -143,7 +145,6 @@ def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[T
             )
         if parameter.numel() == 0:
             raise ConfigError(f"parameter {name} has no elements (shape {tuple(parameter.shape)})")
-        fragment = fragments[name]
         offset = ends.get(fragment, 0)
         found.append(TensorPlace(fragment, name, tuple(parameter.shape), offset))
         ends[fragment] = offset + parameter.numel()
@@ -210,23 +211,6 @@ def local_of(tensor: Tensor) -> Tensor:
     """This rank's part itself, not a copy, outside of any graph."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
-
-
-def _fragments(model: nn.Module, fragments_of: FragmentsOf) -> dict[str, int]:
-    """By name, of which a tied parameter has several."""
-    named = list(model.named_parameters(remove_duplicate=False))
-    shapes = [Parameter(name, tuple(parameter.shape)) for name, parameter in named]
-    found = dict(zip([each.name for each in shapes], fragments_of(shapes), strict=True))
-    first: dict[nn.Parameter, str] = {}
-    for name, parameter in named:
-        other = first.setdefault(parameter, name)
-        if found[other] != found[name]:
-            raise ConfigError(
-                f"parameter {other} is tied to {name}, but they would be in fragments "
-                f"{found[other]} and {found[name]}, which are exchanged at different steps: untie "
-                "them, or take fewer fragments (with one there is nothing to split)"
-            )
-    return found
 
 
 def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> ShardView:

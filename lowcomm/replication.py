@@ -78,12 +78,11 @@ class Replication:
         for _ in self._decoded(step, payload):
             pass
 
-    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> None:
-        terms = [payload for payload in payloads if self._counts(step, payload)]
-        if not terms:
+    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
+        counted = [at for at, payload in enumerate(payloads) if self._counts(step, payload)]
+        if not counted:
             out_P[:] = 0
-            return
-        for said in zip(*(self._decoded(step, payload) for payload in terms), strict=True):
+        for said in zip(*(self._decoded(step, payloads[at]) for at in counted), strict=True):
             tensor, span = said[0].tensor, said[0].span
             mean_NX = self._mean_of(said)
             values_GRC = self.replicator.synthesise(mean_NX, tensor.grid, span)
@@ -91,6 +90,7 @@ class Replication:
             rows = span.first * tensor.grid.chunk
             start = tensor.first_element + rows * tensor.grid.columns
             out_P[start : start + values_GRC.size] = values_GRC.reshape(-1)
+        return counted
 
     def _counts(self, step: int, payload: Payload) -> bool:
         try:

@@ -3,7 +3,7 @@
 Must NOT import torch, nor know of states or connections.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -31,9 +31,10 @@ class StepExchange(Protocol):
         """Of what the ranks wrote: bytes of its own."""
         ...
 
-    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> None:
+    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
         """Of these payloads, in this order: the same bits everywhere. One that is no payload, or
-        not finite, counts for nothing: the same bytes are the same to everybody."""
+        not finite, counts for nothing: the same bytes are the same to everybody. Returns the
+        numbers of those that count."""
         ...
 
 
@@ -57,16 +58,20 @@ class CodedExchange:
         direct.encode(self._codec, values_P, payload)
         return payload
 
-    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> None:
-        terms = list[F32]()
-        for payload in payloads:
+    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
+        terms = dict[int, F32]()
+        for number, payload in enumerate(payloads):
             term_P = self._decoded(payload, len(terms))
             if term_P is not None:
-                terms.append(term_P)
+                terms[number] = term_P
         _mean(terms, out_P)
         if not np.isfinite(out_P).all():
             # Whatever is not finite stays so in a sum: only now it is worth a look at each.
-            _mean([term_P for term_P in terms if np.isfinite(term_P).all()], out_P)
+            terms = {
+                number: term_P for number, term_P in terms.items() if np.isfinite(term_P).all()
+            }
+            _mean(terms, out_P)
+        return tuple(terms)
 
     def _decoded(self, payload: Payload, number: int) -> F32 | None:
         while len(self._scratch) <= number:
@@ -77,9 +82,9 @@ class CodedExchange:
             return None
 
 
-def _mean(terms: Sequence[F32], mean_P: F32) -> None:
+def _mean(terms: Mapping[int, F32], mean_P: F32) -> None:
     """Zero of none."""
     if terms:
-        outer.weighted_mean(terms, (1,) * len(terms), mean_P)
+        outer.weighted_mean(tuple(terms.values()), (1,) * len(terms), mean_P)
     else:
         mean_P[:] = 0

@@ -22,7 +22,8 @@ class StepState(Protocol):
 
     def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
         """Complete the step with the mean of all nodes' payloads, the same bits everywhere: fp32
-        [elements], and maybe more. `counted`: it is also of what we wrote last."""
+        [elements], and maybe more. `counted`: it is also of what we wrote last, which it is not if
+        that was not finite."""
         ...
 
     def keep(self, directory: str, step: int) -> None:

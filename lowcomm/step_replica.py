@@ -77,9 +77,9 @@ class StepReplica:
     def payload(self, written: Bytes) -> Bytes:
         return self._exchange.payload(written[: self._exchange.written_bytes])
 
-    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> None:
+    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
         mean_P = np.frombuffer(out, np.float32)[: self._elements]
-        self._exchange.mean(step, payloads, mean_P)
+        return self._exchange.mean(step, payloads, mean_P)
 
     def state_digest(self, state: Bytes) -> str:
         return xxhash.xxh3_128_hexdigest(state)

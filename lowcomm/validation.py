@@ -5,6 +5,7 @@ know any table or key by its name.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -19,6 +20,8 @@ SHOWN_CHARS_MAX = 100
 """Of a value in a message."""
 INTEGER_BITS = 64
 """Signed: every integer fits into what msgpack, numpy and torch take for a whole number."""
+_QUOTED = re.compile(r"'([^']*)'")
+"""A choice, as pydantic lists them."""
 
 
 def validate(cls: type, raw: object, *, where: str) -> object:
@@ -44,8 +47,10 @@ def validate(cls: type, raw: object, *, where: str) -> object:
             raise ConfigError(f"{where}: unknown key {key}; known here: {known}") from None
         if first["type"] == "union_tag_invalid":
             raise ConfigError(f"{where}: {_unknown_name(first, key)}") from None
-        at = f"{where}: {key}" if key else where
-        raise ConfigError(f"{at}: {first['msg']}, got {shown(first['input'])}") from None
+        at, meant = f"{where}: {key}" if key else where, ""
+        if first["type"] == "literal_error":
+            meant = _meant(first["input"], _QUOTED.findall(first["msg"]))
+        raise ConfigError(f"{at}: {first['msg']}, got {shown(first['input'])}{meant}") from None
 
 
 def check_values(
@@ -147,9 +152,14 @@ def _unknown_name(error: Any, key: str) -> str:
     """ "run.method.name is 'dilocko'; known: allreduce, diloco. Did you mean 'diloco'?" """
     name, known = str(error["ctx"]["tag"]), str(error["ctx"]["expected_tags"])
     names = sorted(part.strip("'") for part in known.split(", "))
-    near = get_close_matches(name, names, n=1)
-    meant = f". Did you mean {near[0]!r}?" if near else ""
-    return f"{key}.name is {shown(error['input'].get('name'))}; known: {', '.join(names)}{meant}"
+    said = shown(error["input"].get("name"))
+    return f"{key}.name is {said}; known: {', '.join(names)}{_meant(name, names)}"
+
+
+def _meant(given: object, known: Sequence[str]) -> str:
+    """ ". Did you mean 'int8'?" of "int9"; "" if nothing is near."""
+    near = get_close_matches(given, known, n=1) if isinstance(given, str) else []
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def _kind(cls: Any) -> str:

@@ -31,7 +31,8 @@ class Order:
     show: bool = False
     """With "apply": write the state after it."""
     counted: bool = False
-    """With "apply": the payload that these ranks made last is in the mean."""
+    """With "apply": the payload that these ranks made last is in the mean. Not if it was of no use,
+    as one that is not finite."""
     snapshot: str = ""
     """With "apply": a directory. Keep there what is this node's own after the step."""
     evaluate: bool = False

@@ -71,6 +71,8 @@ class _Task:
     apply: c.ApplyStep | None = None
     payloads: Sequence[Bytes] = ()
     """What "apply" takes the mean of, or the state that "load" gives."""
+    counted: bool = False
+    """The payload that the ranks made last is in that mean."""
     shown: Callable[[str], None] | None = None
     """Who asked to see the state."""
     evaluate: bool = False
@@ -263,7 +265,7 @@ class Stepping:
                 continue  # For ranks that are gone: the core hears of it.
             at.task, at.made = task, None
             if task.kind == "apply":
-                self._large(self._work.mean_bytes, self._write_mean, task, self._order)
+                self._large(self._work.mean_bytes, self._write_mean, task, self._counts)
             elif task.kind == "load":
                 self._large(self._work.state_bytes(0), self._write_base, task, self._loads)
             else:
@@ -287,8 +289,7 @@ class Stepping:
         else:
             self._shell.compute(lambda: work(task), over)
 
-    def _order(self, task: _Task, made: None = None) -> None:
-        del made
+    def _order(self, task: _Task) -> None:
         self._orders += 1
         task.number = self._orders
         order = Order(
@@ -297,7 +298,7 @@ class Stepping:
             step=task.step,
             batch=task.batch,
             show=self._is_shown(task),
-            counted=task.apply is not None and (self._me, self._newest) in task.apply.terms,
+            counted=task.counted,
             evaluate=task.evaluate,
             go_on=task.apply is not None and task.apply.following is not None,
         )
@@ -313,8 +314,16 @@ class Stepping:
 
     # What belongs to each order ---------------------------------------------------------------
 
-    def _write_mean(self, task: _Task) -> None:
-        self._work.mean(task.step, task.payloads, self._ranks.memory.mean)
+    def _write_mean(self, task: _Task) -> Sequence[int]:
+        return self._work.mean(task.step, task.payloads, self._ranks.memory.mean)
+
+    def _counts(self, task: _Task, numbers: Sequence[int]) -> None:
+        """In a roster's step may be a payload that counts for nothing: what it says nobody heard,
+        and the ranks must not take it for said."""
+        assert task.apply is not None, "only a step has a mean"
+        ours = (self._me, self._newest)
+        task.counted = any(task.apply.terms[number] == ours for number in numbers)
+        self._order(task)
 
     def _write_base(self, task: _Task) -> str:
         (base,) = task.payloads

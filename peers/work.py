@@ -162,10 +162,11 @@ class StepWork(States, Protocol):
         """Of what `mean` makes."""
         ...
 
-    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> None:
+    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
         """The mean of these payloads of a step, in this order: fp32, at the beginning of `out`.
 
-        One that is no payload, or not finite, counts for nothing, here as everywhere.
+        One that is no payload, or not finite, counts for nothing, here as everywhere. Returns the
+        numbers of those that count, the first one being 0.
         """
         ...
 

@@ -26,6 +26,8 @@ class StepLockstep:
         """The last one that was exchanged."""
         self.payload_bytes = 0
         """Of all payloads so far, encoded, each counted once."""
+        self.counted: tuple[int, ...] = ()
+        """Which nodes' payloads are in the last mean: one that is not finite is not."""
 
     def exchange(self, written: Sequence[Bytes]) -> F32:
         """The next step, of what the ranks of each node in its roster wrote, in its order: the
@@ -34,5 +36,5 @@ class StepLockstep:
         payloads = [self._replica.payload(memoryview(each)) for each in written]
         self.payload_bytes += self._replica.payload_bytes * len(payloads)
         mean = memoryview(bytearray(self._replica.mean_bytes))
-        self._replica.mean(self.step, payloads, mean)
+        self.counted = tuple(self._replica.mean(self.step, payloads, mean))
         return np.frombuffer(mean, np.float32)

@@ -120,8 +120,8 @@ class FlexDeMoGroup(_StepGroup):
             compression.write(gradients_RC, each_lr, number, memoryview(payload))
             written.append(payload)
         update_P = torch.from_numpy(self._together.exchange(written))
-        for compression in self._compressions:
-            compression.counted(number)
+        for node in self._together.counted:
+            self._compressions[node].counted(number)
         if self._method.sign == "after":
             update_P.sign_()
         rate = 1.0 if self._method.update_has_rate else rates.lr

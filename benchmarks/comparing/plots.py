@@ -10,17 +10,11 @@ from lowcomm.charts import Series, line_chart
 WIDTH, HEIGHT = 760, 380
 RATE = "100 Mbit/s"
 FILES = ("methods-steps.svg", "methods-seconds.svg")
-COLOURS = (
-    *("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),
-    *("#8c564b", "#6a3d9a", "#b15928", "#1b9e77", "#a6761d", "#666666", "#e7298a"),
-)
+COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a")
+"""Easily told apart, also by the colour-blind. More lines have them once more, in dashes."""
 STYLE = (
     "text{font:12px sans-serif;fill:#777}.end{text-anchor:end}.mid{text-anchor:middle}"
     ".grid{stroke:#bbb}.line{fill:none;stroke-width:1.6}"
-    + "".join(
-        f".line.m{number}{{stroke:{colour}}}text.m{number}{{fill:{colour}}}"
-        for number, colour in enumerate(COLOURS)
-    )
 )
 
 
@@ -44,7 +38,7 @@ def chart(
     series = [
         Series(
             one.row.name,
-            f"m{number % len(COLOURS)}",
+            f"m{number}",
             [((step - one.curve[0][0]) * scale(one), loss) for step, loss in one.curve],
         )
         for number, one in enumerate(findings.values())
@@ -53,4 +47,13 @@ def chart(
     drawn = line_chart(
         series, width=WIDTH, height=HEIGHT, x_label=x_label, y_label="held-out loss, nats per byte"
     )
-    return svg_file(drawn, style=STYLE)
+    lines = "".join(_line_style(number) for number in range(len(findings)))
+    return svg_file(drawn, style=STYLE + lines)
+
+
+def _line_style(number: int) -> str:
+    """Of a line and its label: no other number has the same colour and dashes."""
+    turn, at = divmod(number, len(COLOURS))
+    dashes = f";stroke-dasharray:{4 * turn} {2 + turn}" if turn else ""
+    colour = COLOURS[at]
+    return f".line.m{number}{{stroke:{colour}{dashes}}}text.m{number}{{fill:{colour}}}"

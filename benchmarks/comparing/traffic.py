@@ -3,7 +3,6 @@
 Payload only, of one node. Must NOT measure anything.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,11 +35,11 @@ class Traffic:
         return sum(self.least)
 
     @property
-    def window_bytes(self) -> float:
-        """The most that our daemons send in a window of one inner step."""
-        steps = max(self.hidden_steps, 1)
-        at_once = max(math.ceil(self.hidden_steps * len(self.sent) / self.round_steps), 1)
-        return at_once * max(self.sent) / steps
+    def window_bytes(self) -> int:
+        """The most that our daemons send in a window of one inner step, on a line that is fast
+        enough: all of a fragment's exchange, for nobody spreads it over the steps that go on
+        meanwhile. No two fragments are contributed after the same step."""
+        return max(self.sent)
 
     def bytes_of(self, steps: int) -> tuple[float, float]:
         """(sent, least) in so many inner steps."""

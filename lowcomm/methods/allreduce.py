@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lowcomm.codecs import codec
-from lowcomm.methods.base import ContributionCodec, Parameter, StepMethod
+from lowcomm.methods.base import GATHERED, TABLE, ContributionCodec, Parameter, StepMethod
 from lowcomm.step_exchange import CodedExchange
+from protocols.errors import ConfigError
+
+SMALLEST = "ternary"
+"""Of the codecs that lose nothing on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +24,18 @@ class AllReduce(StepMethod):
 
     name: Literal["allreduce"] = "allreduce"
     contribution_codec: ContributionCodec = "fp32"
-    """How the gradients of each node travel to all others. docs/codecs.md says what each loses."""
+    """How the gradients of each node travel to all others: not as 2bit, sign, topk or topk2bit,
+    which need error feedback. docs/codecs.md says what each loses."""
+
+    def __post_init__(self) -> None:
+        StepMethod.__post_init__(self)
+        name = self.contribution_codec
+        if name in GATHERED:
+            raise ConfigError(
+                f'{TABLE}.contribution_codec is "{name}", but allreduce keeps no residue, so what '
+                f'{name} leaves out of a gradient would be lost for good: set "{SMALLEST}", which '
+                'loses nothing on average, or run.method.name = "flexdemo", which keeps the rest'
+            )
 
     def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> CodedExchange:
         elements = sum(math.prod(each.shape) for each in parameters)

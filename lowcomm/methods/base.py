@@ -80,8 +80,10 @@ class RoundMethod(ABC):
     `centred_clipping`, which does that to what each differs from their median by."""
     trimmed_share: float = 0.2
     """A trimmed mean leaves out at least this share of the contributions at each end."""
-    weight_max: float = 0.0
-    """No contribution weighs more than so many times the median one; 0: as much as it says."""
+    weight_max: float = 10.0
+    """No contribution weighs more than so many times the median one: a weight is what a node says
+    of itself, so without a limit one wrong number makes a round that node's alone, whatever the
+    aggregate. Nodes of very different speeds may need more; 0: each weighs as much as it says."""
     qsr_alpha: float = 0.0
     """Rounds grow longer as the learning rate falls (the Quadratic Synchronization Rule,
     arXiv:2310.14423): (qsr_alpha / learning rate)^2 inner steps, and no fewer than inner_steps. The
@@ -89,7 +91,7 @@ class RoundMethod(ABC):
     round_s: float = 0.0
     """A node contributes after so many seconds of training, or after inner_steps if that is sooner:
     in one time each node makes as many steps as it can, and none waits for a slower one. Set
-    inner_steps to what the fastest makes; 0: all make inner_steps."""
+    inner_steps to what the fastest makes; 0: all make inner_steps. Not with noloco."""
 
     waits_for_rounds: ClassVar[bool] = True
     """Of the whole model, and ranks train on when they have its result. Only then may rounds be of
@@ -205,12 +207,13 @@ class RoundMethod(ABC):
         return contributor.tokens
 
     def weights(self, contributors: Sequence[Contributor]) -> list[int]:
-        """Of each contribution in the mean, none beyond the limit. Of an even number of weights the
-        median is the lower one in the middle."""
+        """Of each contribution in the mean, none beyond the limit. The median is that of the
+        weights that are not zero; of an even number it is the lower one in the middle."""
         found = [self.weight(each) for each in contributors]
-        if not self.weight_max or not found:
+        counting = sorted(weight for weight in found if weight)
+        if not self.weight_max or not counting:
             return found
-        limit = self.weight_max * sorted(found)[(len(found) - 1) // 2]
+        limit = self.weight_max * counting[(len(counting) - 1) // 2]
         return [weight if weight <= limit else int(limit) for weight in found]
 
     @property

@@ -40,6 +40,8 @@ class NoLoCo(RoundMethod):
     loses."""
     result_codec: ResultCodec = "auto"
     """Leave it out: each of a pair makes the mean for itself, and none travels."""
+    weight_max: float = 0.0
+    """Leave it out: both of a pair weigh the same."""
     outer_lr: float = 0.7
     """How far the momentum pulls towards the pair's mean (eta, and gamma)."""
     outer_momentum: float = 0.5
@@ -63,6 +65,12 @@ class NoLoCo(RoundMethod):
             raise ConfigError(
                 f'{TABLE}.result_codec is "{self.result_codec}", but with noloco no result '
                 "travels: leave it out"
+            )
+        if self.round_s:
+            raise ConfigError(
+                f"{TABLE}.round_s is {self.round_s}, but both of a noloco pair weigh the same: of "
+                "a round of one time a slow node's few steps would count as much as a fast one's "
+                "many: leave it out"
             )
         if self.aggregate != "mean" or self.weight_max:
             raise ConfigError(

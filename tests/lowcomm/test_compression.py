@@ -124,8 +124,8 @@ class Nodes:
     def step(self, number: int) -> None:
         written = [self.written(node, number) for node in range(NODES)]
         mean_P = torch.from_numpy(self.together.exchange(written).copy())
-        for node in self.nodes:
-            node.counted(number)
+        for node in self.together.counted:
+            self.nodes[node].counted(number)
         rates = fixed.Rates(lr=LR, weight_decay=DECAY)
         parts = torch.split(mean_P, [math.prod(shape) for shape in SHAPES])
         for parameter, update in zip(self.parameters, parts, strict=True):
@@ -196,19 +196,58 @@ def test_a_lone_node_still_compresses_and_keeps_the_rest() -> None:
     for step in (1, 2):
         alone.written(0, step)
         alone.nodes[0].counted(step)
-    kept = alone.nodes[0]._momentum_RC
-    assert [part.shape[0] for part in kept] == [shape[0] for shape in SHAPES]
-    assert kept[0].count_nonzero() > 0.9 * kept[0].numel()
+    kept = alone.nodes[0].kept(2)
+    assert kept is not None
+    assert [part.shape[0] for part in kept[1]] == [shape[0] for shape in SHAPES]
+    assert kept[1][0].count_nonzero() > 0.9 * kept[1][0].numel()
 
 
-def test_a_gradient_that_is_not_finite_does_not_stay() -> None:
-    ours, rows = Nodes(), [torch.ones(shape[0], math.prod(shape[1:])) for shape in SHAPES]
+def test_who_had_partners_and_is_alone_goes_on_with_its_momentum() -> None:
+    """Bit by bit as if they were still there: it says the same, and keeps the same."""
+    left, together = Nodes(), Nodes()
+    for step in range(1, 9):
+        together.step(step)
+        if step <= 4:
+            left.step(step)
+            continue
+        written = left.written(0, step)
+        mean_P = left.together.exchange([written])
+        assert left.together.counted == (0,)
+        assert mean_P.any()
+        left.nodes[0].counted(step)
+        ours, theirs = left.nodes[0].kept(step), together.nodes[0].kept(step)
+        assert ours is not None
+        assert theirs is not None
+        assert all(map(torch.equal, ours[1], theirs[1]))
+        assert all(part.any() for part in ours[1])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("replicator", ["demo", "random", "striding"])
+def test_a_payload_that_is_not_finite_leaves_the_momentum_as_it_was(
+    replicator: Any, bad: float
+) -> None:
+    """It counts for nothing, so nobody heard what it says: of the node's momentum nothing is gone
+    but this gradient."""
+    ours, other = Nodes(replicator=replicator, one_in=3), Nodes(replicator=replicator, one_in=3)
+    for step in (1, 2):
+        ours.step(step)
+    kept = ours.nodes[0].kept(2)
+    assert kept is not None
+    before = [part.clone() for part in kept[1]]
+    assert all(part.any() for part in before)
     payload = memoryview(bytearray(ours.payload_bytes))
-    rows[0][3, 4] = torch.nan
-    ours.nodes[0].write(rows, [LR] * 3, 1, payload)
-    mean_P = ours.together.exchange([payload])
-    assert not mean_P.any(), "it counts for nothing"
-    ours.nodes[0].counted(1)
-    rows[0][3, 4] = 1
-    ours.nodes[0].write(rows, [LR] * 3, 2, payload)
-    assert ours.together.exchange([payload]).any()
+    rows = [torch.full((shape[0], math.prod(shape[1:])), bad) for shape in SHAPES]
+    ours.nodes[0].write(rows, [LR] * 3, 3, payload)
+    good = ours.written(1, 3)
+    mean_P = ours.together.exchange([payload, good])
+    assert ours.together.counted == (1,)
+    other.together.step = 2
+    assert mean_P.tobytes() == other.together.exchange([good]).tobytes()
+    for node in ours.together.counted:
+        ours.nodes[node].counted(3)
+    after = ours.nodes[0].kept(3)
+    assert after is not None
+    assert all(map(torch.equal, before, after[1]))
+    ours.together.exchange([ours.written(0, 4)])
+    assert ours.together.counted == (0,), "what was not finite did not stay"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -21,8 +22,8 @@ from lowcomm.methods import (
     LocalSGD,
     StreamingDiLoCo,
 )
-from lowcomm.methods.base import Parameter
-from lowcomm.outer import nesterov_step, state_digest
+from lowcomm.methods.base import Parameter, RoundMethod
+from lowcomm.outer import F32, nesterov_step, state_digest
 from protocols.errors import ConfigError
 from protocols.ids import Contributor, PeerId
 
@@ -176,6 +177,18 @@ def test_codecs_that_leave_much_out_go_with_error_feedback(contribution: Any, de
     assert without.feedback == 0
 
 
+@pytest.mark.parametrize("name", NAMED["contribution_codec"])
+def test_what_needs_error_feedback_is_refused_where_there_is_none(name: Any) -> None:
+    if not DiLoCo(contribution_codec=name).feedback:
+        assert AllReduce(contribution_codec=name).contribution_codec == name
+        return
+    with pytest.raises(
+        ConfigError,
+        match=rf'^run\.method\.contribution_codec is "{name}", but .* lost for good: set "ternary"',
+    ):
+        AllReduce(contribution_codec=name)
+
+
 @pytest.mark.parametrize("decay", [-0.1, 1.1])
 def test_no_more_than_what_was_left_out_goes_into_the_next(decay: float) -> None:
     with pytest.raises(ConfigError, match=r"feedback_decay must be in \[0, 1\]"):
@@ -282,12 +295,51 @@ def terms(*tokens: int) -> list[Contributor]:
         (2.5, (3, 10, 40, 7), [3, 10, 17, 7]),
         (1e300, (2**63, 1, 2**63), [2**63, 1, 2**63]),
         (2.0, (), []),
+        (2.0, (0, 0, 5, 30), [0, 0, 5, 10]),
+        (2.0, (0, 0), [0, 0]),
     ],
 )
 def test_no_weight_is_more_than_so_many_times_the_median_one(
     limit: float, tokens: tuple[int, ...], wanted: list[int]
 ) -> None:
     assert DiLoCo(weight_max=limit).weights(terms(*tokens)) == wanted
+
+
+ROUND_METHODS = [each for each in get_args(AnyMethod) if issubclass(each, RoundMethod)]
+
+
+@pytest.mark.parametrize("method", ROUND_METHODS)
+def test_a_weight_that_nobody_could_have_is_cut_by_default(method: Any) -> None:
+    made = method()
+    *others, largest = made.weights(terms(100, 100, 100, 100, 10**9))
+    assert largest <= 10 * others[0]
+    speeds = [replace(each, steps=each.tokens // 100) for each in terms(100, 100, 200, 400)]
+    assert made.weights(speeds) == [made.weight(each) for each in speeds]
+
+
+def moved(method: RoundMethod, contributions: list[F32], tokens: tuple[int, ...]) -> float:
+    """How far from what the first one says, in its own length."""
+    out = np.empty_like(contributions[0])
+    rooms = [np.empty_like(out) for _ in range(len(contributions) + 1)]
+    method.combine(contributions, terms(*tokens), out, rooms.__getitem__)
+    right = contributions[0]
+    return float(np.linalg.norm(out - right) / np.linalg.norm(right))
+
+
+@pytest.mark.parametrize("aggregate", ["mean", "clipped_mean", "centred_clipping"])
+def test_a_false_weight_makes_no_round_its_own(aggregate: Any) -> None:
+    """Four agree, and a fifth says the opposite and that it was trained on 10**9 tokens."""
+    right = np.random.default_rng(0).standard_normal(3 * 4096 + 5, np.float32)
+    contributions = [right] * 4 + [-right]
+    by_default = moved(DiLoCo(aggregate=aggregate), contributions, (100,) * 4 + (10**9,))
+    assert by_default <= 2 * 10 / 14 + 1e-6, "ten parts of fourteen, and not all"
+    honest = moved(DiLoCo(aggregate=aggregate), contributions, (100,) * 5)
+    tight = DiLoCo(aggregate=aggregate, weight_max=1.0)
+    assert moved(tight, contributions, (100,) * 4 + (10**9,)) == honest
+    without = DiLoCo(aggregate=aggregate, weight_max=0.0)
+    alone = moved(without, contributions, (100,) * 4 + (10**9,))
+    # The median of elements is what the four say, and what is clipped to its distance adds nothing.
+    assert alone == pytest.approx(0.0 if aggregate == "centred_clipping" else 2.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(

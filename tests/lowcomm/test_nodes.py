@@ -1,7 +1,10 @@
 """Sharded parameters and the node's shared memory: real ranks, odd sizes, exact bytes."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from lowcomm.methods.base import Parameter
+from lowcomm.config import ModelConfig
+from lowcomm.methods import DecoupledDiLoCo, StreamingDiLoCo
+from lowcomm.methods.base import Parameter, RoundMethod
+from lowcomm.models.llama import build_model
 from lowcomm.nodes import join_node, places, rank_device, read_shards, shard_views, write_shards
 from lowcomm.outer import F32
 from peers.lifeline import TensorPlace
@@ -62,7 +68,7 @@ def test_a_tied_parameter_has_one_place_and_all_are_densely_packed() -> None:
     ]
 
 
-def test_fragments_are_each_densely_packed_and_never_split_a_tied_parameter() -> None:
+def test_fragments_are_each_densely_packed_and_a_tied_parameter_goes_by_its_first_name() -> None:
     def by_number(parameters: Sequence[Parameter]) -> list[int]:
         return [1 if "blocks" in each.name else 0 for each in parameters]
 
@@ -80,8 +86,44 @@ def test_fragments_are_each_densely_packed_and_never_split_a_tied_parameter() ->
     def apart(parameters: Sequence[Parameter]) -> list[int]:
         return [1 if "tied" in each.name else 0 for each in parameters]
 
-    with pytest.raises(ConfigError, match=r"inner\.weight is tied to tied\.weight, .* 0 and 1,"):
-        places(node_ranks.Odd(), apart)
+    assert {each.fragment for each in places(node_ranks.Odd(), apart)} == {0}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        DecoupledDiLoCo(),
+        DecoupledDiLoCo(fragments=20),
+        StreamingDiLoCo(fragments=3),
+        StreamingDiLoCo(fragments=4, pattern="sequential"),
+    ],
+)
+def test_tied_embeddings_are_one_parameter_in_every_division(method: RoundMethod) -> None:
+    config = ModelConfig(hidden_size=16, layers=3, heads=2, kv_heads=2, intermediate_size=24)
+    tied = build_model(replace(config, tied_embeddings=True), seed=0)
+    names = [name for name, _ in tied.named_parameters(remove_duplicate=False)]
+    found = places(tied, method.fragments_of)
+    assert len(found) == len(names) - 1
+    assert sum(math.prod(each.shape) for each in found) == sum(
+        each.numel() for each in tied.parameters()
+    )
+    loads = Counter[int]()
+    for each in found:
+        assert each.offset == loads[each.fragment]
+        loads[each.fragment] += math.prod(each.shape)
+    assert sorted(loads) == list(range(len(loads)))
+    if isinstance(method, DecoupledDiLoCo):
+        assert len(loads) == method.fragments
+        # What is as large as several tensors has a fragment for itself, and takes no second one.
+        assert max(loads.values()) == config.vocab_size * config.hidden_size
+        assert list(loads.values()).count(max(loads.values())) == 1
+
+
+def test_a_tied_parameter_is_no_more_than_one_of_the_fragments_that_there_may_be() -> None:
+    with pytest.raises(ConfigError, match=r"this model has 8 tensors, .* at most 8"):
+        places(node_ranks.Odd(), DecoupledDiLoCo().fragments_of)
+    found = places(node_ranks.Odd(), DecoupledDiLoCo(fragments=8).fragments_of)
+    assert sorted(each.fragment for each in found) == list(range(8))
 
 
 def test_a_whole_tensor_is_written_by_rank_0_and_read_by_all() -> None:

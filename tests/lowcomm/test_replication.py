@@ -113,6 +113,9 @@ def test_a_bad_payload_counts_for_nothing() -> None:
             made.check(1, bad)
         assert mean(made, [bad, good]).tobytes() == mean(made, [good]).tobytes()
         assert not mean(made, [bad]).any()
+        out_P = np.empty(ELEMENTS, np.float32)
+        assert list(made.mean(1, [bad, good, bad, good], out_P)) == [1, 3]
+        assert not made.mean(1, [bad], out_P)
 
 
 def test_finite_values_whose_sum_is_not_move_nothing() -> None:

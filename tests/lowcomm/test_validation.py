@@ -185,6 +185,25 @@ def test_a_value_of_a_wrong_type_is_never_converted(override: str, message: str)
     assert message in typed(override)
 
 
+@pytest.mark.parametrize(
+    ("override", "end"),
+    [
+        ("run.method.contribution_codec=int9", "got 'int9'. Did you mean 'int8'?"),
+        ("run.method.result_codec=gahter", "got 'gahter'. Did you mean 'gather'?"),
+        ("run.method.aggregate=trimmedmean", "got 'trimmedmean'. Did you mean 'trimmed_mean'?"),
+        ("node.device=cdua", "Input should be 'cpu' or 'cuda', got 'cdua'. Did you mean 'cuda'?"),
+        ("run.method.aggregate=zzz", "or 'centred_clipping', got 'zzz'"),
+        ("run.method.contribution_codec=8", "or 'topk2bit', got 8"),
+    ],
+)
+def test_a_wrong_choice_is_refused_with_those_that_there_are_and_the_nearest(
+    override: str, end: str
+) -> None:
+    key, text = override.partition("=")[0], typed(override)
+    assert text.startswith(f"--set: {key}: Input should be ")
+    assert text.endswith(end)
+
+
 POSITIVE = {
     "run": ("peers_min", "outer_steps"),
     "run.model": (

@@ -30,12 +30,14 @@ class AddingWork:
     def __init__(self, size: int) -> None:
         self.payload_bytes = self.mean_bytes = size
         self.copies: dict[int, Bytes] = {}
+        self.useless: set[int] = set()
 
     def payload(self, written: Bytes) -> Bytes:
         return bytes(written)
 
-    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> None:
+    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
         out[:] = bytes(sum(column) % 256 for column in zip(*payloads, strict=True))
+        return () if step in self.useless else range(len(payloads))
 
     def state_digest(self, state: Bytes) -> str:
         return digest_of(state)
@@ -280,6 +282,13 @@ def test_ranks_hear_whether_what_they_made_last_is_in_a_step(loaded: NewNode) ->
         ("make", last + 1),
     ]
     assert [order.step for order in again if order.counted] == [last]
+
+
+@pytest.mark.parametrize("size", [64, INLINE_BYTES + 4])
+def test_a_payload_that_nobody_could_use_is_not_counted(size: int, loaded: NewNode) -> None:
+    node = loaded(size)
+    node.work.useless = {2, 5}
+    assert [order.step for _ in range(12) if (order := obeyed(node)).counted] == [1, 3, 4, 6]
 
 
 def obeyed(node: Node) -> Order:

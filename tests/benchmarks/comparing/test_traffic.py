@@ -87,8 +87,7 @@ def test_seconds_are_the_step_and_what_of_the_exchange_is_not_hidden_behind_step
     assert slow == pytest.approx(0.5 + 3 / 12)
 
 
-@pytest.mark.parametrize(("hidden", "at_once"), [(0, 1000), (1, 1000), (2, 500), (8, 250)])
-def test_what_travels_longer_needs_less_of_the_line_but_not_less_than_the_mean(
-    hidden: int, at_once: float
-) -> None:
-    assert even(hidden_steps=hidden).window_bytes == at_once
+@pytest.mark.parametrize("hidden", [0, 1, 2, 8])
+def test_nothing_is_paced_over_the_steps_that_hide_it(hidden: int) -> None:
+    """A line that is fast enough carries a whole fragment in one step."""
+    assert even(hidden_steps=hidden).window_bytes == 1000

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from lowcomm.codecs import codec
+from lowcomm.config import AdamWConfig, RunConfig
 from lowcomm.methods import NoLoCo
 from lowcomm.methods.base import Parameter
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
+from lowcomm.round_lengths import planned_rounds
 from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
 from peers.slots import Slots
 from protocols.errors import ConfigError
@@ -151,6 +153,7 @@ def test_the_model_is_one_fragment_and_both_of_a_pair_weigh_the_same() -> None:
         ({"result_codec": "bf16"}, "no result travels: leave it out"),
         ({"aggregate": "clipped_mean"}, "cannot tell which of two is wrong"),
         ({"weight_max": 2.0}, "pairs of equal weight"),
+        ({"round_s": 2.0}, "round_s is 2.0, but both of a noloco pair weigh the same: .*leave it"),
         ({"outer_momentum": 1.0}, r"outer_momentum must be in \[0, 1\), got 1"),
         ({"outer_lr": 0.0}, "outer_lr must be positive"),
     ],
@@ -158,3 +161,12 @@ def test_the_model_is_one_fragment_and_both_of_a_pair_weigh_the_same() -> None:
 def test_what_makes_no_sense_for_a_pair_is_refused(said: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         NoLoCo(**said)
+
+
+def test_rounds_may_grow_longer_for_both_of_a_pair() -> None:
+    run = RunConfig(
+        outer_steps=100,
+        method=NoLoCo(inner_steps=10, qsr_alpha=0.01),
+        optimizer=AdamWConfig(lr=1e-3, warmup_steps=10),
+    )
+    assert planned_rounds(run) < 100
