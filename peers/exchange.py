@@ -161,6 +161,8 @@ class Exchange:
     def release(self, fragment: int, round_: int) -> None:
         """Nobody needs anything of this round and before."""
         self._end(fragment, round_, released=True)
+        run = self._core.members.run
+        self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
         for key in [key for key in self._times if key[0] == fragment and key[1] <= round_]:
             del self._times[key]
 

@@ -10,7 +10,7 @@ from peers.exchange import Exchange
 from peers.frames import Frame
 from peers.keys import ResultKey, slice_key
 from peers.pacing import Pace
-from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
+from peers.pieces import IDLE_ROUNDS, PIECE_ELEMENTS, Encoding, Payload, Pool
 from protocols import commands as c
 from protocols import events as v
 from protocols.core import PeerCore
@@ -166,6 +166,11 @@ def test_a_commit_and_a_release_leave_nothing() -> None:
     assert alone.exchange.encoded == {}
     alone.exchange.release(0, STAMP.round)
     assert alone.exchange.inbound.results == {}
+    pool = alone.exchange._pool
+    pool.give(pool.take(8))
+    for _ in range(IDLE_ROUNDS + 1):
+        alone.exchange.release(0, STAMP.round)
+    assert pool._free == {}, "no round needs it any more"
 
 
 @pytest.mark.parametrize("gathers", [False, True])
