@@ -9,7 +9,6 @@ All Ed25519, which TLS 1.3 takes for both sides. Must NOT decide who gets a cert
 does. Imports slowly (0.1 s): a daemon listens before.
 """
 
-import os
 import re
 import ssl
 import time
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from peers.durable import write_private
 from peers.session import Tls
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
@@ -285,19 +285,6 @@ def pem(certificate: x509.Certificate) -> bytes:
 
 def raw(key: Ed25519PublicKey) -> bytes:
     return key.public_bytes_raw()
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Readable for nobody else (0600), and there at once or not at all. Raises OSError."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    held = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(held, content)
-        os.fsync(held)
-    finally:
-        os.close(held)
-    beside.replace(path)
 
 
 def _context(protocol: int) -> ssl.SSLContext:
