@@ -233,6 +233,18 @@ async def test_parts_that_are_here_count_with_those_that_come() -> None:
         assert xor_node.bring(alpha, beta, replace(head, stamp=other), 2 * half)
 
 
+@pytest.mark.asyncio
+async def test_states_on_their_way_give_way_to_what_is_wanted_only() -> None:
+    async with xor_node.open_round() as (alpha, plan):
+        name, size = contributor(xor_node.BETA), plan.parts.borders[1]
+        cell, pace = ELEMENT_BYTES * PIECE_ELEMENTS, alpha.driver.snapshots.pace
+        for elements, wanted in ((size + 1, False), (size, True)):
+            pace._last, pace._credit_bytes = float("-inf"), 0.0
+            head = ContributionChunk(plan.stamp, 1 - wanted, name, 0, elements)
+            assert (alpha.driver.place(xor_node.BETA, head, cell) is not None) == wanted
+            assert pace.may_send(cell) != wanted
+
+
 # Gathers: what a receiver has itself ------------------------------------------------------------
 
 
