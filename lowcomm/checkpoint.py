@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, cast
 import xxhash
 
 from lowcomm.config import validate
-from lowcomm.durable import make_empty, sync
 from lowcomm.outer import F32, state_digest
 from lowcomm.tensor_files import (
     CheckpointError,
@@ -35,6 +34,7 @@ from lowcomm.tensor_files import (
     read_arrays,
     write_arrays,
 )
+from peers.durable import make_empty, sync
 from protocols import gossip
 from protocols.errors import ConfigError
 from protocols.samples import ALL_REMAIN, Remaining

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lowcomm.config import FileConfig, validate
+from peers.durable import write_private
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
 
@@ -74,10 +75,8 @@ class NodeDirectory:
 
     def write(self, record: Record) -> None:
         """Replace node.json at once or not at all."""
-        temporary = self.path / (RECORD + ".new")
-        temporary.touch(mode=0o600)  # A token is in it.
-        temporary.write_text(json.dumps(asdict(record), indent=1), encoding="utf-8")
-        temporary.replace(self.path / RECORD)
+        content = json.dumps(asdict(record), indent=1)
+        write_private(self.path / RECORD, content.encode())  # A token is in it.
 
     def close(self) -> None:
         os.close(self._lock)

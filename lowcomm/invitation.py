@@ -46,7 +46,7 @@ def open_run(run_directory: Path, *, advertise: str) -> list[str]:
     """Make what is missing for a new run; what was made, for a person. Raises ConfigError, and
     changes nothing, if it was opened before."""
     directory, file = run_directory, run_directory / RUN_FILE
-    if (directory / CA).exists() or (directory / CA_KEY).exists():
+    if (directory / CA).exists():
         raise ConfigError(
             f"{directory} has its authority already: `lowcomm token {directory}` prints a token"
         )
@@ -59,7 +59,7 @@ def open_run(run_directory: Path, *, advertise: str) -> list[str]:
         if not file.exists():
             file.write_text(_new_file(directory, advertise or FIRST_ADDRESS), encoding="utf-8")
             made.append(RUN_FILE)
-        Authority.make().save(directory)
+        Authority.make(directory).save(directory)
     except OSError as error:
         raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
     return made

@@ -12,7 +12,7 @@ bits is not defined.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +20,7 @@ import xxhash
 
 from lowcomm.arithmetic import F32, F64, NORM_ELEMENTS, clipped_nesterov_step, loops
 from peers.pieces import spans
+from peers.work import no_matter
 from protocols.errors import LowcommError
 
 _loops = loops()
@@ -171,16 +172,19 @@ def descent(params_P: F32, pseudo_grad_P: F32, next_params_P: F32, *, lr: float)
     _loops.descent(params_P, pseudo_grad_P, np.float32(lr), next_params_P)
 
 
-def state_digest(outer_P: F32, momentum_P: F32) -> str:
+def state_digest(outer_P: F32, momentum_P: F32, before_cell: Callable[[], None] = no_matter) -> str:
     """32 hex digits of a whole fragment: xxh3-128 of the digests of its cells, in order.
 
-    `momentum_P` is empty where a method keeps none.
+    `momentum_P` is empty where a method keeps none. `before_cell` may end it: it raises then.
     """
     _check(outer_P)
     _check(momentum_P)
     assert momentum_P.size in (0, outer_P.size), "another fragment's momentum"
-    found = (cell_digest(outer_P[cell], momentum_P[cell]) for cell in cells(outer_P.size))
-    return digest_of_cells(list(found))
+    found: list[bytes] = []
+    for cell in cells(outer_P.size):
+        before_cell()
+        found.append(cell_digest(outer_P[cell], momentum_P[cell]))
+    return digest_of_cells(found)
 
 
 def cells(elements: int) -> Iterator[slice]:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from lowcomm.durable import sync
 from lowcomm.nodes import local_of
+from peers.durable import sync
 from protocols.errors import LowcommError
 
 SCHEMA = 1

@@ -9,7 +9,7 @@ own. What is encoded is made from arrays that never change; only the next versio
 parameters is made by both, under a lock for which the loop's thread never waits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from lowcomm.outer_step import OuterStep
 from lowcomm.residues import find_residue
 from lowcomm.results import Results, Scratch
 from peers.slots import Slots, SlotsShape
-from peers.work import Bytes
+from peers.work import Bytes, no_matter
 from protocols import gossip
 from protocols.ids import Contributor, Stamp, TensorSpec
 
@@ -283,13 +283,19 @@ class Replica:
             return ()
         return tuple(array_P.data.cast("B") for array_P in self.lend(fragment) if array_P.size)
 
-    def check_state(self, fragment: int, round_: int, state: Sequence[Bytes]) -> str:
+    def check_state(
+        self,
+        fragment: int,
+        round_: int,
+        state: Sequence[Bytes],
+        before_cell: Callable[[], None] = no_matter,
+    ) -> str:
         expected = self.state_bytes(fragment)
         if not expected or sum(memoryview(buffer).nbytes for buffer in state) != expected:
             return ""
         if not self.method.replicas_equal:
             return gossip.state_digest(round_)
-        return outer.state_digest(*self._split(fragment, state))
+        return outer.state_digest(*self._split(fragment, state), before_cell)
 
     def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
         state = self._states[fragment]

@@ -4,7 +4,7 @@ The ranks own the state; here it is so many bytes. Implements peers.work.StepWor
 NOT import torch, nor know of connections.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ from lowcomm.layout import fragment_elements
 from lowcomm.methods.base import Parameter, StepMethod
 from lowcomm.outer import F32
 from lowcomm.step_exchange import StepExchange
+from peers.hashing import cells
 from peers.orders import step_shape
 from peers.slots import SlotsShape
-from peers.work import Bytes
+from peers.work import Bytes, no_matter
 from protocols.course import TENTATIVE_COMMITS
 from protocols.ids import TensorSpec
 
@@ -81,8 +82,12 @@ class StepReplica:
         mean_P = np.frombuffer(out, np.float32)[: self._elements]
         return self._exchange.mean(step, payloads, mean_P)
 
-    def state_digest(self, state: Bytes) -> str:
-        return xxhash.xxh3_128_hexdigest(state)
+    def state_digest(self, state: Bytes, before_cell: Callable[[], None] = no_matter) -> str:
+        made = xxhash.xxh3_128()
+        for cell in cells([state]):
+            before_cell()
+            made.update(cell)
+        return made.hexdigest()
 
     def keep(self, step: int, state: Bytes, digest: str) -> None:
         self._copies[step] = (state, digest)
@@ -99,10 +104,16 @@ class StepReplica:
         kept = self._copies.get(round_)
         return () if kept is None else (kept[0],)  # Never written to.
 
-    def check_state(self, fragment: int, round_: int, state: Sequence[Bytes]) -> str:
+    def check_state(
+        self,
+        fragment: int,
+        round_: int,
+        state: Sequence[Bytes],
+        before_cell: Callable[[], None] = no_matter,
+    ) -> str:
         (buffer,) = state
         fits = memoryview(buffer).nbytes == self.state_bytes(fragment)
-        return self.state_digest(buffer) if fits else ""
+        return self.state_digest(buffer, before_cell) if fits else ""
 
     def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
         self._copies = {round_: (buffer, self.state_digest(buffer))}

@@ -9,7 +9,6 @@ All Ed25519, which TLS 1.3 takes for both sides. Must NOT decide who gets a cert
 does. Imports slowly (0.1 s): a daemon listens before.
 """
 
-import os
 import re
 import ssl
 import time
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from peers.durable import write_private
 from peers.session import Tls
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
@@ -53,9 +53,12 @@ class Authority:
         )
 
     @staticmethod
-    def make() -> "Authority":
-        """For a new run."""
-        key = Ed25519PrivateKey.generate()
+    def make(directory: Path | None = None) -> "Authority":
+        """For a new run. A key that is in the directory already, without a certificate, is used: it
+        was not written to the end, and if somebody lost the certificate, the key still is the
+        run's. Raises ConfigError."""
+        key = _load_key(directory / CA_KEY) if directory is not None else None
+        key = key or Ed25519PrivateKey.generate()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lowcomm run")])
         certificate = (
             _builder(name, name, key.public_key())
@@ -68,14 +71,16 @@ class Authority:
     @staticmethod
     def load(directory: Path) -> "Authority | None":
         """What a directory holds; None: it has no authority's key. Raises ConfigError."""
+        key = _load_key(directory / CA_KEY)
+        if key is None:
+            return None
         try:
-            key = serialization.load_pem_private_key((directory / CA_KEY).read_bytes(), None)
             certificate = load_certificate(directory / CA)
         except FileNotFoundError:
             return None
         except (OSError, *BAD) as error:
-            raise ConfigError(f"{directory / CA_KEY} cannot be read: {error}") from error
-        if not isinstance(key, Ed25519PrivateKey) or key.public_key() != certificate.public_key():
+            raise ConfigError(f"{directory / CA} cannot be read: {error}") from error
+        if not _is_of(key, certificate):
             raise ConfigError(f"{directory / CA_KEY} is not the key of {directory / CA}")
         return Authority(key, certificate)
 
@@ -92,14 +97,9 @@ class Authority:
         return Authority(made, certificate) if _is_of(made, certificate) else None
 
     def save(self, directory: Path) -> None:
-        """The key, too. The key comes last: who has one has both."""
+        """The key, too. The certificate comes last: it says that the run was opened."""
+        write_private(directory / CA_KEY, _private_pem(self._key))
         write_private(directory / CA, pem(self.certificate))
-        private = self._key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        write_private(directory / CA_KEY, private)
 
     def key_bytes(self) -> bytes:
         """For a voter."""
@@ -147,14 +147,13 @@ class OwnKey:
         """Raises ConfigError."""
         path = directory / OWN_KEY
         self._directory = directory
+        key = _load_key(path)
         try:
-            if not path.exists():
-                write_private(path, _private_pem(Ed25519PrivateKey.generate()))
-            key = serialization.load_pem_private_key(path.read_bytes(), None)
-        except (OSError, *BAD) as error:
-            raise ConfigError(f"{path} cannot be used: {error}") from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigError(f"{path} is no Ed25519 key")
+            if key is None:
+                key = Ed25519PrivateKey.generate()
+                write_private(path, _private_pem(key))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error}") from error
         self._key = key
         self.public = raw(key.public_key())
 
@@ -274,6 +273,19 @@ def name_of(certificate: x509.Certificate) -> str:
     return str(names[0].value) if len(names) == 1 else ""
 
 
+def _load_key(path: Path) -> Ed25519PrivateKey | None:
+    """None: there is none. Raises ConfigError."""
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except FileNotFoundError:
+        return None
+    except (OSError, *BAD) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path} is no Ed25519 key")
+    return key
+
+
 def load_certificate(path: Path) -> x509.Certificate:
     """Raises OSError, or one of BAD."""
     return x509.load_pem_x509_certificate(path.read_bytes())
@@ -285,19 +297,6 @@ def pem(certificate: x509.Certificate) -> bytes:
 
 def raw(key: Ed25519PublicKey) -> bytes:
     return key.public_bytes_raw()
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Readable for nobody else (0600), and there at once or not at all. Raises OSError."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    held = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(held, content)
-        os.fsync(held)
-    finally:
-        os.close(held)
-    beside.replace(path)
 
 
 def _context(protocol: int) -> ssl.SSLContext:

@@ -110,14 +110,18 @@ class Donation:
         elif is_first:
             states, state = self._shell.states, copy.state
             of = (copy.fragment, copy.round, state)
-            give_way = self._pace.giving_way()
+            give_way, go_on = self._pace.giving_way(), self._hashing.go_on
+
+            def before_cell() -> None:
+                give_way()
+                go_on()
 
             def found(made: tuple[str, bytes]) -> None:
                 copy.digest, copy.leaves = made
                 self._hashed(copy, sorted(copy.asked))
 
             self._hashing.submit(
-                lambda: (states.check_state(*of), leaves_of(state, give_way)), found
+                lambda: (states.check_state(*of, go_on), leaves_of(state, before_cell)), found
             )
 
     def _hashed(self, copy: Copy, cuts: Iterable[int]) -> None:

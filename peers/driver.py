@@ -334,10 +334,14 @@ class Driver:
             return self.snapshots.transfer.place(peer, chunk, size)
         if isinstance(chunk, m.Padding):
             return None
-        self.snapshots.pace.moved(size)
+        place: memoryview | None = None
         if not isinstance(chunk, m.StepChunk):
-            return self.exchange.inbound.place(peer, chunk, size)
-        return self.stepping.payloads.place(peer, chunk, size) if self.stepping else None
+            place = self.exchange.inbound.place(peer, chunk, size)
+        elif self.stepping is not None:
+            place = self.stepping.payloads.place(peer, chunk, size)
+        if place is not None:
+            self.snapshots.pace.moved(size)  # Nothing gives way to what nobody wants.
+        return place
 
     def payload_received(self, peer: PeerId, chunk: m.Chunk, size: int, *, kept: bool) -> None:
         self.counters.received(peer, chunk, size, kept=kept or isinstance(chunk, m.Padding))

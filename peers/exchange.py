@@ -11,7 +11,7 @@ from functools import partial
 from peers.donation import CellStream
 from peers.frames import Frame
 from peers.inbound import Inbound, Received
-from peers.keys import ResultKey, SliceKey, slice_key
+from peers.keys import ResultKey, SliceKey, key_of, slice_key
 from peers.outbound import Outbound, ResultStream, SliceStream, Stream
 from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from peers.reduction import Reducer
@@ -161,6 +161,8 @@ class Exchange:
     def release(self, fragment: int, round_: int) -> None:
         """Nobody needs anything of this round and before."""
         self._end(fragment, round_, released=True)
+        run = self._core.members.run
+        self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
         for key in [key for key in self._times if key[0] == fragment and key[1] <= round_]:
             del self._times[key]
 
@@ -296,7 +298,8 @@ class Exchange:
 
     def size_of(self, peer: PeerId, chunk: m.PieceChunk) -> Callable[[int], int] | None:
         """May a payload of this kind and size come from this peer? Nobody outside the run gets
-        memory. What the core makes of it is another question."""
+        memory, and none is given for what the core would not count by what it has read so far.
+        What it makes of the rest is another question."""
         members, work, states = self._core.members, self.work, self.states
         run = members.run
         if run is None or states is None or peer not in members.receivers or not chunk.elements:
@@ -307,14 +310,17 @@ class Exchange:
         if stamp.run != run.run or stamp.fragment >= len(sizes):
             return None
         borders = self._borders(stamp)
-        if borders is None:  # Its sender has read more of the log than we.
-            fits = chunk.elements <= sizes[stamp.fragment]
-        else:
+        fits = True  # Its sender may have read more of the log than we.
+        if borders is not None:
             known = chunk.part < len(borders) - 1
             fits = known and chunk.elements == borders[chunk.part + 1] - borders[chunk.part]
-        if isinstance(chunk, m.ContributionChunk):
-            return partial(work.contribution_bytes, stamp.fragment) if fits else None
+        # Parts, whatever they are, make one fragment: nobody gets memory for several.
+        beside = self.inbound.elements_beside(peer, key_of(chunk))
+        fits = fits and beside + chunk.elements <= sizes[stamp.fragment]
         fence = self._core.rounds[stamp.fragment].fence
+        if isinstance(chunk, m.ContributionChunk):
+            fits = fits and fence.may_slice(stamp, chunk.part, peer, self._core.me.peer)
+            return partial(work.contribution_bytes, stamp.fragment) if fits else None
         fits = fits and fence.may_result(stamp, chunk.part, peer)
         fits = fits and self._may_have(chunk.layers, work, stamp)
         return partial(work.result_bytes, stamp.fragment) if fits else None

@@ -66,6 +66,10 @@ def digest_of(cell: Bytes) -> bytes:
     return hashlib.sha256(cell).digest()
 
 
+class EndedError(Exception):
+    """Of what was being hashed when its thread was closed. Nobody hears of it."""
+
+
 class Hashing:
     """One thread, from the first use until `close`."""
 
@@ -73,18 +77,26 @@ class Hashing:
         self._thread: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """`work` in the thread, in order; `done` in the loop, unless this is closed by then."""
+        """`work` in the thread, in order; `done` in the loop, unless this is closed by then. What
+        takes longer than a cell calls `go_on` before each."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "hash", initializer=_be_nice)
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
         future.add_done_callback(partial(self._done, done=done))
 
     def _done(self, future: "asyncio.Future[T]", *, done: Callable[[T], None]) -> None:
-        if self._thread is not None and not future.cancelled():
+        if future.cancelled() or isinstance(future.exception(), EndedError):
+            return
+        if self._thread is not None:
             done(future.result())
 
+    def go_on(self) -> None:
+        """In the thread. Raises EndedError once this is closed."""
+        if self._thread is None:
+            raise EndedError
+
     def close(self) -> None:
-        """What is being hashed is ended, and nobody hears of it."""
+        """What is being hashed is ended, with the cell that it is at, and nobody hears of it."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=True, cancel_futures=True)

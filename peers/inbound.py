@@ -14,14 +14,15 @@ from peers.pieces import Payload, Pool, digest_of
 from protocols import events as v
 from protocols.ids import PeerId
 from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
+from protocols.reduction import OWNERS_MAX
 
 OPEN_MAX = 64
 """Payloads of one peer that are under way, or refused: what more would come is a mistake."""
 Received = v.SliceBegun | v.SliceReceived | v.ResultReceived
 HERE = b"."
 """In place of the digest of a piece that needs none."""
-
-
+Piece = tuple[Key, int, int]
+"""(of which payload, first element, layer)."""
 K = TypeVar("K", SliceKey, ResultKey, Key)
 
 
@@ -56,8 +57,8 @@ class Inbound:
         self._pool = pool
         self._open: dict[PeerId, dict[Key, Payload | None]] = {}
         """Under way; None: refused, its rest is dropped."""
-        self._coming: defaultdict[PeerId, set[tuple[Key, int]]] = defaultdict(set)
-        """Pieces that a connection writes to their place."""
+        self._coming: defaultdict[PeerId, dict[Piece, Payload]] = defaultdict(dict)
+        """What connections write to its place."""
         self._undecided: dict[tuple[type[Received], PeerId, Key], Payload] = {}
         """What the core has not looked at yet."""
 
@@ -78,9 +79,10 @@ class Inbound:
         if index is None or not same or layer == payload.own:
             self._refuse(peer, key)
             return None
-        if payload.has(index) or (key, index) in self._coming[peer]:
+        coming, piece = self._coming[peer], (key, chunk.start, layer)
+        if payload.has(index) or piece in coming:
             return None  # Nobody may write by another connection to what was checked by then.
-        self._coming[peer].add((key, index))
+        coming[piece] = payload
         return payload.chunk(index)
 
     def _begin(
@@ -100,6 +102,9 @@ class Inbound:
         if size_of is None:
             self.refused += 1
             opened[key] = None
+        elif isinstance(key, SliceKey) and key.contributor.peer != peer:
+            opened[key] = None  # The core says whose lie it is, and wants none of it.
+            self._owner.feed(v.SliceBegun(peer, chunk.stamp, chunk.part, key.contributor))
         else:
             _, layers = _layer_of(chunk)
             buffer = self._pool.take(layers * size_of(chunk.elements))
@@ -120,13 +125,13 @@ class Inbound:
 
     def arrived(self, peer: PeerId, chunk: PieceChunk) -> None:
         """The piece is at its place."""
-        key = key_of(chunk)
-        payload = self._open.get(peer, {}).get(key)
-        index = payload.at(chunk.start, _layer_of(chunk)[0]) if payload is not None else None
-        if index is not None:
-            self._coming[peer].discard((key, index))
-        if payload is None or index is None or payload.has(index):
-            return  # Refused meanwhile, or here by another way.
+        key, (layer, _) = key_of(chunk), _layer_of(chunk)
+        payload = self._coming.get(peer, {}).pop((key, chunk.start, layer), None)
+        if payload is None or self._open.get(peer, {}).get(key) is not payload:
+            return  # Refused meanwhile, or over: it was written to memory that nobody has.
+        index = payload.at(chunk.start, layer)
+        if index is None or payload.has(index):
+            return  # Here by another way.
         digest = digest_of(payload.chunk(index)) if isinstance(chunk, ResultChunk) else HERE
         if isinstance(chunk, ResultChunk) and digest.hex() != chunk.digest:
             self._refuse(peer, key)  # Damaged on its way, or a lie: as if it had not come.
@@ -137,6 +142,24 @@ class Inbound:
                 self._slice_arrived(peer, chunk, payload)
             case ResultChunk():
                 self._result_arrived(peer, chunk, payload)
+
+    def elements_beside(self, peer: PeerId, key: Key) -> int:
+        """Of other payloads, what this one's sender has had memory for already: all that are under
+        way in the same view or attempt, whatever it calls them; and those that are here, of the
+        same contribution or result."""
+        beside: dict[Key, Payload | None] = {}
+        for part in range(OWNERS_MAX):
+            if isinstance(key, SliceKey):
+                other = key._replace(part=part)
+                beside[other] = self._begun(peer, other)
+            else:
+                result = key._replace(part=part)
+                waiting = self._undecided.get((v.ResultReceived, peer, result))
+                beside[result] = self.results.get(result, waiting)
+        opened = self._open.get(peer, {})
+        beside |= {other: opened[other] for other in opened if key.is_beside(other)}
+        beside.pop(key, None)
+        return sum(payload.elements for payload in beside.values() if payload is not None)
 
     def forget(self, peer: PeerId) -> None:
         """The connections are over: nothing half-received is ever used (I2)."""

@@ -12,6 +12,8 @@ from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
 class SliceKey(NamedTuple):
     """Not the attempt, but which bytes."""
 
+    lineage: int
+    """Rounds and views are counted anew in each."""
     fragment: int
     round: int
     view: int
@@ -21,6 +23,10 @@ class SliceKey(NamedTuple):
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
         """Nobody needs it once this round is committed."""
         return self.fragment == fragment and self.round <= round_
+
+    def is_beside(self, other: "Key") -> bool:
+        """Of the same round and view: one peer's are no more than the fragment."""
+        return isinstance(other, SliceKey) and self[:4] == other[:4]
 
 
 class ResultKey(NamedTuple):
@@ -33,12 +39,16 @@ class ResultKey(NamedTuple):
         """Somebody may need it until this round is released."""
         return released and self.stamp.fragment == fragment and self.stamp.round <= round_
 
+    def is_beside(self, other: "Key") -> bool:
+        """Of the same attempt: together they are the fragment."""
+        return isinstance(other, ResultKey) and self.stamp == other.stamp
+
 
 Key = SliceKey | ResultKey
 
 
 def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
-    return SliceKey(stamp.fragment, stamp.round, stamp.view, part, contributor)
+    return SliceKey(stamp.lineage, stamp.fragment, stamp.round, stamp.view, part, contributor)
 
 
 def key_of(chunk: PieceChunk) -> Key:

@@ -35,8 +35,6 @@ from protocols.messages import (
 
 ANSWER_TIMEOUT_S = 15.0
 """Whoever asked for a certificate waits so long for the run's answer, here."""
-OPENING_TURNS = 3
-"""asyncio needs so many turns from accepting a connection to telling us of it."""
 SESSIONS_MAX = 2 * PEERS_MAX
 """Peers of a run, and as many again that wait or are about to leave."""
 

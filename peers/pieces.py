@@ -8,7 +8,6 @@ a chunk, is one layer of a piece. Must NOT know where pieces come from or go to,
 
 import mmap
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -26,6 +25,9 @@ MAPPED_BYTES_MIN = 1 << 20
 written to, piece by piece. 128 MiB at once would be a turn of 30 to 60 ms in the loop."""
 FREE_BYTES_MAX = 1 << 32
 """What is kept for the next round, and not given back to the system."""
+IDLE_ROUNDS = 2
+"""Of each fragment. A size that nobody asked for in so many is that of parts among another number
+of peers, and may never come again."""
 SizeOf = Callable[[int], int]
 """Encoded bytes of so many elements."""
 
@@ -42,23 +44,36 @@ class Pool:
     """Memory of payloads that are over, for those that come: fresh pages cost more than a copy."""
 
     def __init__(self) -> None:
-        self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
+        self._free: dict[int, list[memoryview]] = {}
+        self._asked: dict[int, int] = {}
+        """By size: after how many rounds it was asked for last."""
+        self._rounds = 0
         self._bytes = 0
 
     def take(self, size: int) -> memoryview:
         """Exactly so many bytes; what they are is anybody's guess."""
-        if self._free[size]:
+        self._asked[size] = self._rounds
+        if free := self._free.get(size):
             self._bytes -= size
-            return self._free[size].pop()
+            return free.pop()
         if size < MAPPED_BYTES_MIN:
             return memoryview(bytearray(size))
         return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def give(self, buffer: memoryview) -> None:
         """Nobody will write to it any more, and whoever still sends it sends what is over."""
-        if self._bytes + buffer.nbytes <= FREE_BYTES_MAX:
-            self._bytes += buffer.nbytes
-            self._free[buffer.nbytes].append(buffer)
+        size = buffer.nbytes
+        if size in self._asked and self._bytes + size <= FREE_BYTES_MAX:
+            self._bytes += size
+            self._free.setdefault(size, []).append(buffer)
+
+    def round_over(self, fragments: int) -> None:
+        """One more, of one of so many fragments: give back to the system what none needs now."""
+        self._rounds += 1
+        oldest = self._rounds - IDLE_ROUNDS * fragments
+        for size in [size for size, asked in self._asked.items() if asked < oldest]:
+            del self._asked[size]
+            self._bytes -= size * len(self._free.pop(size, ()))
 
 
 class Payload:

@@ -140,6 +140,8 @@ class SealedReader:
         self._record = memoryview(b"")
         """Where the record goes that is under way, with its tag."""
         self._filled = 0
+        self._dropped = memoryview(b"")
+        """Where what nobody wants is opened: a buffer of its own, for all of it."""
         self._missing = 0
         """Bytes of payload that are not opened yet; the stage is empty then."""
 
@@ -201,7 +203,9 @@ class SealedReader:
             return
         size = len(sealed) - TAG_BYTES
         if self._place is None:
-            out = memoryview(bytearray(size))
+            if len(self._dropped) < size:
+                self._dropped = memoryview(bytearray(size))
+            out = self._dropped[:size]
         else:
             start = len(self._place) - self._missing
             out = self._place[start : start + size]

@@ -90,10 +90,11 @@ class Snapshots:
     def _check(self, command: c.CheckState) -> None:
         index, fragment = command.cut_index, command.fragment
         arrived, states = [self.transfer.state(fragment)], self._shell.states
+        go_on = self._hashing.go_on
         _, cut = self._core.members.cuts.get(self._core.me.peer, (0, None))
         round_ = cut.versions[fragment].round if cut is not None else 0
         self._hashing.submit(
-            lambda: states.check_state(fragment, round_, [arrived.pop()]),
+            lambda: states.check_state(fragment, round_, [arrived.pop()], go_on),
             lambda digest: self.feed(v.StateReceived(index, fragment, round_, digest)),
         )
 

@@ -25,7 +25,11 @@ UNSENT_BYTES = 256 << 10
 stand before a result that somebody waits for, or wait for a slow connection beside one that is
 free. On loopback it would cost turns."""
 USER_TIMEOUT_MS = 30_000
-"""A peer that confirms nothing for so long is gone, even while we have nothing to say to it."""
+"""A peer that confirms nothing for so long is gone, even while we have nothing to say to it: the
+kernel then asks, and what it asked is what the other end has to confirm."""
+ASK_AFTER_S, ASK_EVERY_S = 10, 5
+"""How long a connection is still before that. Between learners nobody says anything for hours, and
+heartbeats tell nothing of bulk connections."""
 
 
 def tune(connection: socket.socket, *, bulk: bool, congestion: str = "") -> None:
@@ -34,6 +38,9 @@ def tune(connection: socket.socket, *, bulk: bool, congestion: str = "") -> None
         return
     _set(connection, socket.TCP_NODELAY, 1)
     _set(connection, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    _set(connection, socket.TCP_KEEPIDLE, ASK_AFTER_S)
+    _set(connection, socket.TCP_KEEPINTVL, ASK_EVERY_S)
+    _set(connection, socket.SO_KEEPALIVE, 1, level=socket.SOL_SOCKET)
     if bulk:
         local = _is_local(connection)
         chosen = congestion.encode() or (LOOPBACK if local else OTHER)
@@ -84,9 +91,11 @@ def is_starting(connection: socket.socket) -> bool:
     return gain >= STARTING_MIN
 
 
-def _set(connection: socket.socket, option: int, value: int | bytes) -> None:
+def _set(
+    connection: socket.socket, option: int, value: int | bytes, *, level: int = socket.IPPROTO_TCP
+) -> None:
     with contextlib.suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection.setsockopt(level, option, value)
 
 
 def _is_local(connection: socket.socket) -> bool:

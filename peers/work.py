@@ -1,6 +1,6 @@
 """What the shell needs from whoever knows arrays. peers/ sees bytes only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,10 @@ from protocols.ids import Contributor, PeerId, Stamp
 Told = Resume | Leased | Applied | Note | Stop | AtTheGate
 """What a core decides beyond moving bytes."""
 Bytes = bytes | bytearray | memoryview
+
+
+def no_matter() -> None:
+    """Nobody minds how long it takes."""
 
 
 class SlicesError(LowcommError):
@@ -31,9 +35,15 @@ class States(Protocol):
         Nobody writes to them for as long as anybody has them, or memory of them."""
         ...
 
-    def check_state(self, fragment: int, round_: int, state: Sequence[Bytes]) -> str:
+    def check_state(
+        self,
+        fragment: int,
+        round_: int,
+        state: Sequence[Bytes],
+        before_cell: Callable[[], None] = no_matter,
+    ) -> str:
         """The digest of such buffers as the state after this round, or of one that holds them all;
-        "" if they have the wrong size. In any thread."""
+        "" if they have the wrong size. In any thread. `before_cell` may end it: it raises then."""
         ...
 
     def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:

@@ -44,6 +44,18 @@ def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_an_init_that_broke_off_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem.new").mkdir()  # The second file cannot be written.
+    with pytest.raises(ConfigError, match="cannot be made"):
+        call("init", str(tmp_path))
+    assert not (tmp_path / "ca.pem").exists()
+    key = (tmp_path / "ca-key.pem").read_bytes()
+    (tmp_path / "ca.pem.new").rmdir()
+    call("init", str(tmp_path))
+    assert Authority.load(tmp_path) is not None
+    assert (tmp_path / "ca-key.pem").read_bytes() == key, "no key is ever overwritten"
+
+
 def test_a_file_that_is_there_stays_and_says_where_to_join(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('[node]\nlisten = "[::1]:4712"\n', encoding="utf-8")

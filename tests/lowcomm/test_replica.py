@@ -212,6 +212,19 @@ def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     assert joiner.apply(stamp(fragment, 5), (0, size), [mean], ONE) == donor.version(fragment)[1]
 
 
+def test_a_state_s_digest_can_be_ended_before_each_cell() -> None:
+    replica, left = plain(), [None]
+    payload = bytes(replica.state_bytes(1))
+    assert replica.check_state(1, 1, [payload], left.pop) != ""
+
+    def ends() -> None:
+        raise InterruptedError
+
+    assert left == []
+    with pytest.raises(InterruptedError):
+        replica.check_state(1, 1, [payload], ends)
+
+
 def test_a_state_of_another_size_has_no_digest() -> None:
     replica = plain()
     assert replica.check_state(1, 1, [bytes(64)]) != ""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from lowcomm.checkpoint import MODEL, MOMENTUM, Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.layout import LayoutError
@@ -93,7 +94,10 @@ def test_a_state_that_arrives_takes_the_place_of_all() -> None:
     made, state = replica(), bytearray([7]) * STATE_BYTES
     made.keep(16, bytes(STATE_BYTES), made.state_digest(bytes(STATE_BYTES)))
     assert made.check_state(0, 1, [state[1:]]) == ""
-    digest = made.check_state(0, 1, [state])
+    left = [None]
+    digest = made.check_state(0, 1, [state], left.pop)
+    assert left == [], "it may be ended before each cell"
+    assert digest == xxhash.xxh3_128_hexdigest(state)
     made.adopt_state(0, 8, state)
     assert made.version(0) == (8, digest)
     assert made.lend_state(0, 8) == (made.base(8),) == (state,)

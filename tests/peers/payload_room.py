@@ -177,7 +177,9 @@ class CodedWork:
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
         raise NotImplementedError
 
-    def check_state(self, fragment: int, round_: int, state: Sequence[Bytes]) -> str:
+    def check_state(
+        self, fragment: int, round_: int, state: Sequence[Bytes], before_cell: object = None
+    ) -> str:
         raise NotImplementedError
 
     def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:

@@ -10,14 +10,16 @@ from peers.exchange import Exchange
 from peers.frames import Frame
 from peers.keys import ResultKey, slice_key
 from peers.pacing import Pace
-from peers.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
+from peers.pieces import IDLE_ROUNDS, PIECE_ELEMENTS, Encoding, Payload, Pool
 from protocols import commands as c
 from protocols import events as v
 from protocols.core import PeerCore
 from protocols.errors import LowcommError
 from protocols.hellos import Identity
 from protocols.ids import PeerId
-from protocols.messages import PieceChunk, StateChunk
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
+from protocols.reduction import ELEMENT_BYTES
+from tests.peers import xor_node
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
@@ -166,6 +168,11 @@ def test_a_commit_and_a_release_leave_nothing() -> None:
     assert alone.exchange.encoded == {}
     alone.exchange.release(0, STAMP.round)
     assert alone.exchange.inbound.results == {}
+    pool = alone.exchange._pool
+    pool.give(pool.take(8))
+    for _ in range(IDLE_ROUNDS + 1):
+        alone.exchange.release(0, STAMP.round)
+    assert pool._free == {}, "no round needs it any more"
 
 
 @pytest.mark.parametrize("gathers", [False, True])
@@ -183,6 +190,59 @@ def test_a_result_is_looked_at_before_it_counts_as_here(gathers: bool) -> None:
     assert not alone.exchange.result_grew(key, payload, 2)
     assert alone.notes == ["round 5: no result"]
     assert alone.work.checked == [bytes(payload.piece(1)), bytes(payload.piece(2))]
+
+
+# Memory -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["slices", "slices of many names", "results"])
+async def test_one_peer_gets_memory_for_one_fragment_of_a_view_that_we_have_not_read(
+    kind: str,
+) -> None:
+    """It says of each part that it is all of it."""
+    async with xor_node.open_round() as (alpha, plan):
+        later, whole_size = replace(plan.stamp, view=plan.stamp.view + 1), xor_node.ELEMENTS
+        heads: list[PieceChunk] = []
+        for part in range(16):
+            name = contributor(xor_node.BETA, f"{part if 'names' in kind else 0:032}")
+            if kind == "results":
+                of = (later, part, (name,), "b" * 32)
+                heads.append(ResultChunk(*of, 0, whole_size, 0, 1, left_out=False))
+            else:
+                heads.append(ContributionChunk(later, part, name, 0, whole_size))
+        places = [
+            alpha.driver.place(xor_node.BETA, head, ELEMENT_BYTES * PIECE_ELEMENTS)
+            for head in heads
+        ]
+        assert [place is not None for place in places] == [True] + 15 * [False]
+
+
+@pytest.mark.asyncio
+async def test_parts_that_are_here_count_with_those_that_come() -> None:
+    async with xor_node.open_round() as (alpha, plan):
+        beta, half = xor_node.BETA, xor_node.ELEMENTS // 2
+        later = replace(plan.stamp, view=plan.stamp.view + 1)
+        head = ContributionChunk(later, 0, contributor(beta), 0, 0)
+        for part, elements, fits in ((0, half, True), (1, half + 1, False), (2, half, True)):
+            taken = xor_node.bring(alpha, beta, replace(head, part=part), elements)
+            assert taken == fits, part
+            await alpha.until(lambda: not alpha.driver.exchange.inbound._undecided)
+        assert not xor_node.bring(alpha, beta, replace(head, part=3), 1)
+        other = replace(later, view=later.view + 1)
+        assert xor_node.bring(alpha, beta, replace(head, stamp=other), 2 * half)
+
+
+@pytest.mark.asyncio
+async def test_states_on_their_way_give_way_to_what_is_wanted_only() -> None:
+    async with xor_node.open_round() as (alpha, plan):
+        name, size = contributor(xor_node.BETA), plan.parts.borders[1]
+        cell, pace = ELEMENT_BYTES * PIECE_ELEMENTS, alpha.driver.snapshots.pace
+        for elements, wanted in ((size + 1, False), (size, True)):
+            pace._last, pace._credit_bytes = float("-inf"), 0.0
+            head = ContributionChunk(plan.stamp, 1 - wanted, name, 0, elements)
+            assert (alpha.driver.place(xor_node.BETA, head, cell) is not None) == wanted
+            assert pace.may_send(cell) != wanted
 
 
 # Gathers: what a receiver has itself ------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from peers.frames import PREFIX, STAGE_BYTES, PlainReader, PlainWriter
+from peers.frames import DROPPED_BYTES, PREFIX, STAGE_BYTES, PlainReader, PlainWriter
 from protocols import limits, wire
 from protocols.checks import WireError
 from protocols.ids import Contributor, PeerId, Stamp
@@ -48,6 +48,17 @@ def test_a_refused_chunk_is_read_and_dropped_and_the_next_one_arrives(size: int)
     taker.refuses = 1
     pour(PlainReader(taker), frame(state_chunk(size), bytes(size)) + frame(state_chunk(2), b"yz"))
     assert taker.payloads == [b"yz"]
+
+
+def test_all_that_is_dropped_goes_through_one_small_buffer() -> None:
+    taker = Taker()
+    taker.refuses, reader = 3, PlainReader(taker)
+    seen: list[object] = []
+    for payload in (bytes(5 * DROPPED_BYTES), bytes(1), bytes(DROPPED_BYTES)):
+        pour(reader, frame(state_chunk(len(payload)), payload))
+        seen.append(reader._dropped.obj)
+    assert all(each is seen[0] for each in seen)
+    assert reader._dropped.nbytes == DROPPED_BYTES
 
 
 def test_a_head_longer_than_the_stage_arrives() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import threading
+import time
 
 import pytest
 
@@ -52,6 +53,30 @@ def test_work_is_done_in_order_in_a_thread_that_gives_way() -> None:
         assert found == [(True, NICE), "second"]
         assert os.getpriority(os.PRIO_PROCESS, 0) < NICE, "nobody else gives way"
         hashing.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_being_hashed_ends_at_its_next_cell() -> None:
+    async def scenario() -> None:
+        hashing, began, found = Hashing(), threading.Event(), list[object]()
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, why: failures.append(why))
+
+        def work() -> None:
+            last = time.monotonic() + 10
+            while time.monotonic() < last:
+                began.set()
+                hashing.go_on()
+
+        hashing.submit(work, found.append)
+        assert began.wait(10)
+        at = time.monotonic()
+        hashing.close()
+        assert time.monotonic() - at < 5
+        for _ in range(5):  # What the thread hands over by `call_soon`.
+            await asyncio.sleep(0)
+        assert found == failures == []
 
     asyncio.run(scenario())
 

@@ -245,6 +245,35 @@ def test_the_first_slice_stays_whatever_comes_later() -> None:
     assert len(room.told) == 2
 
 
+def test_nothing_is_kept_of_a_piece_that_was_refused_while_it_came() -> None:
+    room = Room()
+    first, second = pieces_of(slice_of(TWO), some_bytes(TWO))
+    place = room.inbound.place(ALPHA, first[0], len(first[1]))
+    assert place is not None
+    assert not room.bring(ALPHA, replace(second[0], elements=THREE), second[1])
+    place[:] = first[1]
+    room.inbound.arrived(ALPHA, first[0])
+    assert not room.inbound._coming[ALPHA]
+    assert room.events == []
+
+
+def test_a_piece_belongs_to_the_memory_that_it_was_written_to() -> None:
+    """Its round was over meanwhile, and what has its name now came later."""
+    room = Room()
+    first, second = pieces_of(slice_of(TWO), some_bytes(TWO))
+    place = room.inbound.place(ALPHA, first[0], len(first[1]))
+    assert place is not None
+    room.inbound.end(0, STAMP.round, released=False)
+    assert room.bring(ALPHA, *second)
+    place[:] = first[1]
+    room.inbound.arrived(ALPHA, first[0])
+    room.look()
+    payload = room.inbound.slices[SLICE]
+    assert (payload.has(0), payload.has(1)) == (False, True)
+    room.bring(ALPHA, *first)
+    assert whole(payload) == some_bytes(TWO)
+
+
 @pytest.mark.parametrize("header", [slice_of(TWO), result_of(TWO)], ids=["slice", "result"])
 def test_a_piece_that_comes_by_two_connections_at_once_is_written_by_one(
     header: PieceChunk,
@@ -270,7 +299,7 @@ def test_nobody_writes_into_a_slice_of_somebody_else() -> None:
     first, second = pieces_of(slice_of(TWO), some_bytes(TWO))
     room.bring(ALPHA, *first)
     room.look()
-    room.bring(GAMMA, second[0], bytes(PIECE_BYTES))
+    assert not room.bring(GAMMA, second[0], bytes(PIECE_BYTES)), "it gets no memory"
     assert room.events == [v.SliceBegun(GAMMA, STAMP, 0, contributor(ALPHA))], "it is blamed"
     room.look(wants=False)
     assert room.bring(ALPHA, *second)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from peers import pieces
 from peers.pieces import (
+    IDLE_ROUNDS,
     MAPPED_BYTES_MIN,
     PIECE_ELEMENTS,
     Encoding,
@@ -189,6 +190,34 @@ def test_no_more_memory_is_kept_than_that(monkeypatch: pytest.MonkeyPatch) -> No
     for buffer in taken[:2]:
         pool.give(buffer)  # What was taken does not count.
     assert id(pool.take(10).obj) in {id(buffer.obj) for buffer in taken[:2]}
+
+
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_memory_of_sizes_that_no_round_needs_any_more_goes_back(fragments: int) -> None:
+    """Parts have other sizes with each number of peers."""
+    pool, kept = Pool(), list[int]()
+    for part in (60, 40, 30, 40):
+        seen = set[int]()
+        for _ in range((IDLE_ROUNDS + 1) * fragments):
+            taken = [pool.take(part), pool.take(part)]
+            seen |= {id(buffer.obj) for buffer in taken}
+            for buffer in taken:
+                pool.give(buffer)
+            pool.round_over(fragments)
+        assert len(seen) == 2, "what is needed stays"
+        kept.append(sum(map(len, pool._free.values())))
+    assert kept == [2, 2, 2, 2]
+    assert pool._bytes == 2 * 40
+
+
+def test_memory_that_comes_back_later_than_its_size_was_needed_is_not_kept() -> None:
+    pool = Pool()
+    late = pool.take(60)
+    for _ in range(IDLE_ROUNDS + 1):
+        pool.round_over(1)
+    pool.give(late)
+    assert pool._free == {}
+    assert pool.take(60).obj is not late.obj
 
 
 # Our own contribution ---------------------------------------------------------------------------

@@ -54,6 +54,17 @@ def test_a_refused_chunk_is_read_and_dropped_and_the_next_one_arrives() -> None:
     assert opened(b"".join(sealed(PAYLOADS)), taker) == PAYLOADS[2:]
 
 
+def test_all_that_is_dropped_goes_through_one_small_buffer() -> None:
+    taker, frames = Taker(), sealed([PAYLOADS[1]] * 4)
+    taker.refuses, reader = 4, SealedReader(taker, Seal(SECRET))
+    seen: list[object] = []
+    for frame in frames:
+        pour(reader, frame)
+        seen.append(reader._dropped.obj)
+    assert all(each is seen[0] for each in seen)
+    assert reader._dropped.nbytes == RECORD_BYTES
+
+
 def test_a_head_longer_than_the_stage_arrives() -> None:
     names = [Contributor(PeerId(f"peer.{n}"), 1, 1, "a" * 32) for n in range(limits.PEERS_MAX)]
     chunk = ResultChunk(Stamp(1, 2, 3, 0, 4, 0), 0, tuple(names), "b" * 32, 0, 1, 0, 1, False)

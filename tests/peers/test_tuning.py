@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from peers.tuning import UNSENT_BYTES, is_starting, known_congestion, round_trip_s, tune
+from peers.tuning import (
+    ASK_AFTER_S,
+    ASK_EVERY_S,
+    UNSENT_BYTES,
+    USER_TIMEOUT_MS,
+    is_starting,
+    known_congestion,
+    round_trip_s,
+    tune,
+)
 from protocols.errors import ConfigError
 
 
@@ -61,15 +70,51 @@ def test_a_congestion_control_is_one_that_the_kernel_has() -> None:
         known_congestion("x")
 
 
+@pytest.mark.parametrize("bulk", [False, True])
+def test_small_messages_leave_at_once_and_an_end_that_is_gone_is_noticed(bulk: bool) -> None:
+    def told(connection: socket.socket) -> list[int]:
+        of = [socket.TCP_NODELAY, socket.TCP_USER_TIMEOUT]
+        of += [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL]
+        values = [connection.getsockopt(socket.IPPROTO_TCP, option) for option in of]
+        return [*values, connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
+
+    wanted = [1, USER_TIMEOUT_MS, ASK_AFTER_S, ASK_EVERY_S, 1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dialled = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    with dialled, accepted:
+        for end in (dialled, accepted):
+            assert all(a != b for a, b in zip(told(end), wanted, strict=True))
+            tune(end, bulk=bulk)
+            assert told(end) == wanted
+        assert 1000 * (ASK_AFTER_S + ASK_EVERY_S) < USER_TIMEOUT_MS, "it is asked by then"
+
+
+def test_bulk_to_elsewhere_keeps_its_rate_under_losses_where_the_kernel_lets_it() -> None:
+    with socket.socket() as elsewhere:  # To nobody, so not to this machine.
+        before = congestion_of(elsewhere)
+        try:
+            wanted = known_congestion("bbr")
+        except ConfigError:
+            wanted = before
+        tune(elsewhere, bulk=False)
+        assert congestion_of(elsewhere) == before
+        tune(elsewhere, bulk=True)
+        assert congestion_of(elsewhere) == wanted
+
+
+def congestion_of(connection: socket.socket) -> str:
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return told.split(b"\0")[0].decode()
+
+
 def test_bulk_goes_by_where_the_peer_is_unless_told_otherwise() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     with server, socket.create_connection(server.getsockname()) as local:
         tune(local, bulk=True)
-        control = local.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        assert control.startswith(b"reno\0")
+        assert congestion_of(local) == "reno"
         assert local.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) != UNSENT_BYTES
     with socket.socket() as elsewhere:  # To nobody, so not to this machine.
         tune(elsewhere, bulk=True, congestion="reno")
         assert elsewhere.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
-        control = elsewhere.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        assert control.startswith(b"reno\0")
+        assert congestion_of(elsewhere) == "reno"

@@ -149,7 +149,9 @@ class XorWork:
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
         return (self.state,) if round_ == self.round else ()
 
-    def check_state(self, fragment: int, round_: int, state: Sequence[Bytes]) -> str:
+    def check_state(
+        self, fragment: int, round_: int, state: Sequence[Bytes], before_cell: object = None
+    ) -> str:
         return digest(b"".join(state))
 
     def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:

@@ -22,3 +22,22 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Readable for nobody else (0600), and on the disk when this returns. At any time the whole
+    content is there, or what was there before. Raises OSError."""
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)  # From a write that a crash cut short.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    held = os.open(beside, flags, 0o600)
+    try:
+        with open(held, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(held)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)  # It may hold a part of a key.
+        raise
+    sync(path.parent)
