@@ -75,6 +75,7 @@ def operations(on: Loops, arrays: list[F32], out: F32) -> Mapping[str, Work]:
     """By name. What is written is never read for more than one of them: all numbers stay normal."""
     params, grad, momentum, moved = arrays[:4]
     named: dict[str, Work] = {
+        "copy": lambda: on.copy(params, out),
         "pseudo_gradient": lambda: on.difference(params, grad, out),
         "descent": lambda: on.descent(params, grad, LR, out),
         "nesterov_step": lambda: on.nesterov_step(params, grad, momentum, LR, BETA, out, moved),

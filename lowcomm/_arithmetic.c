@@ -65,11 +65,29 @@ static void difference(const float *left, const float *right, float *out, size_t
     }
     subtract(left, right, out, at, size);
 }
+
+/* Past the caches, whatever the size: who calls it knows that nobody reads `out` soon. */
+static void copy(const float *values, float *out, size_t size)
+{
+    size_t at = (-(uintptr_t)out & 63) / sizeof *out;
+    at = at < size ? at : size;
+    memcpy(out, values, at * sizeof *out);
+    for (; at + LINE <= size; at += LINE)
+        for (size_t i = 0; i < LINE; i += 4)
+            _mm_stream_ps(out + at + i, _mm_loadu_ps(values + at + i));
+    _mm_sfence(); /* As above. */
+    memcpy(out + at, values + at, (size - at) * sizeof *out);
+}
 #else
 FOR_EACH_CPU
 static void difference(const float *left, const float *right, float *out, size_t size)
 {
     subtract(left, right, out, 0, size);
+}
+
+static void copy(const float *values, float *out, size_t size)
+{
+    memcpy(out, values, size * sizeof *out);
 }
 #endif
 
@@ -261,6 +279,21 @@ static PyObject *py_difference(PyObject *self, PyObject *args)
     return release(of, 3, right);
 }
 
+static PyObject *py_copy(PyObject *self, PyObject *args)
+{
+    Py_buffer of[2];
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*w*", &of[0], &of[1]))
+        return NULL;
+    int right = fit(of, 2, of[0].len);
+    if (right) {
+        Py_BEGIN_ALLOW_THREADS
+        copy(of[0].buf, of[1].buf, of[0].len / sizeof(float));
+        Py_END_ALLOW_THREADS
+    }
+    return release(of, 2, right);
+}
+
 typedef void Stepping(const Step *, float *, float *, size_t);
 
 static PyObject *step_of(PyObject *args, Stepping *make)
@@ -410,6 +443,7 @@ static PyObject *py_block_squares(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
+    {"copy", py_copy, METH_VARARGS, "(values_P, out_P)"},
     {"difference", py_difference, METH_VARARGS, "(left_P, right_P, out_P)"},
     {"weighted_mean", py_weighted_mean, METH_VARARGS, "(contributions, weights, inverse, out_P)"},
     {"trimmed_mean", py_trimmed_mean, METH_VARARGS, "(contributions, trimmed, inverse, out_P)"},

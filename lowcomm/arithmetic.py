@@ -32,6 +32,10 @@ _NOT_SIGN = np.int32(0x7FFFFFFF)
 class Loops(Protocol):
     """They hold no lock while they run."""
 
+    def copy(self, values_P: F32, out_P: F32, /) -> None:
+        """out = values, which are elsewhere; the compiled one writes past the caches."""
+        ...
+
     def difference(self, left_P: F32, right_P: F32, out_P: F32, /) -> None:
         """out = left - right; `out` may be one of them."""
         ...
@@ -99,6 +103,9 @@ def loops() -> Loops:
 
 class NumpyLoops:
     """Of several operations on one element each rounds by itself: fused, CPUs differ."""
+
+    def copy(self, values_P: F32, out_P: F32, /) -> None:
+        np.copyto(out_P, values_P)
 
     def difference(self, left_P: F32, right_P: F32, out_P: F32, /) -> None:
         with np.errstate(all="ignore"):

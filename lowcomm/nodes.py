@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from lowcomm import outer
 from lowcomm.methods.base import Parameter
 from peers.lifeline import TensorPlace
 from protocols.errors import ConfigError
@@ -179,7 +180,7 @@ def write_shards(
     elements_P = whole(buffer)
     for shard in shards:
         if shard.writes or everything:
-            window(elements_P, shard).copy_(shard.local)
+            _copy(shard.local, window(elements_P, shard), large=buffer.nbytes >= outer.LARGE_BYTES)
 
 
 @torch.no_grad()
@@ -204,7 +205,16 @@ def read_shards(
             # No lerp, no alpha=: they fuse, and CPUs would differ (docs/arithmetic.md).
             local.mul_(mixing).add_(here.to(local.device).mul(1 - mixing))
         else:
-            local.copy_(here)
+            _copy(here, local, large=buffer.nbytes >= outer.LARGE_BYTES)
+
+
+def _copy(source: Tensor, target: Tensor, *, large: bool) -> None:
+    """`large`: they are of a fragment that no cache holds."""
+    on_cpu = source.device.type == target.device.type == "cpu"
+    if large and on_cpu and source.is_contiguous() and target.is_contiguous():
+        outer.copy(source.view(-1).numpy(), target.view(-1).numpy())
+    else:
+        target.copy_(source)
 
 
 def local_of(tensor: Tensor) -> Tensor:

@@ -23,11 +23,20 @@ from peers.pieces import spans
 from peers.work import no_matter
 from protocols.errors import LowcommError
 
+LARGE_BYTES = 8 << 20
+"""A fragment from here on has left the caches when its next reader comes."""
 _loops = loops()
 
 
 class WeightsError(LowcommError):
     """These token counts are no weights of a mean."""
+
+
+def copy(values_P: F32, out_P: F32) -> None:
+    """Write `values_P`, which lie elsewhere, to `out_P`, past the caches: for what is part of
+    LARGE_BYTES or more (docs/arithmetic.md)."""
+    _check(values_P, out_P)
+    _loops.copy(values_P, out_P)
 
 
 def pseudo_gradient(outer_P: F32, local_P: F32, out: F32) -> None:

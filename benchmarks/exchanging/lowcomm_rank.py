@@ -15,6 +15,7 @@ from benchmarks.exchanging.worker import (
     now,
     read_source,
 )
+from lowcomm import outer
 from lowcomm.attachment import attach
 from peers.bus import Result
 from sims.paced_moves import FRAGMENT, tensors
@@ -30,6 +31,9 @@ class Rank:
         self._before_P = np.zeros(task.elements, np.float32)
         self._theta_P = np.zeros(task.elements, np.float32)
         self._scratch = np.empty(BLOCK_ELEMENTS, np.float32)
+        # As a trainer does (lowcomm.nodes).
+        large = self._theta_P.nbytes >= outer.LARGE_BYTES
+        self._copy = outer.copy if large else lambda source, target: np.copyto(target, source)
         self._exchanges = 0
         attached = self._peer.join(tensors(task.elements), elements=task.elements)
         if attached.initial:
@@ -69,7 +73,7 @@ class Rank:
 
     def _write(self) -> None:
         written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
-        written_P[:] = self._theta_P
+        self._copy(self._theta_P, written_P)
 
     def _contribute(self, *, steps: int) -> None:
         data = self._peer.run.data
@@ -78,7 +82,7 @@ class Rank:
     def _take(self, result: Result) -> None:
         published_P = np.frombuffer(self._peer.client.result(result), np.float32)
         if result.kind == "full":
-            self._theta_P[:] = published_P
+            self._copy(published_P, self._theta_P)
         else:
             self._theta_P += published_P
         self._peer.client.check_untorn(result)

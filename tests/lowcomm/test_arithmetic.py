@@ -61,6 +61,7 @@ def trimmed_of(count: int, trimmed: int) -> Call:
 
 
 OPERATIONS: dict[str, Call] = {
+    "copy": lambda on, of: on.copy(of[0], of[5]),
     "difference": lambda on, of: on.difference(of[0], of[1], of[5]),
     "difference onto the left": lambda on, of: on.difference(of[0], of[1], of[0]),
     "difference onto the right": lambda on, of: on.difference(of[0], of[1], of[1]),
@@ -182,6 +183,7 @@ def test_arrays_that_do_not_fit_together_are_refused() -> None:
     one_weight = np.ones(1, np.float32)
     for wrong in (three, unaligned, bytes_3):
         calls: list[Callable[[], None]] = [
+            lambda wrong=wrong: compiled.copy(four, wrong),
             lambda wrong=wrong: compiled.difference(four, wrong, four),
             lambda wrong=wrong: compiled.descent(four, wrong, LR, four),
             lambda wrong=wrong: compiled.nesterov_step(four, four, wrong, LR, BETA, four, four),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from lowcomm import outer
 from lowcomm.config import ModelConfig
 from lowcomm.methods import DecoupledDiLoCo, StreamingDiLoCo
 from lowcomm.methods.base import Parameter, RoundMethod
@@ -139,6 +140,24 @@ def test_a_whole_tensor_is_written_by_rank_0_and_read_by_all() -> None:
     assert model.weight.tolist() == [[3.0, 4.0]]
     read_shards(shard_views(model, rank=1), buffer, "delta")
     assert model.weight.tolist() == [[6.0, 8.0]]
+
+
+def test_large_fragments_are_copied_bit_by_bit_wherever_their_tensors_begin() -> None:
+    """Past the caches, and one that does not lie in one piece as torch does it."""
+    model = nn.ParameterList(torch.randn(size) for size in (3, (1024, 2048), 5, (2, 7)))
+    model.append(nn.Parameter(torch.randn(64, 33).t()))
+    shards = shard_views(model, rank=0)
+    elements = sum(each.numel() for each in model.parameters())
+    buffer = memoryview(bytearray(4 * elements))
+    assert buffer.nbytes >= outer.LARGE_BYTES
+    write_shards(shards, buffer)
+    written_P = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    assert bytes(buffer) == written_P.numpy().tobytes()
+    for each in model.parameters():
+        each.detach().zero_()
+    read_shards(shards, buffer.toreadonly(), "full")
+    read_P = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    assert read_P.numpy().tobytes() == written_P.numpy().tobytes()
 
 
 def test_reading_leaves_the_parameters_ready_to_train_and_the_buffer_as_it_was() -> None:

@@ -55,9 +55,7 @@ class AddingWork:
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
         return (self.copies[round_],) if round_ in self.copies else ()
 
-    def check_state(
-        self, fragment: int, round_: int, state: Sequence[Bytes], before_cell: object = None
-    ) -> str:
+    def check_state(self, fragment: int, round_: int, state: Sequence[Bytes], *_: object) -> str:
         return digest_of(*state)
 
     def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
