@@ -31,9 +31,6 @@ class Rank:
         self._before_P = np.zeros(task.elements, np.float32)
         self._theta_P = np.zeros(task.elements, np.float32)
         self._scratch = np.empty(BLOCK_ELEMENTS, np.float32)
-        # As a trainer does (lowcomm.nodes).
-        large = self._theta_P.nbytes >= outer.LARGE_BYTES
-        self._copy = outer.copy if large else lambda source, target: np.copyto(target, source)
         self._exchanges = 0
         attached = self._peer.join(tensors(task.elements), elements=task.elements)
         if attached.initial:
@@ -74,6 +71,13 @@ class Rank:
     def _write(self) -> None:
         written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
         self._copy(self._theta_P, written_P)
+
+    def _copy(self, source_P: F32, target_P: F32) -> None:
+        """As a trainer does (lowcomm.nodes)."""
+        if self._theta_P.nbytes >= outer.LARGE_BYTES:
+            outer.copy(source_P, target_P)
+        else:
+            target_P[:] = source_P
 
     def _contribute(self, *, steps: int) -> None:
         data = self._peer.run.data

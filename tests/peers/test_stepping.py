@@ -20,8 +20,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId
 
 T = TypeVar("T")
-ME = PeerId("alpha.00000000")
-COMMIT, SNAPSHOT = 4, 8
+ME, COMMIT, SNAPSHOT = PeerId("alpha.00000000"), 4, 8
 
 
 class AddingWork:
@@ -55,7 +54,9 @@ class AddingWork:
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
         return (self.copies[round_],) if round_ in self.copies else ()
 
-    def check_state(self, fragment: int, round_: int, state: Sequence[Bytes], *_: object) -> str:
+    def check_state(
+        self, fragment: int, round_: int, state: Sequence[Bytes], before_cell: object = None
+    ) -> str:
         return digest_of(*state)
 
     def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
@@ -89,8 +90,7 @@ class Node:
         self.stepping = Stepping(
             self.core, work=self.work, ranks=self, shell=self, based=self.bases.append
         )
-        rhythm = (COMMIT, SNAPSHOT)
-        self.run = Run(7, "{}", "", 1, outer_steps, 1, (), (size // 4,), ME, *rhythm)
+        self.run = Run(7, "{}", "", 1, outer_steps, 1, (), (size // 4,), ME, COMMIT, SNAPSHOT)
 
     # StepRanks and StepShell ------------------------------------------------------------------
 
