@@ -7,7 +7,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from peers.address import dialable, format_address, parse_address
+from peers.address import format_address, parse_address
 from protocols.errors import ConfigError
 
 BACKLOG = 256
@@ -30,7 +30,8 @@ def bind(address: str, *, key: str = "node.listen") -> tuple[socket.socket, str]
             "choose another port, or 0 for a free one"
         ) from error
     bound.setblocking(False)
-    return bound, format_address(*dialable(bound.getsockname()))
+    name = bound.getsockname()
+    return bound, format_address(str(name[0]), int(name[1]))
 
 
 def way_to(address: str) -> str:
@@ -43,7 +44,7 @@ def way_to(address: str) -> str:
         family, kind, _, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(there)
-            return dialable(probe.getsockname())[0]
+            return str(probe.getsockname()[0])
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"--join: {host} cannot be reached from here: {error}") from error
 
