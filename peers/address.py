@@ -1,7 +1,6 @@
 """HOST:PORT texts. Must NOT resolve or connect."""
 
 import ipaddress
-from typing import Any
 
 from protocols.errors import ConfigError
 
@@ -28,14 +27,6 @@ def parse_address(text: str, *, key: str) -> tuple[str, int]:
 def format_address(host: str, port: int) -> str:
     """The inverse of `parse_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def dialable(name: tuple[Any, ...]) -> tuple[str, int]:
-    """What to dial to reach the other end of a socket, by its name there: an IPv6 address of one
-    link is none without the interface."""
-    host, port, *rest = name
-    scope = rest[1] if rest else 0
-    return (f"{host}%{scope}" if scope and "%" not in host else host), port
 
 
 def require_loopback(text: str, *, key: str) -> tuple[str, int]:

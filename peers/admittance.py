@@ -14,7 +14,6 @@ from peers.certificates import is_signed_by, public_of, unverified
 from peers.dialing import DIAL_TIMEOUT_S, FIRST_DIAL_S
 from peers.frames import PREFIX
 from peers.link import HELLO_BYTES_MAX
-from peers.reaching import reach
 from protocols import wire
 from protocols.checks import WireError
 from protocols.errors import ConfigError, RefusedError
@@ -88,10 +87,7 @@ async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAd
     try:
         host, port = parse_address(address, key="address")
         async with asyncio.timeout(DIAL_TIMEOUT_S):
-            connection = await reach(host, port, within_s=DIAL_TIMEOUT_S)
-            reader, writer = await asyncio.open_connection(
-                sock=connection, ssl=unverified(), server_hostname=""
-            )
+            reader, writer = await asyncio.open_connection(host, port, ssl=unverified())
     except (ConfigError, UnicodeError) as error:
         raise _FailedError(str(error)) from error
     try:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from peers.address import parse_address, require_loopback
 from peers.link import Link
-from peers.reaching import reach
 from peers.reception import MAGIC
 from peers.seals import Keys
 from peers.session import MeshOwner
@@ -243,18 +242,18 @@ class Dialling:
         if dial.via:
             link.through = dial.via[dial.tries % len(dial.via)]
             connection = await self._host.tunnel(PeerId(dial.peer), link.through)
-        else:
+            name = None if self.tls is None else ""
+            await loop.create_connection(
+                lambda: link, sock=connection, ssl=self.tls, server_hostname=name
+            )
+            return
+        try:
             look = parse_address if self.tls is not None else require_loopback
-            try:
-                host, port = look(dial.address, key="address")
-                connection = await reach(host, port, within_s=DIAL_TIMEOUT_S)
-            except (ConfigError, UnicodeError) as error:
-                # Addresses come from other peers too: a wrong one is one that does not answer.
-                raise DialError(str(error)) from error
-        name = None if self.tls is None else ""  # No certificate is of a host: peers are compared.
-        await loop.create_connection(
-            lambda: link, sock=connection, ssl=self.tls, server_hostname=name
-        )
+            host, port = look(dial.address, key="address")
+            await loop.create_connection(lambda: link, host, port, ssl=self.tls)
+        except (ConfigError, UnicodeError) as error:
+            # Addresses come from other peers too: a wrong one is one that does not answer.
+            raise DialError(str(error)) from error
 
     async def _open_bulk(self, control: Link, peer: PeerId, keys: Keys) -> socket.socket:
         """Connect to where this control connection goes, and show the ticket. Raises OSError."""

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from peers.address import dialable
 from peers.frames import PREFIX, grown
 from peers.tuning import round_trip_s, tune
 from protocols import limits, wire
@@ -77,7 +76,7 @@ class Link(asyncio.BufferedProtocol):
         name = self._transport.get_extra_info("peername") if self._transport else None
         if not name:
             raise OSError("the control connection is over")
-        return dialable(name)
+        return name[0], name[1]
 
     @property
     def is_open(self) -> bool:

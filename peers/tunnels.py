@@ -10,7 +10,6 @@ import socket
 from contextlib import suppress
 from typing import Protocol
 
-from peers.reaching import reach
 from peers.reception import TUNNEL
 from protocols.ids import PeerId
 from protocols.messages import Control, NoTunnel, TunnelTicket, WantTunnel
@@ -104,8 +103,10 @@ class Tunnels:
 
 async def connect(remote: tuple[str, int], kind: bytes, ticket: bytes) -> socket.socket:
     """A connection that begins with a ticket. Raises OSError."""
-    connection = await reach(*remote, within_s=OPEN_TIMEOUT_S)
+    connection = socket.socket(socket.AF_INET6 if ":" in remote[0] else socket.AF_INET)
     try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, remote)
         connection.sendall(kind + ticket)  # An empty buffer takes it.
     except BaseException:
         connection.close()

@@ -2,13 +2,7 @@
 
 import pytest
 
-from peers.address import (
-    dialable,
-    format_address,
-    is_wildcard,
-    parse_address,
-    require_loopback,
-)
+from peers.address import format_address, is_wildcard, parse_address, require_loopback
 from protocols.errors import ConfigError
 
 GOOD = [
@@ -65,10 +59,3 @@ def test_no_other_machine_may_be_reached(text: str) -> None:
 def test_what_everybody_listens_on_nobody_can_dial() -> None:
     assert all(map(is_wildcard, ("0.0.0.0", "::")))
     assert not any(map(is_wildcard, ("127.0.0.1", "::1", "localhost", "gpu1.example.org")))
-
-
-def test_an_address_of_one_link_is_dialled_by_its_interface() -> None:
-    assert dialable(("192.0.2.1", 5)) == ("192.0.2.1", 5)
-    assert dialable(("2001:db8::1", 5, 0, 0)) == ("2001:db8::1", 5)
-    assert dialable(("fe80::1", 5, 0, 2)) == ("fe80::1%2", 5)
-    assert dialable(("fe80::1%eth0", 5, 0, 2)) == ("fe80::1%eth0", 5)
