@@ -51,7 +51,7 @@ class ProtocolConfig:
                     f"run.protocol.{name} must be positive and finite, got {getattr(self, name)}"
                 )
         if self.quorum < 1:
-            raise ConfigError(f"run.protocol.quorum must be at least 1, got {self.quorum}")
+            raise ConfigError(f"run.protocol.quorum must be positive, got {self.quorum}")
         if self.silence_timeout_s < 3 * self.heartbeat_interval_s:
             raise ConfigError(
                 f"run.protocol.silence_timeout_s must be at least 3 heartbeats "

@@ -245,7 +245,7 @@ FLOATS = {
         *("outer_lr", "outer_momentum", "momentum_clip", "feedback_decay"),
         *("trimmed_share", "weight_max", "qsr_alpha", "round_s"),
     ),
-    "run.protocol": tuple(field.name for field in fields(ProtocolConfig)),
+    "run.protocol": tuple(x.name for x in fields(ProtocolConfig) if x.type is float),
     "node": ("hang_timeout_s",),
 }
 
