@@ -253,8 +253,11 @@ class Forks:
         return commands
 
     def _word(self, *, final: bool) -> OnBranch:
-        tokens = self._members.tokens if final else 0
-        return OnBranch(self.ours, tokens, self._raft.settled, final, self._leader_address())
+        tokens, leader = self._members.tokens if final else 0, self._raft.leader
+        # Who is on another branch leads none of ours: nobody must give its own up for itself.
+        here = leader is not None and (leader == self._me.peer or not self._is_foreign(leader))
+        address = self._leader_address() if here else ""
+        return OnBranch(self.ours, tokens, self._raft.settled, final, address)
 
     @property
     def _is_quiet(self) -> bool:
