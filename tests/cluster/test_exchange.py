@@ -111,6 +111,7 @@ def test_without_namespaces_nobody_counts_bytes(
         assert one.congestion == ()
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_codecs_beside_each_other_and_plain_tcp(tmp_path: Path) -> None:
     ours, int8, tcp = compared([system(), system("int8"), others()["tcp"]], tmp_path)

@@ -21,7 +21,7 @@ NAMES = ("alpha", "beta", "gamma")
 
 
 @pytest.mark.deadline(300)  # Six processes that compute.
-@pytest.mark.parametrize("codec", ["topk", "2bit"])
+@pytest.mark.parametrize("codec", ["topk", pytest.param("2bit", marks=pytest.mark.long)])
 def test_peers_gather_and_one_that_was_killed_is_counted_again(tmp_path: Path, codec: str) -> None:
     """gamma dies between any two pieces, and comes back as another life of itself. Two parts."""
     config = write_config(tmp_path, peers=3, rounds=100_000, inner=3, hidden=128)
