@@ -306,6 +306,8 @@ class Admission:
             states = self.reports.states(version.fragment, version.round)
             equal = {peer for peer, digest in states.items() if digest == version.state_digest}
             sure = equal - self.joins.keys()  # Who asks for a state knows that its own is none.
+            if not sure and len(equal) < 2:
+                return ()  # The only one: what it copies is not what it said it has.
             few = 2 * len(sure & silent) <= len(silent)
             if not self.members.agreed_digest and few and silent - states.keys():
                 return ()  # Half of them may be wrong; what the others say is under way.
