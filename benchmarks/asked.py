@@ -202,7 +202,7 @@ BARS = (
     Bar(
         "loss-cubic",
         "1 % lost, cubic: time over that of one TCP connection, at most 0.20",
-        f"{LONG.replace('none', 'tcp')} --loss 1% --congestion cubic --mib 8 --warmup 1"
+        f"{LONG.replace('none', 'tcp')} --loss 1% --congestion cubic --mib 32 --warmup 1 --rounds 1"
         " --deadline 600s",
         ratio(0.2),
     ),
