@@ -31,6 +31,7 @@ RESULT_CODECS = {
     "strided": "strided",
     "topk": "",
     "topk2bit": "",
+    "powersgd": "",
 }
 """How the mean of two peers comes back: bf16 for all others, and by gather ("") as it is."""
 

@@ -12,12 +12,13 @@ from lowcomm.results import Results
 from protocols.errors import ConfigError
 from protocols.ids import TensorSpec
 
-ARRAYS_PER_FRAGMENT = 12
+ARRAYS_PER_FRAGMENT = 13
 """Fragment-sized fp32 arrays at the busiest moment: outer parameters, now and next (2), and while
 the ranks keep the base that they have, a third; the momentum; the contribution in shared memory,
 where fp32 is encoded too, one of ranks that are lost, and what the parameters moved by; the slices
-of our part, with our own if it is encoded elsewhere, in 2 bytes an element at most; a state that is
-lent to joiners while rounds go on, and one to a checkpoint (2 each)."""
+of our part, with our own if it is encoded elsewhere, in 2 bytes an element at most (2: half of all
+own everything, where the lines of the others are slow); a state that is lent to joiners while
+rounds go on, and one to a checkpoint (2 each)."""
 RESULTS_PER_FRAGMENT = 2
 """Beyond those: the last one, unless all had it when it was committed, and the next."""
 

@@ -32,11 +32,14 @@ class WeightsError(LowcommError):
     """These token counts are no weights of a mean."""
 
 
-def copy(values_P: F32, out_P: F32) -> None:
-    """Write `values_P`, which lie elsewhere, to `out_P`, past the caches: for what is part of
-    LARGE_BYTES or more (docs/arithmetic.md)."""
+def copy(values_P: F32, out_P: F32, *, of_bytes: int) -> None:
+    """Write `values_P`, which lie elsewhere and are part of a fragment of so many bytes, to
+    `out_P`: past the caches if it is large (docs/arithmetic.md)."""
     _check(values_P, out_P)
-    _loops.copy(values_P, out_P)
+    if of_bytes >= LARGE_BYTES:
+        _loops.copy(values_P, out_P)
+    else:
+        out_P[:] = values_P
 
 
 def pseudo_gradient(outer_P: F32, local_P: F32, out: F32) -> None:

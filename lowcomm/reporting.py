@@ -257,8 +257,11 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_token
             journal.write("note", topic="revoked", text=text)
         case e.Restore(versions=versions, inner_step=inner_step):
             journal.write("restored", round=versions[0].round, inner_step=inner_step)
-        case e.View(view=view, roster=roster, first_round=first):
-            journal.write("view", view=view, roster=list(roster), first_round=first[0])
+        case e.View(view=view, roster=roster, parts=parts, first_round=first):
+            owners = sorted({owner for each in parts for owner in each.owners})
+            journal.write(
+                "view", view=view, roster=list(roster), owners=owners, first_round=first[0]
+            )
         case e.Attempt():
             journal.write(
                 "attempt",

@@ -12,6 +12,7 @@ from lowcomm.codecs.fp16 import Fp16
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
+from lowcomm.codecs.powersgd import PowerSGD
 from lowcomm.codecs.random_subset import RandomSubset
 from lowcomm.codecs.sign import Sign
 from lowcomm.codecs.strided_subset import StridedSubset
@@ -33,6 +34,7 @@ _CODECS: Mapping[str, Callable[[int], Codec]] = {
     "sign": lambda _: Sign(),
     "topk": lambda _: TopK(),
     "topk2bit": lambda _: TopK2Bit(),
+    "powersgd": lambda _: PowerSGD(),
     "random": RandomSubset,
     "strided": StridedSubset,
 }

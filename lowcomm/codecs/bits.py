@@ -41,6 +41,13 @@ def to_bf16(values_P: F32, out_P: U16, one_P: U32, two_P: U32) -> None:
         out_P[wrong_N] = upper_N
 
 
+def bf16_of(values_P: F32) -> U16:
+    """What `to_bf16` makes of few values."""
+    halves_P = np.empty(values_P.size, np.uint16)
+    to_bf16(values_P, halves_P, *np.empty((2, values_P.size), np.uint32))
+    return halves_P
+
+
 def from_bf16(halves: npt.NDArray[Any], out: F32) -> None:
     """Exact. Both of one shape."""
     words = out.view(np.uint32)

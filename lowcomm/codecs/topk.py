@@ -9,7 +9,7 @@ indices out of order, twice, or beyond the block.
 import numpy as np
 
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
-from lowcomm.codecs.bits import from_bf16, to_bf16
+from lowcomm.codecs.bits import bf16_of, from_bf16
 from lowcomm.codecs.places import (
     CHUNK,
     Places,
@@ -50,12 +50,7 @@ class TopK:
             kept_RK = np.take_along_axis(values_RC, places_RK, axis=1)
             split = index_bytes(keep)
             records_RS[:, :split] = pack_places(places_RK)
-            halves, (one, two) = (
-                np.empty(kept_RK.size, np.uint16),
-                np.empty((2, kept_RK.size), "u4"),
-            )
-            to_bf16(kept_RK.reshape(-1), halves, one, two)
-            wire = halves.astype("<u2").view(np.uint8)
+            wire = bf16_of(kept_RK.reshape(-1)).astype("<u2").view(np.uint8)
             records_RS[:, split:] = wire.reshape(values_RC.shape[0], -1)
             at += size
 

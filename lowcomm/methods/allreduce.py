@@ -24,8 +24,8 @@ class AllReduce(StepMethod):
 
     name: Literal["allreduce"] = "allreduce"
     contribution_codec: ContributionCodec = "fp32"
-    """How the gradients of each node travel to all others: not as 2bit, sign, topk or topk2bit,
-    which need error feedback. docs/codecs.md says what each loses."""
+    """How the gradients of each node travel to all others: not as 2bit, sign, topk, topk2bit or
+    powersgd, which need error feedback. docs/codecs.md says what each loses."""
 
     def __post_init__(self) -> None:
         StepMethod.__post_init__(self)

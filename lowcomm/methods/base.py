@@ -35,11 +35,22 @@ from protocols.limits import FRAGMENTS_MAX
 TABLE = "run.method"
 GATHER = "gather"
 """In place of a codec for results."""
-GATHERED = ("2bit", "sign", "topk", "topk2bit")
+GATHERED = ("2bit", "sign", "topk", "topk2bit", "powersgd")
 """They leave much out, and take little: a mean takes many times as much as what a few peers
 contributed."""
 ContributionCodec = Literal[
-    "fp32", "bf16", "fp16", "int8", "int4", "fp4", "ternary", "2bit", "sign", "topk", "topk2bit"
+    "fp32",
+    "bf16",
+    "fp16",
+    "int8",
+    "int4",
+    "fp4",
+    "ternary",
+    "2bit",
+    "sign",
+    "topk",
+    "topk2bit",
+    "powersgd",
 ]
 ResultCodec = Literal["auto", "gather", "fp32", "bf16", "fp16", "int8", "int4", "fp4"]
 
@@ -68,11 +79,11 @@ class RoundMethod(ABC):
     """How pseudo-gradients travel to those who sum them. docs/codecs.md says what each loses."""
     result_codec: ResultCodec = "auto"
     """How their mean travels back. With fp4 contributions take a finer one: bf16 or int8. `gather`:
-    not the mean, but what each contributed. `auto`: gather for 2bit, sign, topk and topk2bit, else
-    fp32."""
+    not the mean, but what each contributed. `auto`: gather for 2bit, sign, topk, topk2bit and
+    powersgd, else fp32."""
     feedback_decay: float = 1.0
-    """What 2bit, sign, topk and topk2bit leave out of a contribution goes into the next: all of it
-    (1), less (SparseLoCo: 0.95), or nothing (0)."""
+    """What 2bit, sign, topk, topk2bit and powersgd leave out of a contribution goes into the next:
+    all of it (1), less (SparseLoCo: 0.95), or nothing (0)."""
     aggregate: Aggregate = "mean"
     """What is made of contributions, of which some may be wrong: their `mean`; a `trimmed_mean`,
     which leaves out the largest and smallest of each element, and in which all weigh the same; a

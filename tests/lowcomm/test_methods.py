@@ -22,7 +22,7 @@ from lowcomm.methods import (
     LocalSGD,
     StreamingDiLoCo,
 )
-from lowcomm.methods.base import Parameter, RoundMethod
+from lowcomm.methods.base import GATHERED, Parameter, RoundMethod
 from lowcomm.outer import F32, nesterov_step, state_digest
 from protocols.errors import ConfigError
 from protocols.ids import Contributor, PeerId
@@ -161,14 +161,17 @@ def test_every_pair_of_codecs_is_one_that_works_or_is_refused_with_what_would(
     made = DiLoCo(contribution_codec=contribution, result_codec=result)
     assert made.codec.name == contribution
     found = made.mean_codec.name if made.mean_codec is not None else "gather"
-    wanted = "gather" if contribution in ("2bit", "sign", "topk", "topk2bit") else "fp32"
+    wanted = "gather" if contribution in GATHERED else "fp32"
     assert found == (wanted if result == "auto" else result)
     assert made.mean_codec is None or made.mean_codec.reducible
 
 
 @pytest.mark.parametrize(
     ("contribution", "decay"),
-    [("topk", 0.95), ("topk2bit", 0.95), ("2bit", 0.95), ("sign", 0.95), ("int8", 0.0)],
+    [
+        *(("topk", 0.95), ("topk2bit", 0.95), ("2bit", 0.95), ("sign", 0.95)),
+        *(("powersgd", 0.95), ("int8", 0.0)),
+    ],
 )
 def test_codecs_that_leave_much_out_go_with_error_feedback(contribution: Any, decay: float) -> None:
     made = DiLoCo(contribution_codec=contribution, feedback_decay=0.95)

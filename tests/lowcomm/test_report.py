@@ -308,7 +308,7 @@ def test_phases_follow_each_other_without_a_gap() -> None:
         *rounds((A,), 1, 7.4)[2:],  # Committed while the ranks are away: they do not train.
         RanksReady(t=8.0, attempt=1, **common),
         Waiting(t=9.0, reason="for a quorum", **common),
-        View(t=9.5, view=1, roster=(A,), first_round=2, **common),
+        View(t=9.5, view=1, roster=(A,), owners=(A,), first_round=2, **common),
     ]
     (life,) = find_lives(sorted(events, key=lambda event: event.t))
     spans = phases(life, until=10.0, t0=0.0)

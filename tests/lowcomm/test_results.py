@@ -34,7 +34,7 @@ from tests.lowcomm.replicas import (
 )
 
 TOKENS = (300, 100, 200)
-GATHERED = ("topk", "topk2bit", "2bit", "sign", "int8", "fp32")
+GATHERED = ("topk", "topk2bit", "2bit", "sign", "powersgd", "int8", "fp32")
 SIZE = 9000
 
 
@@ -163,7 +163,12 @@ def test_a_round_by_gather_ends_with_equal_bits_wherever_parts_are_cut(
     grain = common_grain(gathering(name))
     size = max(SIZE, 2 * grain + 900)
     digests = {
-        played(replicas_of(gathering(name), 3, size), (0, *borders, size), ahead=ahead)
+        played(
+            replicas_of(gathering(name), 3, size),
+            (0, *borders, size),
+            ahead=ahead,
+            least=0.2 if name == "powersgd" else 0.3,  # Of noise 4 of 256 columns keep 4 %.
+        )
         for borders in ((), (grain,), (grain, 2 * grain))
     }
     assert len(digests) == 1
@@ -186,8 +191,11 @@ def replicas_of(method: RoundMethod, count: int, size: int = SIZE) -> list[Repli
     return replicas
 
 
-def played(replicas: Sequence[Replica], borders: tuple[int, ...], *, ahead: bool) -> str:
-    """The state's digest after a round; every part is one piece."""
+def played(
+    replicas: Sequence[Replica], borders: tuple[int, ...], *, ahead: bool, least: float = 0.3
+) -> str:
+    """The state's digest after a round; every part is one piece. `least`: how much of the mean is
+    left in it, as a correlation."""
     wholes = [encoded(replica, 0) for replica in replicas]
     terms, parts = contributors(*TOKENS), list[bytes]()
     for start, stop in pairwise(borders):
@@ -203,7 +211,7 @@ def played(replicas: Sequence[Replica], borders: tuple[int, ...], *, ahead: bool
     assert len(found) == 1
     given = [-gaussian(seed, borders[-1]) for seed in range(3)]
     exact = np.average(given, axis=0, weights=TOKENS)
-    assert np.corrcoef(replicas[0].arrays(0)[0], -exact)[0, 1] > 0.3
+    assert np.corrcoef(replicas[0].arrays(0)[0], -exact)[0, 1] > least
     return found.pop()
 
 

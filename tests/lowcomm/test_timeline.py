@@ -33,7 +33,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "dropped": {"member": "beta.2", "member_name": "beta", "tokens": 500},
     "gave_up": {"why": "the other had more", "contact": "127.0.0.1:9", "kept": "x/y"},
     "witness": {"member": "beta.2", "member_name": "beta"},
-    "view": {"view": 2, "roster": ["alpha.1", "delta.4"], "first_round": 9},
+    "view": {"view": 2, "roster": ["alpha.1", "delta.4"], "owners": ["alpha.1"], "first_round": 9},
     "attempt": {
         "fragment": 0,
         "round": 7,

@@ -193,7 +193,7 @@ def test_a_value_of_a_wrong_type_is_never_converted(override: str, message: str)
         ("run.method.aggregate=trimmedmean", "got 'trimmedmean'. Did you mean 'trimmed_mean'?"),
         ("node.device=cdua", "Input should be 'cpu' or 'cuda', got 'cdua'. Did you mean 'cuda'?"),
         ("run.method.aggregate=zzz", "or 'centred_clipping', got 'zzz'"),
-        ("run.method.contribution_codec=8", "or 'topk2bit', got 8"),
+        ("run.method.contribution_codec=8", "or 'powersgd', got 8"),
     ],
 )
 def test_a_wrong_choice_is_refused_with_those_that_there_are_and_the_nearest(

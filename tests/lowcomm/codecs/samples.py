@@ -83,9 +83,16 @@ def _fp4(values: F32) -> npt.NDArray[np.float64]:
     return np.where(peak < 2.0**-100, peak, np.maximum(third, peak * 2.0**-7 * (1 + 2.0**-20)))
 
 
-def _whole_block(values: F32) -> npt.NDArray[np.float64]:
+def _matrix(values: F32) -> npt.NDArray[np.float64]:
+    """All of a matrix, in which bf16 columns are orthonormal within a hundredth."""
+    exact = [block.astype(np.float64) for block in blocks(values, 1 << 16)]
+    norms = [np.full(block.size, np.sqrt(np.square(block).sum())) for block in exact]
+    return np.concatenate([np.zeros(0), *norms]) * 1.01
+
+
+def _whole_block(grain: int) -> Callable[[F32], npt.NDArray[np.float64]]:
     """A mean of magnitudes, or of values, is within the block's range."""
-    return 2 * largest(values, 1024) + 2.0**-149
+    return lambda values: 2 * largest(values, grain) + 2.0**-149
 
 
 BOUNDS: Mapping[str, Callable[[F32], npt.NDArray[np.float64]]] = {
@@ -99,9 +106,12 @@ BOUNDS: Mapping[str, Callable[[F32], npt.NDArray[np.float64]]] = {
     "int8": _scaled(127),
     "int4": _scaled(7),
     "fp4": _fp4,
-    "2bit": _whole_block,
+    "2bit": _whole_block(1024),
     "ternary": lambda values: largest(values, 1024) * (1 + 2.0**-20),
-    "sign": _whole_block,
+    "sign": _whole_block(1024),
+    "topk": lambda values: np.abs(values.astype(np.float64)),
+    "topk2bit": _whole_block(1 << 16),
+    "powersgd": _matrix,
 }
 """The largest error of each value that the codec's file states."""
 BYTES: Mapping[str, tuple[float, int]] = {
@@ -116,6 +126,7 @@ BYTES: Mapping[str, tuple[float, int]] = {
     "sign": (132 / 1024, 5),
     "topk": ((96 + 128) / 4096, 4),
     "topk2bit": ((16 * (96 + 16) + 16) / (16 * 4096), 19),
+    "powersgd": (2 * 4 * 512 / 65536, 4),
     "random": (0.25, 4),
     "strided": (0.25, 4),
 }
