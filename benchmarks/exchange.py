@@ -40,23 +40,20 @@ Q = typer.Option
 def main(
     peers: Annotated[int, Q(help="How many.", min=2, max=PEERS_MAX)] = 2,
     mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=1, max=1024)] = 64,
-    codec: Annotated[
-        str, Q(help="Of lowcomm, and of others where they have it; int8,fp32: ours with each.")
-    ] = "fp32",
+    codec: Annotated[str, Q(help="Of all who have it; int8,fp32: ours with each.")] = "fp32",
     against: Annotated[
         str, Q(help="gloo,tcp,torchft,hivemind, clear (ours, not encrypted): some; or none.")
     ] = "gloo",
     line: Annotated[str, Q(help="1gbit: one line that all share; with --rtt one for each.")] = "",
     rtt: Annotated[str, Q(help="100ms: of every round trip.")] = "0",
     loss: Annotated[str, Q(help="1%: of packets.")] = "0",
+    slow: Annotated[str, Q(help="20mbit: of the last peer's lines, with --rtt.")] = "",
     congestion: Annotated[str, Q(help="reno, cubic, bbr: for all; the machine's if empty.")] = "",
     encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
     rounds: Annotated[int, Q(help="Exchanges of each that count.", min=1)] = ROUNDS,
     warmup: Annotated[int, Q(help="Exchanges of each that do not.", min=0)] = 3,
     idle: Annotated[str, Q(help="30s: nothing happens for so long before each.")] = "0",
-    deadline: Annotated[
-        str, Q(help="120s: an exchange that takes longer ends its system.")
-    ] = "120s",
+    deadline: Annotated[str, Q(help="Of an exchange: its system ends with it.")] = "120s",
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What one exchange of a model between peers costs, beside what others take for it.
@@ -72,11 +69,13 @@ def main(
       python -m benchmarks.exchange --encrypted --against clear,gloo
       python -m benchmarks.exchange --line 1gbit --congestion reno
       python -m benchmarks.exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16 --encrypted
+      python -m benchmarks.exchange --peers 4 --line 400mbit --slow 40mbit --rtt 20ms --encrypted
     """
     conditions = Conditions(
         rate_bps=parse(line, RATE, what="--line") if line else None,
         rtt_s=parse(rtt, TIME, what="--rtt"),
         loss=parse(loss, SHARE, what="--loss"),
+        slow_bps=parse(slow, RATE, what="--slow") if slow else None,
         congestion=congestion,
     )
     conditions.check()
@@ -196,6 +195,7 @@ def _told(plan: Plan) -> dict[str, object]:
         "line_bps": conditions.rate_bps,
         "rtt_s": conditions.rtt_s,
         "loss": conditions.loss,
+        "slow_bps": conditions.slow_bps,
         "tcp_congestion_control": conditions.congestion or default_congestion(),
         "line_shared": conditions.shared_rate_bps is not None,
         "idle_s": plan.idle_s,

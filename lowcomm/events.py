@@ -124,8 +124,12 @@ class Witness(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Event):
+    """`owners` of the roster sum parts: as many as there are parts, and nobody whose line is
+    slow."""
+
     view: int
     roster: tuple[str, ...]
+    owners: tuple[str, ...]
     first_round: int
 
 

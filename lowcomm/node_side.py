@@ -354,8 +354,9 @@ class NodeSide:
         self._uncounted[event.fragment] = (steps, tokens)
         daemon.replica.take_local(event.fragment, local)
         round_ = self._chosen.pop(event.fragment, None)
+        line = daemon.mesh.line
         daemon.driver.feed(
-            v.ContributionReady(event.fragment, tokens, steps, event.samples, round_)
+            v.ContributionReady(event.fragment, tokens, steps, event.samples, round_, line)
         )
         daemon.journal.write(
             "ready",

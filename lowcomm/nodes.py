@@ -180,7 +180,7 @@ def write_shards(
     elements_P = whole(buffer)
     for shard in shards:
         if shard.writes or everything:
-            _copy(shard.local, window(elements_P, shard), large=buffer.nbytes >= outer.LARGE_BYTES)
+            _copy(shard.local, window(elements_P, shard), of_bytes=buffer.nbytes)
 
 
 @torch.no_grad()
@@ -205,14 +205,14 @@ def read_shards(
             # No lerp, no alpha=: they fuse, and CPUs would differ (docs/arithmetic.md).
             local.mul_(mixing).add_(here.to(local.device).mul(1 - mixing))
         else:
-            _copy(here, local, large=buffer.nbytes >= outer.LARGE_BYTES)
+            _copy(here, local, of_bytes=buffer.nbytes)
 
 
-def _copy(source: Tensor, target: Tensor, *, large: bool) -> None:
-    """`large`: they are of a fragment that no cache holds."""
+def _copy(source: Tensor, target: Tensor, *, of_bytes: int) -> None:
+    """`of_bytes`: of the fragment that they are part of."""
     on_cpu = source.device.type == target.device.type == "cpu"
-    if large and on_cpu and source.is_contiguous() and target.is_contiguous():
-        outer.copy(source.view(-1).numpy(), target.view(-1).numpy())
+    if on_cpu and source.is_contiguous() and target.is_contiguous():
+        outer.copy(source.view(-1).numpy(), target.view(-1).numpy(), of_bytes=of_bytes)
     else:
         target.copy_(source)
 

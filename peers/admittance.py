@@ -14,6 +14,7 @@ from peers.certificates import is_signed_by, public_of, unverified
 from peers.dialing import DIAL_TIMEOUT_S, FIRST_DIAL_S
 from peers.frames import PREFIX
 from peers.link import HELLO_BYTES_MAX
+from peers.resolving import addresses_of
 from protocols import wire
 from protocols.checks import WireError
 from protocols.errors import ConfigError, RefusedError
@@ -84,12 +85,7 @@ async def ask(
 
 async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAdmitted:
     """One connection. Raises OSError."""
-    try:
-        host, port = parse_address(address, key="address")
-        async with asyncio.timeout(DIAL_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, port, ssl=unverified())
-    except (ConfigError, UnicodeError) as error:
-        raise _FailedError(str(error)) from error
+    reader, writer = await _connect(address)
     try:
         shown = cast(bytes | None, writer.get_extra_info("ssl_object").getpeercert(True))
         if not shown or not is_signed_by(shown, authority):
@@ -107,6 +103,24 @@ async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAd
     if isinstance(answer, NotAdmitted):
         return answer
     raise _FailedError("it does not speak our protocol")
+
+
+async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """With the first of its name's addresses that answers. Raises OSError."""
+    try:
+        host, port = parse_address(address, key="address")
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            hosts = await addresses_of(host, port)
+    except (ConfigError, UnicodeError) as error:
+        raise _FailedError(str(error)) from error
+    failure: OSError = _FailedError(f"{host} has no address")
+    for each in hosts:
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                return await asyncio.open_connection(each, port, ssl=unverified())
+        except OSError as error:  # A TimeoutError is one.
+            failure = error
+    raise failure
 
 
 async def _read(reader: asyncio.StreamReader) -> Message:

@@ -7,12 +7,13 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from peers.address import parse_address, require_loopback
 from peers.link import Link
 from peers.reception import MAGIC
+from peers.resolving import addresses_of
 from peers.seals import Keys
 from peers.session import MeshOwner
 from peers.tunnels import connect
@@ -76,6 +77,8 @@ class Dial:
     """"" until somebody answered."""
     via: Sequence[PeerId] = ()
     """One of these joins us with the peer, which has no address; another one after each try."""
+    hosts: list[str] = field(default_factory=list[str])
+    """Of its name, not tried yet in this turn."""
     task: "asyncio.Task[None] | None" = None
     tries: int = 0
     tried_at: float = float("-inf")
@@ -166,11 +169,13 @@ class Dialling:
         loop = asyncio.get_running_loop()
         started = loop.time()
         while not self._host.is_connected(dial.peer, dial.address):
-            await self._wait_turn(dial)
+            if not dial.hosts:
+                await self._wait_turn(dial)
             failure, final = "", False
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT_S):
-                    failure = await self._try(dial)
+                    dial.hosts = dial.hosts or await self._hosts(dial)
+                    failure = await self._try(dial, dial.hosts.pop(0))
                     final = bool(failure)
             except OSError as error:  # A TimeoutError is one, without a text.
                 failure = f"nobody answers at {dial.address}: {str(error) or 'no answer in time'}"
@@ -179,6 +184,7 @@ class Dialling:
                 self._dials.pop(dial.address, None)
                 self._host.dialling_refused(failure)
                 return
+        dial.hosts.clear()  # The name may have others the next time.
 
     async def _wait_turn(self, dial: Dial) -> None:
         loop = asyncio.get_running_loop()
@@ -189,12 +195,23 @@ class Dialling:
             dial.tries = 0
         dial.tried_at = loop.time()
 
-    async def _try(self, dial: Dial) -> str:
+    async def _hosts(self, dial: Dial) -> list[str]:
+        """What to try one after the other. Raises OSError when there is nothing."""
+        if dial.via:
+            return [dial.address]
+        try:
+            look = parse_address if self.tls is not None else require_loopback
+            return await addresses_of(*look(dial.address, key="address"))
+        except (ConfigError, UnicodeError) as error:
+            # Addresses come from other peers too: a wrong one is one that does not answer.
+            raise DialError(str(error)) from error
+
+    async def _try(self, dial: Dial, host: str) -> str:
         """Returns why the other side refused us, or "". Raises OSError when it did not work."""
         control, answers = self._host.new_link(accepted=False), asyncio.Queue[Control | None]()
         self._answers[control] = answers
         try:
-            await self._open(control, dial)
+            await self._open(control, dial, host)
             control.send(self._owner.hello())
             hello = await answers.get()
             if isinstance(hello, Refused):
@@ -236,24 +253,19 @@ class Dialling:
             pass  # What there is carries everything, only slower; and we are asked again.
         self._host.bulk_dialled(control, bulk, keys)
 
-    async def _open(self, link: Link, dial: Dial) -> None:
+    async def _open(self, link: Link, dial: Dial, host: str) -> None:
         """Connect. Raises OSError."""
         loop = asyncio.get_running_loop()
-        if dial.via:
-            link.through = dial.via[dial.tries % len(dial.via)]
-            connection = await self._host.tunnel(PeerId(dial.peer), link.through)
-            name = None if self.tls is None else ""
-            await loop.create_connection(
-                lambda: link, sock=connection, ssl=self.tls, server_hostname=name
-            )
-            return
-        try:
-            look = parse_address if self.tls is not None else require_loopback
-            host, port = look(dial.address, key="address")
+        if not dial.via:
+            _, port = parse_address(dial.address, key="address")
             await loop.create_connection(lambda: link, host, port, ssl=self.tls)
-        except (ConfigError, UnicodeError) as error:
-            # Addresses come from other peers too: a wrong one is one that does not answer.
-            raise DialError(str(error)) from error
+            return
+        link.through = dial.via[dial.tries % len(dial.via)]
+        connection = await self._host.tunnel(PeerId(dial.peer), link.through)
+        name = None if self.tls is None else ""
+        await loop.create_connection(
+            lambda: link, sock=connection, ssl=self.tls, server_hostname=name
+        )
 
     async def _open_bulk(self, control: Link, peer: PeerId, keys: Keys) -> socket.socket:
         """Connect to where this control connection goes, and show the ticket. Raises OSError."""

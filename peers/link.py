@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from peers.frames import PREFIX, grown
+from peers.resolving import dialable
 from peers.tuning import round_trip_s, tune
 from protocols import limits, wire
 from protocols.checks import WireError
@@ -76,7 +77,7 @@ class Link(asyncio.BufferedProtocol):
         name = self._transport.get_extra_info("peername") if self._transport else None
         if not name:
             raise OSError("the control connection is over")
-        return name[0], name[1]
+        return dialable(name)
 
     @property
     def is_open(self) -> bool:

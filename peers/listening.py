@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 from peers.address import format_address, parse_address
+from peers.resolving import dialable
 from protocols.errors import ConfigError
 
 BACKLOG = 256
@@ -21,8 +22,8 @@ def bind(address: str, *, key: str = "node.listen") -> tuple[socket.socket, str]
     """
     host, port = parse_address(address, key=key)
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        family, *_, name = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.create_server(name, family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else ""
         raise ConfigError(
@@ -30,8 +31,7 @@ def bind(address: str, *, key: str = "node.listen") -> tuple[socket.socket, str]
             "choose another port, or 0 for a free one"
         ) from error
     bound.setblocking(False)
-    name = bound.getsockname()
-    return bound, format_address(str(name[0]), int(name[1]))
+    return bound, format_address(*dialable(bound.getsockname()))
 
 
 def way_to(address: str) -> str:
@@ -44,7 +44,7 @@ def way_to(address: str) -> str:
         family, kind, _, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(there)
-            return str(probe.getsockname()[0])
+            return dialable(probe.getsockname())[0]
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"--join: {host} cannot be reached from here: {error}") from error
 

@@ -18,7 +18,7 @@ from peers.seals import Keys, Seal
 from peers.session import Half, MeshOwner, Session, Tls
 from peers.tickets import Tickets
 from peers.upkeep import look
-from peers.widening import CONNECTIONS_MAX, LOOK_S, NOTHING
+from peers.widening import CONNECTIONS_MAX, LOOK_S, NOTHING, best
 from protocols.ids import PeerId
 from protocols.limits import ADMIT_BYTES_MAX, PEERS_MAX
 from protocols.messages import (
@@ -103,6 +103,11 @@ class Mesh:
         """False: the peer's outbox is full."""
         session = self.sessions.get(peer)
         return session is None or session.control.send(message)
+
+    @property
+    def line(self) -> int:
+        """Bytes a second that we get rid of where that goes best; 0: no line was ever full."""
+        return best([session.line for session in self.sessions.values()])
 
     def wake(self, peer: PeerId) -> None:
         """There is something to send in bulk."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from peers.bulk import Bulk, BulkOwner
 from peers.frames import Frame
 from peers.link import Link
-from peers.widening import Flow
+from peers.widening import NO_LINE, Flow, Line
 from protocols.ids import PeerId
 from protocols.messages import Admit, Control, Hello
 
@@ -92,6 +92,7 @@ class Session:
     """The last one that we used, if we dialled: it may be offered again until it has arrived."""
     dialling: bool = False
     """We open another bulk connection."""
+    line: Line = NO_LINE
 
     @property
     def congested(self) -> bool:

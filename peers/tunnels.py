@@ -103,11 +103,15 @@ class Tunnels:
 
 async def connect(remote: tuple[str, int], kind: bytes, ticket: bytes) -> socket.socket:
     """A connection that begins with a ticket. Raises OSError."""
-    connection = socket.socket(socket.AF_INET6 if ":" in remote[0] else socket.AF_INET)
+    # Where the other end of a socket is: nothing is looked up.
+    found = socket.getaddrinfo(*remote, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    family, kind_of, *_, name = found[0]
+    connection = socket.socket(family, kind_of)
     try:
         connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, remote)
-        connection.sendall(kind + ticket)  # An empty buffer takes it.
+        with suppress(BlockingIOError):
+            connection.connect(name)  # uvloop's sock_connect forgets the interface.
+        await asyncio.get_running_loop().sock_sendall(connection, kind + ticket)
     except BaseException:
         connection.close()
         raise

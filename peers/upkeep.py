@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from peers.session import Session
 from peers.tuning import pace
-from peers.widening import RTT_MIN_S, Flow, flow_of, new_pace, wants_more
+from peers.widening import RTT_MIN_S, Flow, flow_of, line_of, new_pace, wants_more
 from protocols.ids import PeerId
 
 IDLE_S = 0.1
@@ -33,6 +33,7 @@ def look(sessions: Iterable[Session], padding_bytes: Callable[[PeerId], int]) ->
             continue  # One of them is over; or this kernel does not tell.
         news = [flow.since(session.bulks[bulk]) for bulk, flow in flows.items()]
         session.bulks.update(flows)
+        session.line = line_of(news, session.line)
         for bulk, flow in zip(flows, news, strict=True):
             if (faster := new_pace(flow)) is not None:
                 pace(bulk.connection, faster)

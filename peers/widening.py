@@ -29,6 +29,9 @@ LOST_MIN, LOST_MAX = 0.001, 0.03
 a thousand keeps one cubic connection at 45 packets in a round trip, 5 Mbit/s at 100 ms."""
 LOSS_KEEPS = (b"bbr",)
 """Congestion controls, by their first letters, that go by other signs than losses."""
+LINE_LONG_S, LINE_BYTES_MIN = 0.2, 32 << 10
+"""Of the time between two looks a line has to be busy to show what it carries, and with how much:
+fewer bytes are round trips."""
 CLEAN_MAX = 0.01
 """With fewer lost a connection may try to be faster again ..."""
 FASTER = 1.1
@@ -113,6 +116,38 @@ def flow_of(connection: socket.socket) -> Flow:
         smoothed_rtt_s=rtt_us / 1e6,
         fears_loss=not control.startswith(LOSS_KEEPS),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What goes to a peer when there is much to send."""
+
+    carries: int = 0
+    """Bytes a second, or more."""
+    known: bool = False
+    """It was busy for so long that this is all that it carries."""
+
+
+NO_LINE = Line()
+
+
+def line_of(flows: Sequence[Flow], before: Line) -> Line:
+    """`flows`: of all connections with a peer, since the last look; `before`: what was known until
+    then."""
+    busy_s = max((flow.busy_s for flow in flows), default=0.0)
+    confirmed_bytes = sum(flow.confirmed_bytes for flow in flows)
+    if busy_s <= 0 or confirmed_bytes < LINE_BYTES_MIN:
+        return before
+    carries = int(confirmed_bytes / busy_s)
+    if busy_s >= LINE_LONG_S:
+        return Line(carries, known=True)
+    # What is over soon may have been slow for other reasons, but it was not too fast.
+    return Line(max(carries, before.carries), before.known)
+
+
+def best(lines: Sequence[Line]) -> int:
+    """Bytes a second that a node gets rid of where that goes best; 0: no line was ever full."""
+    return max(line.carries for line in lines) if any(line.known for line in lines) else 0
 
 
 def wants_more(flows: Sequence[Flow]) -> bool:

@@ -7,7 +7,7 @@ Only names and digests of bytes; the shell has the bytes. Must NOT decide which 
 from dataclasses import dataclass, field
 
 from protocols.errors import RemoteProtocolError
-from protocols.events import PartReduced
+from protocols.events import ContributionReady, PartReduced
 from protocols.ids import Contributor, PeerId, Stamp, digest_text
 from protocols.plan import Plan
 from protocols.record import record
@@ -27,6 +27,13 @@ class Own:
     """Empty until it is encoded."""
     samples: Samples = ()
     """What its steps saw."""
+    line: int = 0
+    """See ContributionReady."""
+
+    @classmethod
+    def of(cls, made: ContributionReady, round_: int, samples: Samples, now: float) -> "Own":
+        """`samples`: with those of earlier work that no round has counted."""
+        return cls(round_, made.tokens, made.steps, now, samples=samples, line=made.line)
 
     def contributor(self, me: PeerId) -> Contributor:
         return Contributor(me, self.tokens, self.steps, self.manifest)

@@ -193,6 +193,8 @@ class ContributionReady:
     """What their steps saw since they contributed last (of the anchor fragment)."""
     round: int | None = None
     """What `next_round` was when they were told to contribute to this fragment; None: just now."""
+    line: int = 0
+    """Bytes a second that our line carries, as far as we know; 0: more than we ever had to send."""
 
 
 @record

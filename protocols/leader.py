@@ -40,9 +40,9 @@ from protocols.messages import (
 )
 from protocols.plan import Plan
 from protocols.raft import Raft
-from protocols.reduction import divide, replace_owners
+from protocols.reduction import replace_owners
 from protocols.reports import OpenRound, Reports, RoundReports
-from protocols.samples import Samples, is_sound
+from protocols.samples import is_sound
 from protocols.wire import one_line
 
 VOTERS_MAX = 7
@@ -113,8 +113,7 @@ class Leader:
             case CutRoots():
                 self.admission.rooting.take(peer, message)
             case Have() if peer in self.members.receivers:
-                damaged = peer in self.admission.damaged
-                return "" if damaged else self.reports.has(peer, message)
+                return self.reports.has(peer, message)
             case Hold() if peer in self.members.receivers:
                 self.reports.hold(peer, message)  # It counts once the peer is a member.
             case _ if peer not in self.members.members:
@@ -151,6 +150,7 @@ class Leader:
             self.admission.gone(peer)
         self.closing.forget(peer)
         self.reports.gaps.forget(peer)
+        self.reports.lines.forget(peer)
         self.able.discard(peer)
         self.told.discard(peer)
         self.broken.pop(peer, None)
@@ -252,15 +252,10 @@ class Leader:
                 borders=plan.parts.borders,
                 result_digest=digest,
                 previous_state_digest=self.reports.sure_digest(fragment, stamp.round - 1),
-                samples=self._covered(plan, reports),
+                samples=reports.covered(plan),
                 held_by_all=reports.is_held_by(self.members.receivers, plan, digest),
             )
         return None
-
-    def _covered(self, plan: Plan, reports: RoundReports) -> tuple[Samples, ...]:
-        """What each of the roster saw; () if nobody saw anything, or another fragment counts it."""
-        samples = tuple(reports.samples[peer] for peer in plan.roster)
-        return samples if plan.stamp.fragment == 0 and any(samples) else ()
 
     def _agreed(self, plan: Plan, reports: RoundReports, now: float) -> str:
         """The result digest that may be committed now, or "".
@@ -340,25 +335,28 @@ class Leader:
         return {max(suspects, key=lambda peer: (complaints[peer], peer))}
 
     def _next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
-        """The roster is everybody who said it can contribute, and can exchange with the others."""
+        """The roster is everybody who said it can contribute, and can exchange with the others;
+        whose line is slow owns nothing."""
         run = None if self.members.stepwise else self.members.run
         roster = tuple(sorted(linked))
         newest = self.members.views[-1] if self.members.views else None
         begun = newest is not None or self.members.restored is not None
         if run is None or not roster or (not begun and len(roster) < run.peers_min):
             return None
+        parts = self.reports.parts(run, roster)
         if newest is not None and newest.roster == roster:
             same = all(self.members.counts(peer, newest.view) for peer in roster)
             # Of a dead one somebody contributed to it, and nobody of its roster is left.
             dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
-            if same and not dead:
+            known = self.reports.lines.owners(roster)  # Nobody yet, where a term has just begun.
+            if same and not dead and (not known or parts == newest.parts):
                 return None
         if self.members.is_over:
             return None
         return e.View(
             view=newest.view + 1 if newest else 1,
             roster=roster,
-            parts=divide(run, roster),
+            parts=parts,
             first_round=tuple(map(self._next_first_round, range(self.members.fragments))),
         )
 

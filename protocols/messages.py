@@ -167,6 +167,8 @@ class Ready:
     contributor: Contributor
     samples: Samples = ()
     """What its steps saw, if the fragment is the anchor."""
+    line: int = 0
+    """Bytes a second that the sender's line carries; 0: it never had to know."""
 
 
 @record

@@ -14,11 +14,11 @@ OWNERS_MAX = 16
 ELEMENT_BYTES = 4
 
 
-def divide(run: Run, roster: Sequence[PeerId]) -> tuple[FragmentParts, ...]:
-    """The parts of each fragment, for a view with this roster."""
+def divide(run: Run, owners: Sequence[PeerId]) -> tuple[FragmentParts, ...]:
+    """The parts of each fragment, for a view in which these may own some."""
     if run.gossip:
         return tuple(map(undivided, run.fragment_elements))
-    return tuple(cut_parts(size, roster, grain=run.grain) for size in run.fragment_elements)
+    return tuple(cut_parts(size, owners, grain=run.grain) for size in run.fragment_elements)
 
 
 def undivided(elements: int) -> FragmentParts:
@@ -26,17 +26,17 @@ def undivided(elements: int) -> FragmentParts:
     return FragmentParts(owners=(), borders=(0, elements))
 
 
-def cut_parts(elements: int, roster: Sequence[PeerId], *, grain: int = 1) -> FragmentParts:
-    """Divide a fragment of `elements` fp32 values evenly among owners from the roster.
+def cut_parts(elements: int, among: Sequence[PeerId], *, grain: int = 1) -> FragmentParts:
+    """Divide a fragment of `elements` fp32 values evenly among owners from these.
 
     Borders fall on multiples of the codec's `grain` (elements that are encoded together).
     """
-    assert roster, "a view without a roster has no owners"
+    assert among, "a view without a roster has no owners"
     wanted = -(-elements * ELEMENT_BYTES // PART_BYTES_MIN)
-    count = max(1, min(len(roster), wanted, OWNERS_MAX))
+    count = max(1, min(len(among), wanted, OWNERS_MAX))
     grains = -(-elements // grain)
     borders = [min(elements, grains * i // count * grain) for i in range(count)]
-    return FragmentParts(owners=tuple(sorted(roster)[:count]), borders=(*borders, elements))
+    return FragmentParts(owners=tuple(sorted(among)[:count]), borders=(*borders, elements))
 
 
 def replace_owners(parts: FragmentParts, live: Sequence[PeerId]) -> tuple[PeerId, ...]:

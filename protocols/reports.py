@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 
 from protocols.clock import NEVER
 from protocols.contributions import check_contributor
+from protocols.entries import Run
 from protocols.errors import RemoteProtocolError
 from protocols.gaps import Gaps, described
-from protocols.ids import Contributor, PeerId, RoundKey, Stamp, Version
+from protocols.ids import Contributor, FragmentParts, PeerId, RoundKey, Stamp, Version
+from protocols.lines import Lines
 from protocols.membership import Membership
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.plan import Plan
+from protocols.reduction import divide
 from protocols.samples import Samples, contains, well_formed
 
 
@@ -72,6 +75,11 @@ class RoundReports:
         found = (set(x) & set(plan.summed_by(who)) for who, at, x in said if at == plan.stamp)
         return set[PeerId]().union(*found)
 
+    def covered(self, plan: Plan) -> tuple[Samples, ...]:
+        """What each of the roster saw; () if nobody saw anything, or another fragment counts it."""
+        samples = tuple(self.samples[peer] for peer in plan.roster)
+        return samples if plan.stamp.fragment == 0 and any(samples) else ()
+
     def complaints(self, plan: Plan) -> Counter[PeerId]:
         """How many wait for a peer in this attempt."""
         return Counter(
@@ -102,6 +110,9 @@ class Reports:
     )
     """By (peer, fragment): the last state that each reported, however old."""
     gaps: Gaps = field(default_factory=Gaps)
+    lines: Lines = field(default_factory=Lines)
+    divided: tuple[tuple[PeerId, ...], tuple[FragmentParts, ...]] = ((), ())
+    """Among whom the parts of the latest view that was thought of were divided, and how."""
 
     def linked(self, peers: Set[PeerId]) -> set[PeerId]:
         """Of these, as many as can be in one roster: all are connected with each other."""
@@ -133,9 +144,17 @@ class Reports:
         names = {peer: info.name for peer, info in self.members.seats.items()} if gaps else {}
         return described(gaps, names) if gaps else ""
 
+    def parts(self, run: Run, roster: tuple[PeerId, ...]) -> tuple[FragmentParts, ...]:
+        """Of a view with this roster: whose line is slow owns none."""
+        owners = self.lines.owners(roster) or roster
+        if self.divided[0] != owners:
+            self.divided = owners, divide(run, owners)
+        return self.divided[1]
+
     def ready(self, peer: PeerId, message: Ready, now: float) -> None:
         contributor = message.contributor
         check_contributor(contributor, peer)
+        self.lines.told(peer, message.line)
         reports = self._of(message.stamp)
         if not self.members.counts(peer, message.stamp.view):
             return  # Of a view that knew an earlier life of it.
@@ -183,6 +202,7 @@ class Reports:
             for said in (reports.waiting, reports.void):
                 said.pop(peer, None)
         self.gaps.forget(peer)
+        self.lines.forget(peer)
         self.forget_states(peer)
 
     def newcomers(self, here: Set[PeerId]) -> list[tuple[PeerId, Stamp]]:

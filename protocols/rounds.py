@@ -58,6 +58,8 @@ class FragmentRounds:
     version: int = -1
     """Last applied round; -1: no state yet."""
     state_digest: str = ""
+    damaged: bool = False
+    """It is not what its digest says: nobody hears that we have one, until we get another."""
     base: int = NO_RANKS
     """The version that the ranks' parameters started from, or one of the two names for none."""
     own: Own | None = None
@@ -92,7 +94,7 @@ class FragmentRounds:
         if self.base == NO_RANKS:
             return []  # Of ranks that are gone.
         seen, round_ = union(self.carried, made.samples), self.next_round
-        self.own = Own(round=round_, tokens=made.tokens, steps=made.steps, since=now, samples=seen)
+        self.own = Own.of(made, round_, seen, now)
         if self.version < 0:
             self.own.round = 0  # They wait for the state that we wait for.
             return []
@@ -178,7 +180,7 @@ class FragmentRounds:
 
         Nor what our ranks did: they go on from the cut when they wait for a result next.
         """
-        self.version, self.state_digest = -1, ""
+        self.version, self.state_digest, self.damaged = -1, "", False
         if self.base >= self.outer_steps and self.own is None:  # Its end is ahead of them again.
             self.own = Own(round=0, tokens=0, steps=0, since=0.0)
         self.base = NO_RANKS if self.base == NO_RANKS else VOID
@@ -271,13 +273,10 @@ class FragmentRounds:
             return commands
         commands += self._apply(now, connected)
         # Before Hold: with a commit, everybody who holds its result has reported its state.
-        if leader is not None and self.done.once(leader, self.version, "have"):
-            commands.append(
-                Send(
-                    leader,
-                    Have(self.members.lineage, self.fragment, self.version, self.state_digest),
-                )
-            )
+        hears = leader if not self.damaged else None
+        if hears is not None and self.done.once(hears, self.version, "have"):
+            have = Have(self.members.lineage, self.fragment, self.version, self.state_digest)
+            commands.append(Send(hears, have))
         plan = self.members.open_plan(self.fragment)
         if plan is not None and not self.finished:
             commands += self._offer(plan, connected, leader)
@@ -302,7 +301,7 @@ class FragmentRounds:
         me = given.contributor(self.me)
         commands: list[Command] = []
         if leader is not None and self.done.once(leader, round_, "ready", plan.stamp):
-            commands.append(Send(leader, Ready(plan.stamp, me, given.samples)))
+            commands.append(Send(leader, Ready(plan.stamp, me, given.samples, given.line)))
         view, borders = plan.stamp.view, plan.parts.borders
         for part, owner in plan.slices_of(self.me):
             if owner == self.me:

@@ -255,7 +255,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.CaughtUp: {"index": _u63, "name": _name, "incarnation": _u32, "address": _name},
     m.Able: {},
     m.Unable: {"why": _words},
-    m.Ready: {"stamp": _stamp, "contributor": _contributor, "samples": _samples},
+    m.Ready: {"stamp": _stamp, "contributor": _contributor, "samples": _samples, "line": _u63},
     m.Hold: {"stamp": _stamp, "result_digest": _digest},
     m.Have: {"lineage": _u64, "fragment": _u16, "round": _u32, "state_digest": _digest},
     m.Waiting: {"stamp": _stamp, "peers": _peers, "void": flag},

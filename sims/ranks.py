@@ -8,6 +8,7 @@ in flight at once. Must NOT know of rounds beyond what the core says.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 STEP_TOKENS = 16
 STEP_SAMPLES = 2
 STALE_ROUNDS = 4
+LINES = (0, 0, 50_000_000, 12_000_000, 1_000_000)
+"""What lines carry, bytes a second; 0: whoever has it never had to know ..."""
+LINE_STEPS = 50
+"""... and for how many inner steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,18 @@ class Training:
     """Of so many contributions one cannot be averaged with others; 0: none."""
     gossip: bool = False
     """Each exchanges with one other a round: its parameters, and not what they moved by."""
+    lines: int = 0
+    """What the nodes' lines carry is drawn with this; 0: nobody ever had to know."""
 
     @property
     def slot_steps(self) -> int:
         """Between two boundaries."""
         return max(1, self.inner_steps // self.fragments)
+
+    def line(self, name: str, step: int) -> int:
+        """What this node knows of its line at this inner step, bytes a second."""
+        source = random.Random(f"{self.lines} {name} {step // LINE_STEPS}")  # noqa: S311
+        return source.choice(LINES) if self.lines else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +225,9 @@ class Ranks:
         if fragment == 0:
             seen, self._fed = self.feed.contribute(), False
         steps = self.last - work.first
-        self._node.give(v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen))
+        line = self._training.line(self._node.core.me.name, self.last)
+        made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
+        self._node.give(made)
 
     def _step(self) -> None:
         """One inner step; behind it there may be a boundary."""

@@ -70,14 +70,7 @@ class Rank:
 
     def _write(self) -> None:
         written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
-        self._copy(self._theta_P, written_P)
-
-    def _copy(self, source_P: F32, target_P: F32) -> None:
-        """As a trainer does (lowcomm.nodes)."""
-        if self._theta_P.nbytes >= outer.LARGE_BYTES:
-            outer.copy(source_P, target_P)
-        else:
-            target_P[:] = source_P
+        outer.copy(self._theta_P, written_P, of_bytes=self._theta_P.nbytes)
 
     def _contribute(self, *, steps: int) -> None:
         data = self._peer.run.data
@@ -86,7 +79,7 @@ class Rank:
     def _take(self, result: Result) -> None:
         published_P = np.frombuffer(self._peer.client.result(result), np.float32)
         if result.kind == "full":
-            self._copy(published_P, self._theta_P)
+            outer.copy(published_P, self._theta_P, of_bytes=self._theta_P.nbytes)
         else:
             self._theta_P += published_P
         self._peer.client.check_untorn(result)

@@ -7,11 +7,11 @@ Must NOT change anything of the machine's own network.
 import contextlib
 import subprocess
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protocols.errors import ConfigError
-from sims.wan.link import Link
+from sims.wan.link import Link, all_pairs
 from sims.wan.network import Means, Place, Wan, why_not
 
 ALGORITHMS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -26,6 +26,8 @@ class Conditions:
     rate_bps: float | None = None
     rtt_s: float = 0.0
     loss: float = 0.0
+    slow_bps: float | None = None
+    """Of the last peer's lines, where each direction has its own."""
     congestion: str = ""
     """TCP's congestion control, for all; "" leaves it as it is."""
 
@@ -49,6 +51,8 @@ class Conditions:
         known = ALGORITHMS.read_text(encoding="ascii").split()
         if self.congestion and self.congestion not in known:
             raise ConfigError(f"--congestion {self.congestion}: this kernel has {', '.join(known)}")
+        if self.slow_bps and not self.routed:
+            raise ConfigError("--slow: one line that all share is nobody's: set --rtt as well")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,11 @@ def network(conditions: Conditions, peers: int) -> Generator[Network]:
         return
     means: Means = "netns" if conditions.routed else "loopback"
     link = Link(rate_bps=conditions.rate_bps, delay_s=conditions.rtt_s / 2, loss=conditions.loss)
-    with Wan(link, peers=peers, means=means) as wan:
+    links = dict.fromkeys(all_pairs(peers), link)
+    if conditions.slow_bps:
+        slow = replace(link, rate_bps=conditions.slow_bps)
+        links |= {pair: slow for pair in links if peers - 1 in pair}
+    with Wan(links, peers=peers, means=means) as wan:
         found = Network(
             wan.places, "wan" if conditions.routed else "lo", conditions.congestion, own=True
         )

@@ -43,10 +43,16 @@ METHODS = {
     "striding": 'name = "flexdemo"\nreplicator = "striding"\nvalues = "sign"\nsign = "before"',
     "full": 'name = "flexdemo"\nreplicator = "full"',
 }
+LONG = ("demo-world", "demo-sign")
+"""The replicator is there with other options as well."""
+TABLES = [
+    pytest.param(table, id=name, marks=[pytest.mark.long] if name in LONG else [])
+    for name, table in METHODS.items()
+]
 
 
 @pytest.mark.deadline(90)
-@pytest.mark.parametrize("table", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("table", TABLES)
 def test_real_daemons_make_the_bits_of_the_exchange_in_memory(tmp_path: Path, table: str) -> None:
     """Each node has two ranks, each of which writes a part of the payload."""
     config = write_config(tmp_path, peers=3, rounds=STEPS, method=f"{table}\n{RHYTHM}")

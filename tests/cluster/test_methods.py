@@ -26,9 +26,15 @@ from tests.cluster.method_runs import (
 )
 from tests.cluster.running import marked_processes, of, write_config
 
+LONG = ("longer-rounds", "eager-clipped", "streaming-int8")
+"""Methods that are there with other options as well."""
+
 
 @pytest.mark.deadline(90)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in METHODS],
+)
 def test_real_daemons_end_with_the_bits_of_lockstep(method: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=len(NAMES), rounds=ROUNDS, method=METHODS[method])
     run_dir = tmp_path / "run"

@@ -6,8 +6,16 @@ Must NOT hold tests.
 import asyncio
 import socket
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -325,6 +333,25 @@ def frame(message: Message, payload: bytes = b"") -> bytes:
 def hello(peer: PeerId, **changes: object) -> bytes:
     base = Hello(PROTOCOL_VERSION, RUN, peer, "name", 1, "127.0.0.1:1", "")
     return frame(replace(base, **changes))  # pyright: ignore[reportArgumentType]
+
+
+@contextmanager
+def a_name_of_three(port: int) -> Generator[str]:
+    """Whatever is looked up now has three addresses: one drops what comes, the second one nobody
+    has, and the third one is 127.0.0.1."""
+
+    async def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
+        of = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+        return [(*of, (f"127.0.0.{last}", port)) for last in (2, 3, 1)]
+
+    with ExitStack() as stack:
+        stack.enter_context(socket.create_server(("127.0.0.2", port), backlog=0))
+        for _ in range(4):  # Its queue is full: the kernel drops what else comes.
+            waits = stack.enter_context(socket.socket())
+            waits.setblocking(False)
+            waits.connect_ex(("127.0.0.2", port))
+        asyncio.get_running_loop().getaddrinfo = resolve  # type: ignore[method-assign,assignment]
+        yield f"localhost:{port}"
 
 
 async def still_works(alpha: Node, beta: Node) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from peers import dialing
+from peers.address import parse_address
 from peers.dialing import Dial, DialError
 from peers.listening import bind
 from tests.peers.mesh_node import (
@@ -13,6 +14,7 @@ from tests.peers.mesh_node import (
     RUN,
     Down,
     Up,
+    a_name_of_three,
     cut,
     nodes,
     pair,
@@ -117,6 +119,17 @@ async def test_an_address_that_a_peer_made_up_is_one_that_does_not_answer(
 
 
 @pytest.mark.asyncio
+async def test_an_address_of_a_name_that_does_not_answer_is_not_all_that_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dialing, "DIAL_TIMEOUT_S", 0.3)
+    async with nodes(ALPHA, BETA) as (alpha, beta):
+        with a_name_of_three(parse_address(alpha.address, key="")[1]) as name:
+            beta.mesh.connect(name, peer=ALPHA)
+            await beta.until_seen(Up(ALPHA))
+
+
+@pytest.mark.asyncio
 async def test_a_dial_waits_for_its_peer_to_come() -> None:
     free, address = bind("127.0.0.1:0")
     free.close()
@@ -146,6 +159,5 @@ async def test_another_peer_at_the_address_is_not_taken_for_the_one_we_want() ->
 async def test_nobody_dials_another_machine_in_the_clear(address: str) -> None:
     """Whoever says that somebody listens there."""
     async with nodes(ALPHA) as (alpha,):
-        link = alpha.mesh.new_link(accepted=False)
         with pytest.raises(DialError, match="for this machine only"):
-            await alpha.mesh._dialling._open(link, Dial(address, ""))
+            await alpha.mesh._dialling._hosts(Dial(address, ""))

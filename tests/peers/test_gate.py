@@ -36,6 +36,7 @@ from tests.peers.mesh_node import (
     EVE,
     Node,
     Up,
+    a_name_of_three,
     certified,
     frame,
     hello,
@@ -249,6 +250,17 @@ async def test_a_token_gets_a_certificate_with_which_one_is_connected(tmp_path: 
         async with nodes(BETA, tls={BETA: contexts(tmp_path / "new")}) as (beta,):
             beta.mesh.connect(here.node.address, peer="")
             await here.node.until_seen(Up(BETA))
+
+
+@pytest.mark.asyncio
+async def test_a_name_has_more_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(admittance, "DIAL_TIMEOUT_S", 0.3)
+    async with door(tmp_path) as here:
+        admit = asks(own_key(tmp_path), here.token())
+        with a_name_of_three(parse_address(here.node.address, key="")[1]) as name:
+            await asyncio.gather(
+                here.lets_in(), ask([name], admit, authority=here.authority.public)
+            )
 
 
 @pytest.mark.asyncio

@@ -1,6 +1,7 @@
 """Two meshes and strangers on real sockets: who is connected, in what order, with which bytes."""
 
 import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,24 @@ async def test_names_and_ipv6_addresses_work(host: str) -> None:
 
 
 @pytest.mark.asyncio
+async def test_an_address_of_one_link_is_dialled_with_its_interface(tmp_path: Path) -> None:
+    """For bulk too."""
+    host = address_of_one_link()
+    async with pair(tls=certified(tmp_path, ALPHA, BETA), listen=f"[{host}]:0") as (alpha, beta):
+        await still_works(alpha, beta)
+
+
+def address_of_one_link() -> str:
+    table = Path("/proc/net/if_inet6")
+    lines = table.read_text().splitlines() if table.exists() else []
+    found = [line.split() for line in lines if line.split()[3] == SCOPE_LINK]
+    if not found:
+        pytest.skip("no interface here has an address of its link")
+    words, *_, interface = found[0]
+    return f"{socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words))}%{interface}"
+
+
+@pytest.mark.asyncio
 async def test_control_goes_by_mutual_tls_and_bulk_is_sealed(tmp_path: Path) -> None:
     async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
         for session in (alpha.mesh.sessions[BETA], beta.mesh.sessions[ALPHA]):
@@ -124,6 +143,8 @@ def test_a_port_in_use_is_one_line() -> None:
 
 # Strangers --------------------------------------------------------------------------------------
 
+SCOPE_LINK = "20"
+"""In /proc/net/if_inet6."""
 GARBAGE = {
     "http": b"GET / HTTP/1.1\r\nHost: alpha\r\n\r\n",
     "huge lengths": b"\xff" * 100_000,

@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from peers.tuning import pace
-from peers.widening import CONNECTIONS_MAX, Flow, flow_of, new_pace, wants_more
+from peers.widening import (
+    CONNECTIONS_MAX,
+    NO_LINE,
+    Flow,
+    Line,
+    best,
+    flow_of,
+    line_of,
+    new_pace,
+    wants_more,
+)
 from tests.peers.link_room import sockets
 
 FULL = Flow(busy_s=1.0, limited_s=0.5, segments=10_000, rtt_s=0.15, smoothed_rtt_s=0.151)
@@ -46,6 +56,35 @@ def test_more_are_opened_where_chance_keeps_one_small() -> None:
     assert not wants_more([replace(UNLUCKY, smoothed_rtt_s=0.2)])  # Its own queue overflows.
     assert not wants_more([replace(UNLUCKY, busy_s=0.2)])
     assert not wants_more([replace(UNLUCKY, again=0)])
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "confirmed_bytes", "before", "line"),
+    [
+        (0.5, 500_000, NO_LINE, Line(1_000_000, known=True)),
+        (0.5, 500_000, Line(7_000_000, known=True), Line(1_000_000, known=True)),
+        (0.1, 500_000, NO_LINE, Line(5_000_000)),  # At least.
+        (0.1, 500_000, Line(7_000_000, known=True), Line(7_000_000, known=True)),
+        (0.1, 900_000, Line(7_000_000, known=True), Line(9_000_000, known=True)),
+        (0.5, 30_000, Line(7_000_000), Line(7_000_000)),  # Round trips, and little between them.
+        (0.0, 0, Line(7_000_000), Line(7_000_000)),
+    ],
+)
+def test_what_a_line_carries_shows_where_there_was_much_to_send(
+    busy_s: float, confirmed_bytes: int, before: Line, line: Line
+) -> None:
+    flow = Flow(busy_s=busy_s, confirmed_bytes=confirmed_bytes)
+    assert line_of([flow], before) == line
+    half = replace(flow, confirmed_bytes=confirmed_bytes // 2)
+    assert line_of([half, half], before) == line, "two connections of one pair"
+    assert line_of([], before) == before
+
+
+def test_a_node_is_as_fast_as_its_best_line_once_one_was_full() -> None:
+    assert best([]) == best([NO_LINE, Line(50_000_000)]) == 0
+    slow = Line(1_000_000, known=True)
+    assert best([slow, NO_LINE]) == 1_000_000
+    assert best([slow, Line(50_000_000)]) == 50_000_000, "the other end of the first one is slow"
 
 
 def test_a_flow_is_what_came_since_the_last_look() -> None:

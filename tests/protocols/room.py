@@ -168,9 +168,15 @@ class Room:
                 self.feed(name, v.DeadlineReached())
 
     def contribute(
-        self, name: str, *, tokens: int = 100, samples: Samples = (), fragment: int = 0
+        self,
+        name: str,
+        *,
+        tokens: int = 100,
+        samples: Samples = (),
+        fragment: int = 0,
+        line: int = 0,
     ) -> None:
-        self.feed(name, v.ContributionReady(fragment, tokens, 10, samples))
+        self.feed(name, v.ContributionReady(fragment, tokens, 10, samples, line=line))
 
     def all_contribute(self) -> None:
         for name in self.peers:
