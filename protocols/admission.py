@@ -41,9 +41,6 @@ class Admission:
     """What is in the newest checkpoint of those who ask."""
     accused: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
     """Donors whose state was not what they had reported, and who says so."""
-    damaged: set[PeerId] = field(default_factory=set[PeerId])
-    """Who says that its state is not what it reported, until it gets another: what it says that it
-    has is nothing that anybody could be given."""
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
     """Who wants to vote, and nothing else."""
     spendings: dict[PeerId, e.TokenSpent] = field(default_factory=dict[PeerId, e.TokenSpent])
@@ -84,8 +81,7 @@ class Admission:
     def _accuse(self, donor: PeerId, peer: PeerId) -> None:
         """Two say that a state is not what its holder reported: it is as if nobody had it."""
         if donor == peer:
-            self.damaged.add(donor)  # It has found out by itself.
-            self.reports.forget_states(donor)
+            self.reports.forget_states(donor)  # It has found out by itself, and says no more of it.
             return
         accusers = self.accused.setdefault(donor, set())
         accusers.add(peer)
@@ -97,7 +93,6 @@ class Admission:
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
         self.accused.pop(peer, None)
-        self.damaged.discard(peer)
         self.going.pop(peer, None)
         tables = (self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses)
         for table in tables:
@@ -169,7 +164,6 @@ class Admission:
         if not usable or not (split or now >= self.hopeless_since + patience_s):
             return None
         self.accused.clear()
-        self.damaged.clear()  # It takes the kept state; or finds out once more.
         self.joins.clear()  # Who does not hold just that asks again when it has read this.
         self.hopeless_since = NEVER
         return recovery.best(usable)
@@ -263,7 +257,6 @@ class Admission:
             if not has_room(self.members, peer):
                 continue  # It said hello when there was: now it waits until somebody goes.
             del self.joins[peer]
-            self.damaged.discard(peer)
             self.asked_at.pop(peer, None)
             return e.Cut(self._info(peer, join), donors, versions)
         return None

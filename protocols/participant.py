@@ -132,7 +132,10 @@ class Participant:
             case v.StateCopied():
                 return standing.giving.copied(event)
             case v.StateHashed():
-                return standing.hashed(event, now)
+                commands, damaged = standing.hashed(event, now)
+                if damaged:
+                    (self.steps or self.rounds[event.fragment]).damaged = True
+                return commands
             case v.StateReceived():
                 return self.state(event, now)
             case v.StepMade() | v.StepApplied() | v.BaseLoaded():
@@ -279,7 +282,7 @@ class Participant:
         self._released += self.standing.giving.drop_all()
         restore = self.members.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
-        stays = not any(rounds.applying for rounds in self.rounds)
+        stays = not any(rounds.applying or rounds.damaged for rounds in self.rounds)
         if restore is not None and restore.live and stays and held == restore.versions:
             self.standing.goes_on()
             return [command for rounds in self.rounds for command in rounds.voided()]
@@ -351,6 +354,7 @@ class Participant:
         if lacked and not self._lacked:
             # What we said of a state before all of it was here, its leader took for nobody's.
             for rounds in self.rounds:
+                rounds.damaged = False
                 rounds.forget_reports()
         commands += self.standing.start_training(self.rounds)
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]

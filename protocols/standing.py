@@ -106,13 +106,13 @@ class Standing:
         _, cut = self.members.cuts.get(self.me.peer, (0, None))
         return catchup.request(now, connected, cut.roots if cut is not None else ())
 
-    def hashed(self, event: StateHashed, now: float) -> list[Command]:
-        """A copy for somebody is hashed; or our state is not what we took it for."""
+    def hashed(self, event: StateHashed, now: float) -> tuple[list[Command], bool]:
+        """A copy for somebody is hashed; and whether our state is not what we took it for."""
         commands, damaged = self.giving.hashed(event)
-        if not damaged or self.catchup.needed:
-            return commands
-        self.ask_cut("our state is damaged", now, against=self.me.peer)
-        return [*commands, Note("diverged", "our state is not what its digest says")]
+        if damaged and not self.catchup.needed:
+            self.ask_cut("our state is damaged", now, against=self.me.peer)
+            commands.append(Note("diverged", "our state is not what its digest says"))
+        return commands, damaged
 
     def state_received(
         self, event: StateReceived, rounds: FragmentRounds | Steps, now: float

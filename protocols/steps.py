@@ -60,8 +60,9 @@ class Steps:
         self.payloads = Payloads()
         self.digests: dict[int, tuple[int, str]] = {}
         """By step since the base: (view, state digest) at steps that everybody reports."""
-        self.stall = Stall()
-        self.refill = Refill(self.bounds)
+        self.damaged = False
+        """Our copy is not what its digest says: nobody hears of one, until we get another."""
+        self.stall, self.refill = Stall(), Refill(self.bounds)
         self._at = 0
         """The view in which our version was made; 0: it is the base."""
         self._reached = (0, NONE)
@@ -132,7 +133,7 @@ class Steps:
         self.refill.over()
         same = (step, digest) == (self.base, self.base_digest)
         self._strays = min(self._strays, 1) if same else 0
-        self.base, self.base_digest, self.awaited = step, digest, None
+        self.base, self.base_digest, self.awaited, self.damaged = step, digest, None, False
         self._reached, self.digests = (0, step), {}
         return [ReleaseSteps(step)]
 
@@ -144,7 +145,7 @@ class Steps:
     def restored(self) -> None:
         """The run went back to a cut: nothing of what we hold belongs to it."""
         self._void()
-        self.base, self.base_digest, self.awaited = NONE, "", None
+        self.base, self.base_digest, self.awaited, self.damaged = NONE, "", None, False
         self._reached, self._returned, self._strays = (0, NONE), None, 0
         self.payloads, self.digests = Payloads(), {}
         self._said.clear()
@@ -341,8 +342,9 @@ class Steps:
         members, agreed = self.members, self.members.course
         reports: dict[object, Control] = {}
         if self.base >= 0:
-            reaches = self.bounds.reaches(max(self.version, self.base), self.payloads)
-            digest = self.base_digest if reaches and not self._strays else ""
+            sure = not (self._strays or self.damaged)
+            known = sure and self.bounds.reaches(max(self.version, self.base), self.payloads)
+            digest = self.base_digest if known else ""
             reports["have"] = Have(members.lineage, 0, self.base, digest)
         for step, (view, digest) in self.digests.items():
             if step > agreed.step:

@@ -134,7 +134,8 @@ class Transfers:
         false = self.lie != ""  # Too late for another tree.
         if false:
             node.world.happened["lie"] += 1
-            value, self.lie = value + 1, ""
+            # Nor is it of the state that another liar told the tree of: nobody could tell.
+            value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
         if false:
             node.world.checkers.transfers.lies(peer, event)

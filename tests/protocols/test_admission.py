@@ -256,7 +256,7 @@ def test_a_state_that_nobody_has_is_taken_from_the_best_checkpoint() -> None:
     )
     assert (restore.voters, restore.fork) == ((), 0), "only a fork chooses voters"
     assert restore.parent_lineage == admission.members.lineage
-    assert (admission.joins, admission.damaged) == ({}, set()), "what they take now is believed"
+    assert admission.joins == {}
 
 
 def test_a_checkpoint_that_turned_out_to_be_damaged_is_none() -> None:

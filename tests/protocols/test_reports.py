@@ -248,9 +248,6 @@ def test_who_finds_its_own_state_damaged_is_not_believed_about_it() -> None:
     admission = Admission(A, peer.members, reports)
     admission.join(B, join(B, "our state is damaged", against=B), 0.0)
     assert reports.states(0, 0) == {A: START}
-    assert admission.damaged == {B}
-    admission.gone(B)
-    assert admission.damaged == set()
 
 
 def test_the_grace_window_opens_with_the_quorum() -> None:

@@ -16,6 +16,7 @@ from tests.protocols.scenes import (
     A,
     B,
     C,
+    D,
     Follower,
     commit,
     follower,
@@ -25,6 +26,7 @@ from tests.protocols.scenes import (
     told,
     view,
 )
+from tests.protocols.stepping import stepper
 
 LEAF = bytes(range(32))
 """Of the only cell of a state."""
@@ -114,6 +116,33 @@ def test_a_donor_whose_own_state_is_damaged_gives_nothing_and_asks_for_another()
     assert m.CutRoots(C, index, ()) in told(scene), "the leader waits for nothing more of it"
     assert scene.notes("diverged") != []
     assert join(B, "our state is damaged", against=B) in told(scene)
+
+
+def test_who_knows_that_its_state_is_damaged_says_that_it_has_one_when_it_got_another() -> None:
+    """Seed 3599567348: two such were each other's donors for ever."""
+    scene = follower(B)
+    scene.reads(e.Cut(info(C, 2), (A, B), (Version(0, 0, START),)))
+    given = scene.log.last_index
+    scene.on(v.StateCopied(given, 0, 1))
+    scene.on(v.StateHashed(given, 0, digest_text("rot"), LEAF))
+    scene.gets_cut()
+    assert scene.sent(m.Have) == [], "though leaders hear all of who is let in again"
+    scene.gets_state()
+    lineage = scene.core.members.lineage
+    assert scene.sent(m.Have) == [(A, m.Have(lineage, 0, 0, START))]
+
+
+def test_a_donor_that_finds_its_copy_damaged_says_that_it_has_none_until_it_gets_another() -> None:
+    scene = stepper(C)
+    scene.reads(e.Cut(info(D, 3), (A, B), (Version(0, 0, START),)))
+    given, lineage = scene.log.last_index, scene.core.members.lineage
+    scene.on(v.StateCopied(given, 0, 1))
+    scene.on(v.StateHashed(given, 0, digest_text("rot"), LEAF))
+    assert scene.told(m.Have) == [m.Have(lineage, 0, 0, "")]
+    index = scene.gets_cut()
+    assert m.Have(lineage, 0, 0, START) not in scene.told(m.Have)
+    scene.on(v.StateReceived(index, 0, 0, START))
+    assert scene.told(m.Have) == [m.Have(lineage, 0, 0, START)]
 
 
 def test_a_donor_says_its_roots_to_each_leader() -> None:
