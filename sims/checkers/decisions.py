@@ -66,7 +66,7 @@ class Decisions:
         here = core.standing.is_member and core.leader_id in core.links.up and not core.stopped
         sent = [command.message for command in commands if isinstance(command, c.Send)]
         said = {have.fragment for have in sent if isinstance(have, m.Have)}
-        held = {rounds.fragment for rounds in core.rounds if rounds.version >= 0}
+        held = {x.fragment for x in core.rounds if x.version >= 0 and not x.damaged}
         if here and not held <= said:
             self._found(f"{node.peer} is a member, and does not say what it holds of {held - said}")
 
@@ -92,7 +92,7 @@ class Decisions:
             for fragment, rounds in enumerate(core.rounds):
                 known = self._have.get((life, fragment), (0, 0, 0))
                 said = known == (message.term, core.members.lineage, rounds.version)
-                if rounds.version >= 0 and not said:
+                if rounds.version >= 0 and not (said or rounds.damaged):
                     self._found(f"{me.peer} has told all in term {message.term}, but not its state")
                 self._told_round(node, to, message.term, fragment)
             return
