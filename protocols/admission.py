@@ -70,6 +70,12 @@ class Admission:
         if join.against:
             self._accuse(PeerId(join.against), peer)
 
+    def has_caught_up(self, peer: PeerId, report: CaughtUp) -> None:
+        """The peer has the state of a cut, or of the Restore: it wants none any more."""
+        self.caught_up[peer] = report
+        self.joins.pop(peer, None)
+        self.asked_at.pop(peer, None)
+
     def _goes(self, peer: PeerId, word: Join | CaughtUp) -> bool:
         """The life that says this wants to leave."""
         return self.going.get(peer) == word.incarnation

@@ -105,7 +105,7 @@ class Leader:
             case Witnessing():
                 self.admission.witnesses[peer] = message
             case CaughtUp():
-                self.admission.caught_up[peer] = message
+                self.admission.has_caught_up(peer, message)
             case Leave() if peer == self.me:
                 pass  # We hand over (core.py), or go last (ending.py).
             case Leave():

@@ -56,6 +56,8 @@ class Standing:
         """By fragment: what arrived while an outer step was being made."""
         self._told: dict[object, Control] = {}
         """By kind: what the leader heard last on the present connection."""
+        self._asked = False
+        """A leader heard that we want a state, and neither a cut nor we took that back."""
         self._listener: PeerId | None = None
         self._against = ""
         """Who gave us a wrong state last."""
@@ -94,6 +96,7 @@ class Standing:
             return commands
         self._adopting.clear()  # What we were to take from our checkpoint comes from the donors.
         self._to_adopt = ()
+        self._asked = False
         patience_s = deadline - now
         return commands + self.catchup.granted(index, cut, now=now, patience_s=patience_s)
 
@@ -227,6 +230,7 @@ class Standing:
             self._listener = listener
             self._told.pop(Kept, None)
         reports = self._reports()
+        self._asked = Join in reports or (self._asked and CaughtUp not in reports)
         if broken or Durable in self._told:
             reports[Durable] = Durable(not broken, broken)
         if reports == self._told:
@@ -261,7 +265,7 @@ class Standing:
             reports[Join] = Join(me.name, me.incarnation, me.address, asking, against)
         if self.kept is not None and self.accepted:
             reports[Kept] = self.kept
-        if not (is_member or needed or self._adopting):
+        if (self._asked or not is_member) and not (needed or self._adopting):
             index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
             if index and index == self.catchup.complete:
                 reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address)

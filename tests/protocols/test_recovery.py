@@ -247,6 +247,18 @@ def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
     assert scene.core.standing.is_member
 
 
+def test_a_member_that_asked_takes_that_back_when_its_checkpoint_is_the_state() -> None:
+    scene = follower(B)
+    versions = (Version(0, 1, state_digest(1)),)
+    scene.on(v.Checkpointed(m.Kept(scene.core.members.lineage, versions, 10, 200)))
+    scene.reads(commit(scene, 1, A, B, state=digest_text("another")))
+    assert [x for x in told(scene) if isinstance(x, m.Join)] != []
+    index = goes_back(scene)
+    assert [x for x in told(scene) if isinstance(x, m.CaughtUp)] == [], "it reads it still"
+    scene.on(v.KeptAdopted(0, 1, state_digest(1)))
+    assert [x for x in told(scene) if isinstance(x, m.CaughtUp)] == [scene.caught_up(index)]
+
+
 def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_life() -> None:
     """Stepwise seed 4006: it waited as a member that it was not."""
     scene = restarted()

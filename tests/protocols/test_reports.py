@@ -14,7 +14,7 @@ from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.reports import Reports, RoundReports
 from tests.protocols.fragment import Peer
 from tests.protocols.led import keep_alive, last, say, three, written
-from tests.protocols.scenes import RULES, START, A, B, C, D, contributor, join
+from tests.protocols.scenes import RULES, START, A, B, C, D, caught_up, contributor, join
 
 X, Y, Z = (digest_text(text) for text in "xyz")
 
@@ -248,6 +248,16 @@ def test_who_finds_its_own_state_damaged_is_not_believed_about_it() -> None:
     admission = Admission(A, peer.members, reports)
     admission.join(B, join(B, "our state is damaged", against=B), 0.0)
     assert reports.states(0, 0) == {A: START}
+
+
+def test_who_found_in_the_log_what_it_asked_for_asks_no_more() -> None:
+    """Seed 2101252: the only member had asked before it read that its checkpoint is the state, and
+    so it was nobody's donor."""
+    reports, peer = told()
+    admission = Admission(A, peer.members, reports)
+    admission.join(B, join(B, "restarted", incarnation=2), 0.0)
+    admission.has_caught_up(B, caught_up(B, 0, incarnation=2))
+    assert (admission.joins, admission.asked_at) == ({}, {})
 
 
 def test_the_grace_window_opens_with_the_quorum() -> None:
