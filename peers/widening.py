@@ -125,7 +125,7 @@ class Line:
     carries: int = 0
     """Bytes a second, or more."""
     known: bool = False
-    """It was busy for so long that this is all that it carries."""
+    """It is long, and was busy for so long that this is all that it carries."""
 
 
 NO_LINE = Line()
@@ -139,7 +139,8 @@ def line_of(flows: Sequence[Flow], before: Line) -> Line:
     if busy_s <= 0 or confirmed_bytes < LINE_BYTES_MIN:
         return before
     carries = int(confirmed_bytes / busy_s)
-    if busy_s >= LINE_LONG_S:
+    # On a short one, what waits for a core at the other end looks like a slow line.
+    if busy_s >= LINE_LONG_S and all(flow.rtt_s >= RTT_MIN_S for flow in flows):
         return Line(carries, known=True)
     # What is over soon may have been slow for other reasons, but it was not too fast.
     return Line(max(carries, before.carries), before.known)

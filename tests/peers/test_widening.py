@@ -73,11 +73,18 @@ def test_more_are_opened_where_chance_keeps_one_small() -> None:
 def test_what_a_line_carries_shows_where_there_was_much_to_send(
     busy_s: float, confirmed_bytes: int, before: Line, line: Line
 ) -> None:
-    flow = Flow(busy_s=busy_s, confirmed_bytes=confirmed_bytes)
+    flow = Flow(busy_s=busy_s, confirmed_bytes=confirmed_bytes, rtt_s=0.02)
     assert line_of([flow], before) == line
     half = replace(flow, confirmed_bytes=confirmed_bytes // 2)
     assert line_of([half, half], before) == line, "two connections of one pair"
     assert line_of([], before) == before
+
+
+def test_who_is_slow_on_a_short_line_waits_for_something_else() -> None:
+    """Three nodes of one busy machine took turns at owning parts of each other."""
+    starved = Flow(busy_s=0.8, confirmed_bytes=5_000_000, rtt_s=0.00001, smoothed_rtt_s=0.007)
+    assert line_of([starved], NO_LINE) == Line(6_250_000)
+    assert best([line_of([starved], NO_LINE)] * 2) == 0
 
 
 def test_a_node_is_as_fast_as_its_best_line_once_one_was_full() -> None:
