@@ -136,9 +136,11 @@ class Company:
         return [command] if (what != before or term != raft.term) and (what or before) else []
 
     def _named(self) -> set[str]:
-        """Where those listen whom our log names, in what we do not know to be committed: a joiner
-        may know of nobody else, when the one that it came by is gone."""
-        named = addresses((), self._raft.log.since(self._members.index + 1))
+        """Where those listen whom our log names, in what we do not know to be committed; and all
+        of the run, if nobody has let us in yet: whom we came by may be gone."""
+        readers = self._members.readers
+        strange = () if self._me.peer in readers else readers.values()  # Else links.py dials them.
+        named = addresses(strange, self._raft.log.since(self._members.index + 1))
         return set(named.values()) - {self._me.address, ""}
 
     @property

@@ -23,6 +23,8 @@ from peers.processes import dying_with_us, kill_group
 LOOK_S = 0.02
 MARK = "LOWCOMM_TEST"
 """tests/conftest.py sets it anew for each test, and every process of the test inherits it."""
+LIBRARIES = "import asyncio, cryptography.x509, numpy, ssl, time; print(time.process_time())"
+"""What no daemon starts without."""
 RUN = """
 [run]
 name = "tiny"
@@ -220,6 +222,11 @@ def commits_until(directory: Path, round_: int, *, within_s: float = 30) -> None
         within_s=within_s,
         what=f"{directory.name} committing round {round_}",
     )
+
+
+def most_until_listening_s() -> float:
+    """CPU seconds, on this machine and now: with torch it would be more."""
+    return 8 * float(subprocess.check_output([sys.executable, "-c", LIBRARIES], text=True))
 
 
 def marked_processes() -> dict[int, str]:

@@ -5,9 +5,10 @@ from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
 from protocols.config import ProtocolConfig
-from protocols.ids import PeerId
+from protocols.ids import PeerId, Version
+from protocols.seeking import RETRY_S
 from tests.protocols.led import Led, leading
-from tests.protocols.scenes import RULES, A, B, C, D, Follower, follower
+from tests.protocols.scenes import RULES, START, A, B, C, D, Follower, follower, info
 
 BEAT_S = RULES.heartbeat_interval_s
 
@@ -53,6 +54,16 @@ def test_without_a_leader_everybody_watches_the_voters() -> None:
     scene.waits(2 * RULES.election_timeout_s)
     scene.waits(BEAT_S)
     assert {to for to, _ in scene.sent(m.Heartbeat)} == {A, C}
+
+
+def test_who_is_not_let_in_yet_looks_for_others_than_whom_it_came_by() -> None:
+    """Seed 4271888418: the leader died, and it dialled nobody else for ever."""
+    scene = Follower(B)
+    scene.begins()
+    scene.reads(e.Cut(info(C, 1), (A,), (Version(0, 0, START),)), e.Member(info(C, 1)))
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.waits(RETRY_S)
+    assert c.Connect(PeerId(""), "c:1") in scene.all(c.Connect)
 
 
 def test_who_knows_no_log_watches_whomever_it_knows() -> None:
