@@ -5,6 +5,7 @@ the run goes back to the best checkpoint. Must NOT send anything, and must not r
 anywhere but in the log.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from protocols import entries as e
@@ -15,7 +16,7 @@ from protocols.limits import DONORS_MAX
 from protocols.membership import Membership
 from protocols.messages import CaughtUp, Join, Kept, Witnessing
 from protocols.reports import Reports
-from protocols.rooting import Rooting
+from protocols.rooting import WORDS_NEEDED, Rooting
 from protocols.seats import has_room
 from protocols.tokens import cannot_revoke, refusal
 
@@ -23,6 +24,8 @@ HOLD_DOWN_S = 2.0
 """A peer that was lost twice waits this long before it gets in again, then twice as long each
 time: who comes and goes costs the others an attempt each time."""
 HOLD_DOWN_MAX_S = 120.0
+COPIES_MAX = 2
+"""That a donor makes and hashes at a time."""
 
 
 @dataclass(slots=True)
@@ -255,17 +258,30 @@ class Admission:
     def _next_cut(self, now: float) -> e.Entry | None:
         if not self.joins or (self._is_split and not self.members.agreed_digest):
             return None  # A copy would give a majority to any one of those who differ.
-        versions = self._versions()
+        versions, busy = self._versions(), self._busy()
         for peer, join in list(self.joins.items()):
-            donors = self._donors(peer, versions) if not self._goes(peer, join) else ()
+            able = self._donors(peer, versions) if not self._goes(peer, join) else ()
+            donors = [donor for donor in able if donor not in busy]
+            if len(donors) < min(WORDS_NEEDED, len(able)):
+                continue  # It waits for its turn: if all came at once, none would be in time.
             if not donors or now < self._admitted_at(peer):
                 continue  # Nobody reported the newest state yet; the next Have asks again.
             if not has_room(self.members, peer):
                 continue  # It said hello when there was: now it waits until somebody goes.
             del self.joins[peer]
             self.asked_at.pop(peer, None)
-            return e.Cut(self._info(peer, join), donors, versions)
+            # In a gossip run no two have the same state: one of them alone gives it.
+            most = 1 if self.members.gossip else DONORS_MAX
+            return e.Cut(self._info(peer, join), tuple(donors[:most]), versions)
         return None
+
+    def _busy(self) -> set[PeerId]:
+        """Who copies and hashes its state for as many as it does at a time. Who has done that only
+        sends, as fast as a joiner's line takes it."""
+        waiting, cuts = self.members.joiners.keys() - self.joins, self.members.cuts
+        open_ = [cuts[peer][1] for peer in waiting if peer in cuts and not cuts[peer][1].roots]
+        copies = Counter(donor for cut in open_ for donor in cut.donors)
+        return {donor for donor, number in copies.items() if number >= COPIES_MAX}
 
     def _admitted_at(self, peer: PeerId) -> float:
         """A peer that flaps waits longer each time."""
@@ -315,6 +331,4 @@ class Admission:
         last = self.members.cuts.get(joiner)
         # Go round, starting after the one that failed: several of them may be bad.
         tried = order.index(last[1].donors[0]) + 1 if last and last[1].donors[0] in donors else 0
-        # In a gossip run no two have the same state: one of them alone gives it.
-        most = 1 if self.members.gossip else DONORS_MAX
-        return tuple((*order[tried:], *order[:tried])[:most])
+        return (*order[tried:], *order[:tried])

@@ -117,3 +117,17 @@ def test_who_asks_for_a_state_is_not_waited_for_and_yet_heard() -> None:
     only = rooting(B)
     only.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert only.next_entry({B}) == e.Roots(D, INDEX, (ROOT,))
+
+
+def test_a_donor_copies_and_hashes_its_state_for_two_at_a_time() -> None:
+    """Seed 2110348: with eight at once none was in time, and each asked for another copy."""
+    scene = leading()
+    for peer in (B, C, D):
+        scene.comes(peer)
+        scene.hears(peer, join(peer))
+    assert [cut.info.peer for cut in written(scene, e.Cut)] == [B, C]
+    index, _ = scene.core.members.cuts[B]
+    scene.on(v.StateCopied(index, 0, 1))
+    scene.hears(B, m.FetchLeaves(index, 0, 0))
+    scene.on(v.StateHashed(index, 0, START, bytes(32)))
+    assert [cut.info.peer for cut in written(scene, e.Cut)] == [B, C, D]
