@@ -113,7 +113,8 @@ class Logbook:
         """The rest of our log lets this peer in (again): what we apply now is history."""
         later = self.raft.log.since(max(self.members.index, self.raft.log.base) + 1)
         bodies = [entry.body for entry in later]
-        return any(isinstance(x, e.Cut | e.Member) and x.info.peer == peer for x in bodies)
+        comes = [x.info for x in bodies if isinstance(x, e.Cut | e.Member | e.Witness)]
+        return any(info.peer == peer for info in comes)
 
     def _compact(self) -> None:
         """What we applied becomes a snapshot; of the log, only the last entries stay."""

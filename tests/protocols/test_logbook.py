@@ -80,14 +80,16 @@ def test_an_entry_that_makes_no_sense_is_not_applied() -> None:
     assert book.members.index == 5
 
 
-def test_whoever_is_let_in_again_later_in_the_log_is_not_gone() -> None:
+@pytest.mark.parametrize("again", [BEGUN[3:], (e.Witness(info(B)),)], ids=["member", "witness"])
+def test_whoever_is_let_in_again_later_in_the_log_is_not_gone(again: tuple[e.Entry, ...]) -> None:
+    """Stepwise seed 2130408: a witness that died was never struck by its next leader."""
     book = Logbook(C, None)
-    gone, again = e.Lost(B, "x"), BEGUN[3:]
-    book.receive(A, append(*BEGUN, gone, *again, commit=6), 0.0)
+    book.receive(A, append(*BEGUN, e.Lost(B, "x"), *again, commit=6), 0.0)
     read(book)
     assert book.returns(B)
     assert not book.returns(A)
-    book.receive(A, append(after=8, commit=8), 0.0)
+    last = 6 + len(again)
+    book.receive(A, append(after=last, commit=last), 0.0)
     read(book)
     assert not book.returns(B)
 
