@@ -202,10 +202,11 @@ class Admission:
             return False
         if any(map(self._makes_a_step, receivers - self.joins.keys())):
             return False  # Accused or not: of a new round nobody has had time to say anything.
-        states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
+        versions, members = self._versions(), self.members.members.keys()
+        states = [self.reports.states(v.fragment, v.round).keys() & members for v in versions]
         if self.members.is_over and all(states):
             return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
-        return not any(self._donors(peer, self._versions()) for peer in receivers)
+        return not any(self._donors(peer, versions) for peer in receivers)
 
     def _makes_a_step(self, peer: PeerId) -> bool:
         """What it reported last is believed, and not of the last committed round."""

@@ -88,7 +88,7 @@ class Company:
         office = self._government.office
         commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
         wanted = {**rivals, **readers} if rivals else readers
-        me = self._me.peer
+        me, found = self._me.peer, found and not self._is_out_of_reach
         commands += self._links.keep_up(now, me, wanted, self._named, found=found)
         commands += self._tell_missed(now) + self._shut_out(now)
         if now >= self.goes_alone_at:
@@ -137,11 +137,20 @@ class Company:
 
     def _named(self) -> set[str]:
         """Where those listen whom our log names, in what we do not know to be committed; and all
-        of the run, if nobody has let us in yet: whom we came by may be gone."""
-        readers = self._members.readers
-        strange = () if self._me.peer in readers else readers.values()  # Else links.py dials them.
-        named = addresses(strange, self._raft.log.since(self._members.index + 1))
+        of the run, if nobody has let us in yet: whom we came by may be gone. Else links.py dials
+        those who are in; who leads out of reach has only those who were."""
+        known = self._members.readers
+        if self._is_out_of_reach:
+            known = self._members.seats
+        elif self._me.peer in known:
+            known = dict[PeerId, PeerInfo]()
+        named = addresses(known.values(), self._raft.log.since(self._members.index + 1))
         return set(named.values()) - {self._me.address, ""}
+
+    @property
+    def _is_out_of_reach(self) -> bool:
+        """Nobody finds us, whether we lead or not, unless we dial."""
+        return not (self._me.address or self._links.up)
 
     @property
     def goes_alone_at(self) -> float:

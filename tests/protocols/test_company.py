@@ -1,5 +1,7 @@
 """Who needs whom: heartbeats, answers, and whom a peer without a leader asks."""
 
+import pytest
+
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -126,6 +128,19 @@ def with_voter(*, hidden: bool, voter: str) -> set[PeerId]:
 def test_a_leader_that_nobody_can_dial_lets_a_voter_lead_that_can_be() -> None:
     """Who joins has to reach the leader, and nobody carries a stranger's words to it."""
     assert with_voter(hidden=True, voter="b:1") == {B}
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_who_leads_alone_and_cannot_be_dialled_dials_whom_it_lost(*, hidden: bool) -> None:
+    """Seed 2150150 of hidden peers: it struck all others, and nobody could come back to it."""
+    scene = Led(hidden=hidden)
+    scene.joins(B)
+    scene.on(v.PeerDisconnected(B, "end of stream"))
+    scene.waits(RULES.reconnect_grace_s)
+    assert scene.core.members.members.keys() == {A}
+    scene.waits(RETRY_S)
+    scene.waits(RETRY_S)
+    assert (c.Connect(PeerId(""), "b:1") in scene.all(c.Connect)) is hidden
 
 
 def test_who_leads_and_can_be_dialled_goes_on_and_so_does_the_best_there_is() -> None:

@@ -57,9 +57,10 @@ def test_who_leads_can_be_dialled_as_long_as_such_a_voter_is_there() -> None:
     assert joined.peer in entries(world, e.View)[-1].roster
 
 
-@pytest.mark.parametrize("seed", [*range(4711, 4719), 4833])
+@pytest.mark.parametrize("seed", [*range(4711, 4719), 4833, 2150110, 2150150])
 def test_whatever_happens_what_must_hold_holds(seed: int) -> None:
-    """4833: nobody but the leader could tell who leads, and it has no address to tell."""
+    """4833: nobody but the leader could tell who leads, and it has no address to tell. The last
+    two: docs/bugs-found-by-simulation.md."""
     assert run_seed(seed).violations == []
 
 
