@@ -20,8 +20,8 @@ def relays_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def growth() -> tuple[Measured, Measured]:
-    """A run in which nearly all vote, and one in which few do. Who relays for whom goes by hashes of
-    their names: of this seed, each of the six does for somebody."""
+    """A run in which nearly all vote, and one in which few do. Who relays for whom goes by hashes
+    of their names: with this seed, each of the six does for somebody."""
     return measure(8, 8, seed=2), measure(24, 8, seed=2)
 
 
