@@ -23,6 +23,8 @@ COMPACT_ENTRIES = 512
 KEPT_SHARE = 8
 """One in so many stays, the last ones: who is a little behind needs no snapshot, and a relay
 brings its learners what it has just applied."""
+LetsIn = e.Cut | e.Member | e.Witness
+"""Entries after which somebody reads the log."""
 
 
 class Logbook:
@@ -113,8 +115,7 @@ class Logbook:
         """The rest of our log lets this peer in (again): what we apply now is history."""
         later = self.raft.log.since(max(self.members.index, self.raft.log.base) + 1)
         bodies = [entry.body for entry in later]
-        comes = [x.info for x in bodies if isinstance(x, e.Cut | e.Member | e.Witness)]
-        return any(info.peer == peer for info in comes)
+        return any(isinstance(body, LetsIn) and body.info.peer == peer for body in bodies)
 
     def _compact(self) -> None:
         """What we applied becomes a snapshot; of the log, only the last entries stay."""
@@ -143,11 +144,9 @@ def addresses(inside: Iterable[PeerInfo], entries: Iterable[e.LogEntry]) -> dict
     """Where everybody listens by these entries, whether they hold or not."""
     known = {info.peer: info.address for info in inside}
     for entry in entries:
-        match entry.body:
-            case e.Cut(info=info) | e.Member(info=info) | e.Witness(info=info):
-                known[info.peer] = info.address
-            case e.Left(peer=peer) | e.Lost(peer=peer):
-                known.pop(peer, None)
-            case _:
-                pass
+        body = entry.body
+        if isinstance(body, LetsIn):
+            known[body.info.peer] = body.info.address
+        elif isinstance(body, e.Left | e.Lost):
+            known.pop(body.peer, None)
     return known

@@ -131,10 +131,8 @@ def _factors(values: F32, shape: _Shape) -> tuple[F32, F32]:
 
 def _times(each_KN: F32, grid_NM: F32) -> F32:
     """each x grid, every sum taken by halves."""
-    out_KM, terms_NM = (
-        np.empty((len(each_KN), grid_NM.shape[1]), np.float32),
-        np.empty_like(grid_NM),
-    )
+    out_KM = np.empty((len(each_KN), grid_NM.shape[1]), np.float32)
+    terms_NM = np.empty_like(grid_NM)
     for each_N, out_M in zip(each_KN, out_KM, strict=True):
         np.multiply(grid_NM, each_N[:, None], out=terms_NM)
         _sum_rows(terms_NM)
@@ -162,9 +160,8 @@ def _orthonormal(rows_KN: F32) -> F32:
         keep = norm > _VANISHED * before
         done.append(vector_N / norm if keep else np.zeros_like(vector_N))
     left_P = np.concatenate(done).astype(np.float32)
-    from_bf16(
-        bf16_of(left_P), left_P
-    )  # So that what the matrix has along them is what is made of it.
+    # So that what the matrix has along them is what is made of it.
+    from_bf16(bf16_of(left_P), left_P)
     return left_P.reshape(rows_KN.shape)
 
 
