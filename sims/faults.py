@@ -231,7 +231,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "kill": lambda world, _, victim: world.kill(victim),
     "restart": lambda world, _, victim: world.restart(victim),
     "crowd": _crowd,
-    "relapse": lambda world, fault, _: plots.relapse(world, torn=fault.other % 2 > 0),
+    "relapse": lambda world, fault, node: plots.relapse(world, node, torn=fault.other % 2 > 0),
     "leave": lambda world, _, victim: plots.ask_to_leave(world, victim),
     "cut": _cut,
     "stall": _stall,

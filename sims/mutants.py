@@ -6,6 +6,7 @@ the checkers do.
 """
 
 import importlib.util
+import itertools
 import json
 import multiprocessing
 import signal
@@ -23,6 +24,7 @@ import typer
 
 from protocols.errors import LowcommError
 from sims import gossip_sweep, step_sweep, sweep
+from sims.faults import FaultKind, draw_plan
 from sims.mutations import MUTANTS as CORE_MUTANTS
 from sims.mutations import UnplantableError
 from sims.mutations_forks import FORK_MUTANTS
@@ -45,6 +47,8 @@ class StuckError(RuntimeError):
 
 KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS)
 OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
+PLOTS: Mapping[str, FaultKind] = {"restores-a-void-branch": "relapse"}
+"""What has to happen before a mutant can do harm, and what few seeds have."""
 Kind = Literal["rounds", "steps", "gossip"]
 """Of a run."""
 SEEDS: Mapping[Kind, Callable[[int], sweep.SeedResult]] = {
@@ -81,11 +85,17 @@ class Hunt:
         """Of runs."""
         return KINDS.get(self.name, "rounds")
 
-    def seed(self, number: int) -> int:
-        """The seed to try as this one (from 0): only a pair can fork."""
-        if self.name not in OF_PAIRS:
-            return self.first + number
-        return (-(-self.first // sweep.PAIR_EVERY) + number) * sweep.PAIR_EVERY
+    def tries(self) -> Iterator[int]:
+        """The seeds to try: only a pair can fork, and some bugs show in one plot alone."""
+        return itertools.islice(filter(self._fits, itertools.count(self.first)), self.seeds)
+
+    def _fits(self, seed: int) -> bool:
+        pair, plot = seed % sweep.PAIR_EVERY == 0, PLOTS.get(self.name)
+        if self.name in OF_PAIRS:
+            return pair
+        return plot is None or (
+            not pair and any(f.kind == plot for f in draw_plan(seed, until_s=sweep.SAFETY_S))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,9 @@ class Verdict:
     name: str
     caught: bool
     seeds: int
-    """How many were run; the last one caught it."""
+    """How many were run."""
+    seed: int
+    """The last one of them: it caught it, if any did."""
     by: str
     """The first thing that did not hold."""
     seconds: float
@@ -105,18 +117,20 @@ def hunt(task: Hunt) -> Verdict:
     """Plant a bug into this process, which is good for nothing else from then on, and look."""
     began = time.monotonic()
 
-    def verdict(seeds: int, by: str, *, caught: bool) -> Verdict:
-        return Verdict(task.name, caught, seeds, by, round(time.monotonic() - began, 1))
+    def verdict(seeds: int, seed: int, by: str) -> Verdict:
+        caught = bool(seeds and by)
+        return Verdict(task.name, caught, seeds, seed, by, round(time.monotonic() - began, 1))
 
     try:
         planter(task)()
     except UnplantableError as error:
-        return verdict(0, f"cannot be planted: {error}", caught=False)
-    for count in range(1, task.seeds + 1):
-        by = what_fails(task.seed(count - 1), task.kind)
+        return verdict(0, task.first, f"cannot be planted: {error}")
+    seed, by = task.first, ""
+    for count, seed in enumerate(task.tries(), 1):
+        by = what_fails(seed, task.kind)
         if by:
-            return verdict(count, by, caught=True)
-    return verdict(task.seeds, "", caught=False)
+            return verdict(count, seed, by)
+    return verdict(task.seeds, seed, "")
 
 
 def planter(task: Hunt) -> Callable[[], object]:
@@ -208,8 +222,8 @@ def main(
     failed: list[int] = []
     overlooked = [v.name for v in verdicts if not v.caught]
     for kind in SEEDS:
-        hunts = ((v, Hunt(v.name, "", first, seeds)) for v in verdicts if v.caught)
-        caught = {v.name: task.seed(v.seeds - 1) for v, task in hunts if task.kind == kind}
+        here = [v for v in verdicts if v.caught and KINDS.get(v.name, "rounds") == kind]
+        caught = {v.name: v.seed for v in here}
         sick = unhealthy(set(caught.values()), kind, jobs=jobs) if caught else []
         overlooked += [name for name, seed in caught.items() if seed in sick]
         failed += sick
@@ -227,7 +241,8 @@ def main(
 def describe(verdict: Verdict) -> str:
     """One line for a person."""
     if verdict.caught:
-        return f"{verdict.name}: seed {verdict.seeds} in {verdict.seconds} s: {verdict.by[:160]}"
+        seed = f"seed {verdict.seed} ({verdict.seeds} tried)"
+        return f"{verdict.name}: {seed} in {verdict.seconds} s: {verdict.by[:160]}"
     return (
         f"{verdict.name}: NOT CAUGHT by {verdict.seeds} seeds in {verdict.seconds} s {verdict.by}"
     )

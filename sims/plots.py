@@ -34,17 +34,20 @@ def when(
         world.at(look_s, lambda: when(world, is_so, then, look_s=look_s))
 
 
-def relapse(world: World, *, torn: bool) -> None:
+def relapse(world: World, careful: Node, *, torn: bool) -> None:
     """As soon as rounds go on: all die, and again a round after they went back to a checkpoint. Who
-    comes late has the newest one, of what the others have taken back meanwhile. `torn`: nobody else
-    had completed that one."""
+    comes late has the newest one, of what the others have taken back meanwhile. `careful` keeps one
+    of each round from now on; `torn`: nobody else had completed that one."""
+    careful.disk.checkpoint_every = 1
 
     def goes_on() -> bool:
+        """Not while an earlier one is under way: its victims would die before its end."""
+        able = {node.peer for node in world.live if not node.core.standing.catchup.needed}
         heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
         since = [
             (head.lineage, head.restored.tokens if head.restored is not None else 0)
             for head in heads
-            if head.views
+            if head.views and able.issuperset(head.members)
         ]
         kept = [node.disk.kept for node in world.live if node.disk.kept is not None]
         return any(x.lineage == lineage and x.tokens > n for x in kept for lineage, n in since)
@@ -59,11 +62,10 @@ def relapse(world: World, *, torn: bool) -> None:
 def _all_die_twice(world: World, *, torn: bool) -> None:
     kept = {n: n.disk.kept.tokens if n.disk.kept is not None else 0 for n in world.live}
     late = [node for node in kept if kept[node] == max(kept.values())]
-    if torn:
+    if torn or 2 * len(late) >= len(kept):  # Most must go back to an older one.
         for node in late[1:]:
             node.disk.tear()
         late = late[:1]
-    late = late if 2 * len(late) < len(kept) else []
     for node in list(kept):
         world.kill(node)
         if node not in late:

@@ -10,9 +10,11 @@ from protocols import steps
 from protocols.raft import Raft
 from protocols.rounds import FragmentRounds
 from protocols.step_entries import step_view
+from sims.faults import draw_plan
 from sims.mutants import (
     KNOWN,
     OF_PAIRS,
+    PLOTS,
     Hunt,
     StuckError,
     cpu_limit,
@@ -21,6 +23,7 @@ from sims.mutants import (
     what_fails,
 )
 from sims.mutations import Edit, Mutant, UnplantableError
+from sims.sweep import PAIR_EVERY, SAFETY_S
 
 EASY = (
     *("no-rebase", "rebases-and-carries", "sums-without-the-missing"),
@@ -58,8 +61,17 @@ def test_committed_samples_leased_again_and_a_forgetful_rebase_are_caught() -> N
 
 def test_only_pairs_are_asked_about_a_fork() -> None:
     name = min(OF_PAIRS)
-    assert [Hunt(name, "", 3, 9).seed(n) for n in range(3)] == [8, 16, 24]
-    assert [Hunt("votes-twice", "", 3, 9).seed(n) for n in range(3)] == [3, 4, 5]
+    assert list(Hunt(name, "", 3, 3).tries()) == [8, 16, 24]
+    assert list(Hunt("votes-twice", "", 3, 3).tries()) == [3, 4, 5]
+
+
+def test_what_shows_in_one_plot_alone_is_hunted_where_it_happens() -> None:
+    (name,) = PLOTS
+    tried = list(Hunt(name, "", 0, 3).tries())
+    assert not any(seed % PAIR_EVERY == 0 for seed in tried)
+    plans = [draw_plan(seed, until_s=SAFETY_S) for seed in range(max(tried))]
+    having = [n for n, plan in enumerate(plans) if any(f.kind == PLOTS[name] for f in plan)]
+    assert [n for n in having if n % PAIR_EVERY] == tried[:-1]
 
 
 @pytest.mark.long
