@@ -5,8 +5,10 @@ C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any s
 layout. Must NOT know of rounds or results, nor keep a copy of a parameter.
 """
 
+import atexit
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ from protocols.errors import ConfigError
 
 COLLECTIVE_TIMEOUT_S = 600.0
 """Ranks of one node differ by what they load and compile. The daemon sees hangs much earlier."""
+EXIT_PAUSE_S = 0.1
+"""Some turns of a busy machine's scheduler."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +104,17 @@ def leave_node() -> None:
     """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def pause_at_exit() -> None:
+    """This process ends a moment later: gloo's threads let go of what they worked on before.
+
+    They outlive `destroy_process_group`, because FSDP's mesh stays in several caches of torch, and
+    the group with it. One that lets go of a tensor while the interpreter ends takes the process
+    with it ("terminate called without an active exception", pytorch issue 190489).
+    """
+    if dist.is_initialized():
+        atexit.register(time.sleep, EXIT_PAUSE_S)
 
 
 def shard_model(model: nn.Module, blocks: Iterable[nn.Module], *, mesh: DeviceMesh | None) -> None:

@@ -17,7 +17,16 @@ from torch.optim import AdamW, Optimizer
 from lowcomm import fixed
 from lowcomm.attachment import Peer
 from lowcomm.learning_rate import Schedule
-from lowcomm.nodes import ShardView, local_of, places, reshard, shard_views, whole, window
+from lowcomm.nodes import (
+    ShardView,
+    local_of,
+    pause_at_exit,
+    places,
+    reshard,
+    shard_views,
+    whole,
+    window,
+)
 from lowcomm.step_rank import StepRank
 from protocols.errors import ConfigError, LowcommError
 
@@ -54,6 +63,7 @@ class StepTrainer(ABC):
             raise ConfigError(
                 f"run.method.name is {method.name!r}, but this program uses {type(self).__name__}"
             )
+        pause_at_exit()
         self._shards = shard_views(model, rank=peer.rank)
         whole_ones = [x.place.name for x in self._shards if not isinstance(x.parameter, DTensor)]
         if peer.world_size > 1 and whole_ones:

@@ -15,7 +15,14 @@ from torch.optim import Optimizer
 from lowcomm.attachment import Peer
 from lowcomm.learning_rate import Schedule, warmup
 from lowcomm.methods import RoundMethod
-from lowcomm.nodes import ShardView, read_shards, reshard, shard_views, write_shards
+from lowcomm.nodes import (
+    ShardView,
+    pause_at_exit,
+    read_shards,
+    reshard,
+    shard_views,
+    write_shards,
+)
 from lowcomm.rank_state import RankFile, RankStateError, load_rank_state, save_rank_state
 from lowcomm.round_rank import RoundRank
 from lowcomm.round_state import Kind
@@ -56,6 +63,7 @@ class Method:
                 f"run.method.name is {agreed.name!r}, but this program uses {type(self).__name__}"
             )
         assert isinstance(agreed, RoundMethod)
+        pause_at_exit()
         shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
         self._shards: dict[int, list[ShardView]] = {}
         """By fragment."""

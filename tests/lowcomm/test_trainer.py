@@ -14,6 +14,7 @@ import lowcomm
 from lowcomm.config import DataConfig, NodeConfig, RunConfig
 from lowcomm.data.batches import permutation_keys, permuted
 from lowcomm.methods import PER_STEP_METHODS, AnyMethod, DiLoCo
+from lowcomm.nodes import EXIT_PAUSE_S
 from lowcomm.trainer import ROUND_METHODS, _stepped
 from peers.lifeline import TensorPlace
 from peers.rank_events import RanksFinished
@@ -74,6 +75,7 @@ def test_a_users_own_loop_under_torchrun(tmp_path: Path, monkeypatch: pytest.Mon
         rows = expected[4 * step : 4 * step + 4]
         assert [seen[0]["items"][step], seen[1]["items"][step]] == [rows[:2], rows[2:]]
     for rank in seen:
+        assert rank["ended_after_s"] >= EXIT_PAUSE_S
         assert len(rank["items"]) == 2 * H
         assert rank["last"] == last.tolist()
         assert rank["lr"] == 1e-4

@@ -3,8 +3,11 @@
 user_loop.py DIRECTORY    leaves what it saw there
 """
 
+import atexit
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +34,15 @@ class Line:
         return torch.tensor([float(index)]), index
 
 
+def write(directory: Path, seen: dict[str, Any]) -> None:
+    """The last thing that this program does."""
+    seen["ended_after_s"] = time.monotonic() - seen.pop("left_at")
+    (directory / f"seen-{os.environ['RANK']}.json").write_text(json.dumps(seen))
+
+
 def main(directory: Path) -> None:
     seen: dict[str, Any] = {"items": [], "losses": []}
+    atexit.register(write, directory, seen)
     peer = lowcomm.attach()
     try:
         peer.batches()
@@ -64,8 +74,8 @@ def main(directory: Path) -> None:
     last: dict[str, Any] = get_model_state_dict(model, options=FULL)
     seen["last"] = [value.item() for value in last.values()]
     seen["lr"] = optimizer.param_groups[0]["lr"]
-    (directory / f"seen-{peer.rank}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
+    seen["left_at"] = time.monotonic()
 
 
 if __name__ == "__main__":
