@@ -5,13 +5,14 @@ NOT know what it hashes, nor keep it.
 """
 
 import asyncio
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
+
+from blake3 import blake3
 
 from peers.pieces import PIECE_ELEMENTS
 from peers.work import Bytes
@@ -52,7 +53,7 @@ def cells(state: Sequence[Bytes]) -> Iterator[memoryview]:
 
 
 def leaves_of(state: Sequence[Bytes], give_way: Callable[[], None] = lambda: None) -> bytes:
-    """The SHA-256 of each cell, one after the other. `give_way`: before each, to what matters
+    """The BLAKE3 of each cell, one after the other. `give_way`: before each, to what matters
     more."""
     found: list[bytes] = []
     for cell in cells(state):
@@ -62,8 +63,9 @@ def leaves_of(state: Sequence[Bytes], give_way: Callable[[], None] = lambda: Non
 
 
 def digest_of(cell: Bytes) -> bytes:
-    """A leaf of a state's tree."""
-    return hashlib.sha256(cell).digest()
+    """A leaf of a state's tree, 32 bytes: BLAKE3, which is as hard to forge as SHA-256 and takes a
+    quarter of its time."""
+    return blake3(cell).digest()
 
 
 class EndedError(Exception):

@@ -141,12 +141,12 @@ class StateHashed:
     fragment: int
     state_digest: str
     leaves: bytes
-    """The SHA-256 of each cell of the copy, one after the other."""
+    """The digest of each cell of the copy, 32 bytes, one after the other."""
 
 
 @record
 class CellReceived:
-    """A cell of a state for a cut is here, whole; `digest` is its SHA-256."""
+    """A cell of a state for a cut is here, whole; `digest` is that of its bytes."""
 
     sender: PeerId
     cut_index: int

@@ -1,12 +1,12 @@
 """Cells and their digests, and the thread that makes them."""
 
 import asyncio
-import hashlib
 import os
 import threading
 import time
 
 import pytest
+from blake3 import blake3
 
 from peers.hashing import NICE, Hashing, cells, elements_of, leaves_of
 from peers.pieces import PIECE_ELEMENTS
@@ -19,7 +19,7 @@ def test_a_state_is_cut_into_cells_and_each_has_a_leaf() -> None:
     state = os.urandom(2 * CELL + 8)
     parts = [state[:CELL], state[CELL : 2 * CELL], state[2 * CELL :]]
     assert [bytes(cell) for cell in cells([state])] == parts
-    assert leaves_of([state]) == b"".join(hashlib.sha256(part).digest() for part in parts)
+    assert leaves_of([state]) == b"".join(blake3(part).digest() for part in parts)
     assert leaves_of([b""]) == leaves_of([]) == b""
 
 
