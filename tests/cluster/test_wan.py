@@ -256,17 +256,21 @@ def test_nothing_is_left_when_the_owner_is_killed(means: Means, number: signal.S
     ) as owner:
         assert owner.stdout is not None
         carrier, peer, fork, *made = json.loads(owner.stdout.readline())
-        ours = {carrier, peer, fork}
-        # A process that becomes another program has no environment for a moment.
-        until(lambda: ours <= set(marked_processes()), within_s=10, what="all of them")
-        assert set(made) <= namespaces()
-        owner.send_signal(number)
-        owner.wait(10)
-    os.kill(peer, signal.SIGKILL)  # It is its owner's, and was not started to die with it.
-    try:
-        until(lambda: carrier not in marked_processes(), within_s=10, what="ended")
-    finally:
-        os.kill(fork, signal.SIGKILL)
+
+        def are_there() -> bool:
+            """Until the peer has entered its place it would end by itself when that is gone."""
+            here = marked_processes()  # Who becomes another program is not, for a moment.
+            return {carrier, fork} <= set(here) and here.get(peer, "").startswith("sleep")
+
+        try:
+            until(are_there, within_s=10, what="all of them in their places")
+            assert set(made) <= namespaces()
+            owner.send_signal(number)
+            owner.wait(10)
+            os.kill(peer, signal.SIGKILL)  # It is its owner's, and was not started to die with it.
+            until(lambda: carrier not in marked_processes(), within_s=10, what="ended")
+        finally:
+            os.kill(fork, signal.SIGKILL)
     until(lambda: not set(made) & namespaces(), within_s=5, what="without namespaces")
 
 
