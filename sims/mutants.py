@@ -62,6 +62,12 @@ KINDS: Mapping[str, Kind] = {
 }
 """In which a mutant is hunted, if not in one of rounds."""
 
+
+def kind_of(mutant: str) -> Kind:
+    """The runs in which it is hunted."""
+    return KINDS.get(mutant, "rounds")
+
+
 RAISED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError),
     *(LowcommError, TypeError, ValueError),
@@ -79,11 +85,6 @@ class Hunt:
     first: int
     seeds: int
     """At most."""
-
-    @property
-    def kind(self) -> Kind:
-        """Of runs."""
-        return KINDS.get(self.name, "rounds")
 
     def tries(self) -> Iterator[int]:
         """The seeds to try: only a pair can fork, and some bugs show in one plot alone."""
@@ -117,20 +118,19 @@ def hunt(task: Hunt) -> Verdict:
     """Plant a bug into this process, which is good for nothing else from then on, and look."""
     began = time.monotonic()
 
-    def verdict(seeds: int, seed: int, by: str) -> Verdict:
-        caught = bool(seeds and by)
+    def verdict(seeds: int, seed: int, by: str, *, caught: bool) -> Verdict:
         return Verdict(task.name, caught, seeds, seed, by, round(time.monotonic() - began, 1))
 
+    seed = task.first
     try:
         planter(task)()
     except UnplantableError as error:
-        return verdict(0, task.first, f"cannot be planted: {error}")
-    seed, by = task.first, ""
+        return verdict(0, seed, f"cannot be planted: {error}", caught=False)
     for count, seed in enumerate(task.tries(), 1):
-        by = what_fails(seed, task.kind)
+        by = what_fails(seed, kind_of(task.name))
         if by:
-            return verdict(count, seed, by)
-    return verdict(task.seeds, seed, "")
+            return verdict(count, seed, by, caught=True)
+    return verdict(task.seeds, seed, "", caught=False)
 
 
 def planter(task: Hunt) -> Callable[[], object]:
@@ -222,8 +222,7 @@ def main(
     failed: list[int] = []
     overlooked = [v.name for v in verdicts if not v.caught]
     for kind in SEEDS:
-        here = [v for v in verdicts if v.caught and KINDS.get(v.name, "rounds") == kind]
-        caught = {v.name: v.seed for v in here}
+        caught = {v.name: v.seed for v in verdicts if v.caught and kind_of(v.name) == kind}
         sick = unhealthy(set(caught.values()), kind, jobs=jobs) if caught else []
         overlooked += [name for name, seed in caught.items() if seed in sick]
         failed += sick
