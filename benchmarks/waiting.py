@@ -24,6 +24,7 @@ from sims.cluster import LOG, LocalCluster
 from sims.leader_loss import write_config
 from sims.paced import Pace
 from sims.paced_cluster import start_all
+from sims.paced_moves import TENSORS
 from sims.terminal import run
 
 FRAGMENT = 0
@@ -41,7 +42,7 @@ class Waited:
     for_others: float
     """Share of the time from its contribution to the last one of the round."""
     for_exchange: float
-    """And from that one to the commit."""
+    """And from that one to the commit. With an `--overlap` the node trains on meanwhile."""
 
 
 def main(
@@ -50,6 +51,11 @@ def main(
     round_s: Annotated[float, Q("--round", help="Seconds; 0: --steps of all.", min=0.0)] = 4.0,
     steps: Annotated[int, Q(help="The most inner steps of a round.", min=1)] = 500,
     rounds: Annotated[int, Q(help="Rounds of the run.", min=3)] = 12,
+    method: Annotated[str, Q(help="Its name, as in [run.method].")] = "diloco",
+    fragments: Annotated[
+        int, Q(help="Of the model, with a method that has them.", min=0, max=TENSORS)
+    ] = 0,
+    overlap: Annotated[int, Q(help="Its overlap_steps.", min=0)] = 0,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """The share of the time that each node waits for the others, and for the exchange.
@@ -58,24 +64,33 @@ def main(
     Examples:
       python -m benchmarks.waiting
       python -m benchmarks.waiting --speeds 1,1,2,4 --round 0 --steps 31
+      python -m benchmarks.waiting --speeds 1,2,2 --step 0.2 --round 0 --steps 8 \\
+        --method decoupled_diloco --fragments 4 --overlap 2
     """
     try:
         paces = [Pace(step_s=step / float(speed)) for speed in speeds.split(",")]
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"--speeds {speeds}: numbers above 0, with commas between") from None
     longest_s = round_s or steps * max(pace.step_s for pace in paces)
-    method = f"inner_steps = {steps}\nround_s = {round_s}"
+    keys = {"inner_steps": steps, "round_s": round_s}
+    keys |= {"fragments": fragments, "overlap_steps": overlap} if fragments else {}
+    table = "\n".join([f'name = "{method}"', *(f"{key} = {keys[key]}" for key in keys)])
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
         place = Path(directory)
-        config = write_config(place, peers=len(paces), rounds=rounds, method=method)
+        config = write_config(place, peers=len(paces), rounds=rounds, method=table)
         asyncio.run(_play(place / "run", config, paces, limit_s=rounds * longest_s + LATER_S))
-        found = waited(read_timeline(place / "run").events)
-    asked = {"speeds": speeds, "step_s": step, "round_s": round_s, "steps": steps}
+        events = read_timeline(place / "run").events
+    found, took_s = waited(events), mean_round_s(events)
+    alone_s = round_s or steps * min(pace.step_s for pace in paces)
     if as_json:
+        asked = {"method": method, "speeds": speeds, "step_s": step, **keys, "rounds": rounds}
+        times = {"mean_round_s": took_s, "fastest_alone_s": alone_s}
         nodes = [asdict(each) for each in found]
-        print(json.dumps({**asked, "rounds": rounds, "machine": machine(), "nodes": nodes}))
+        print(json.dumps({**asked, **times, "machine": machine(), "nodes": nodes}))
         return
     console = Console()
+    times = f"a round took {took_s:.3f} s; by itself the fastest node takes {alone_s:.3f} s"
+    console.print(times, highlight=False)
     for each in found:
         shares = f"waited {each.for_others:.1%} for others, {each.for_exchange:.1%} for exchange"
         console.print(f"{each.name}: {each.steps} steps, {shares}", highlight=False)
@@ -105,6 +120,16 @@ def waited(events: Sequence[Event]) -> list[Waited]:
             )
         )
     return found
+
+
+def mean_round_s(events: Sequence[Event]) -> float:
+    """From the first round's end to the last one's."""
+    ends: dict[int, float] = {}
+    for event in events:
+        if isinstance(event, Commit) and event.fragment == FRAGMENT:
+            ends[event.round] = max(event.t, ends.get(event.round, 0.0))
+    first, last = min(ends), max(ends)
+    return (ends[last] - ends[first]) / (last - first)
 
 
 async def _play(run_dir: Path, config: Path, paces: Sequence[Pace], *, limit_s: float) -> None:

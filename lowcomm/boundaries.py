@@ -88,7 +88,7 @@ class Boundaries:
 
     @property
     def may_be_early(self) -> bool:
-        """Ask whether others wait for us: we came in the middle."""
+        """Ask whether others wait for us: we came in the middle, or the run's nodes answer."""
         return self._early is not None and self.step >= self._early and bool(self.left)
 
     @property

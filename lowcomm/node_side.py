@@ -377,8 +377,8 @@ class NodeSide:
                 slots.contribute_elsewhere(fragment)
 
     def _decide_boundary(self, question: Boundary) -> Answer:
-        """Which fragment the ranks contribute to now, if it is time: in a joiner's first round as
-        soon as the others wait for us."""
+        """Which fragment the ranks contribute to now, if it is time: in a joiner's first round, and
+        with a method that answers, as soon as the others wait for us."""
         rounds, now = self._daemon.core.rounds, asyncio.get_running_loop().time()
         fragment = next_fragment(rounds, question.left)
         over = question.due or self._clock.is_over(now, question.steps)

@@ -36,6 +36,8 @@ def early_steps(run: RunConfig, steps: int, *, joins: bool) -> int:
     """After so many steps of a round of `steps` the ranks begin to ask whether to contribute: never
     if that is the whole round. `joins`: they have contributed to nothing yet."""
     assert isinstance(run.method, RoundMethod)
+    if run.method.answers:
+        return 0
     if run.method.round_s:
         return 1
     return -(-steps // 2) if joins else steps

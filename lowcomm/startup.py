@@ -116,12 +116,18 @@ def run_entry(
         commit_every_steps=commit_every_steps,
         snapshot_every_steps=snapshot_every_steps,
         gossip=is_gossip(run),
+        asks=asks(run),
     )
 
 
 def is_gossip(run: RunConfig) -> bool:
     """Do nodes exchange in pairs, each with a state of its own?"""
     return isinstance(run.method, RoundMethod) and not run.method.replicas_equal
+
+
+def asks(run: RunConfig) -> bool:
+    """Is who is late for a round asked to contribute what it has?"""
+    return isinstance(run.method, RoundMethod) and run.method.answers
 
 
 def rhythm(run: RunConfig) -> tuple[int, int]:
@@ -177,6 +183,11 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
         raise RefusedError(
             f"the run's method is {agreed.method.name}, but its nodes exchange "
             f"{'in pairs' if entry.gossip else 'with all'}"
+        )
+    if entry.asks != asks(agreed):
+        raise RefusedError(
+            f"the run's method is {agreed.method.name}, but who is late is "
+            f"{'asked' if entry.asks else 'not asked'} to contribute early"
         )
     if mine is not None:
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))

@@ -190,7 +190,7 @@ class Resume:
     round: int
     kind: Verdict
     first: bool
-    """No round of these ranks yet: they may be asked to contribute early."""
+    """No round of these ranks yet: they may be asked to contribute early, whatever the run."""
     finish: bool
 
 

@@ -40,6 +40,9 @@ class Run:
     gossip: bool = False
     """Each peer exchanges with one other a round, and no two have equal states: their digests, and
     those of results, say which round they are of, and not which bits."""
+    asks: bool = False
+    """Who is late for a round contributes what it has, as soon as `quorum` others have contributed:
+    the leader asks for it (the pull of Decoupled DiLoCo, arXiv:2604.21428)."""
 
 
 @record

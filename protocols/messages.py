@@ -221,7 +221,8 @@ class Here:
 
 @record
 class Hurry:
-    """From the leader, to whom no round has counted yet: others wait for you in this one."""
+    """From the leader, to whom no round has counted yet, or in a run that asks: others wait for
+    you in this one."""
 
     stamp: Stamp
 

@@ -128,7 +128,8 @@ class Office:
         """What single peers have to do, beyond what the log says."""
         if not self._raft.settled:
             return []
-        late = self.leader.reports.newcomers(self._raft.up | {self._raft.me})
+        here = self._raft.up | {self._raft.me}
+        late = self.leader.reports.late(here, self._raft.rules.quorum)
         hurry: list[Command] = [Send(peer, Hurry(stamp)) for peer, stamp in late]
         return hurry + self.relays.orders(now)
 

@@ -205,20 +205,26 @@ class Reports:
         self.lines.forget(peer)
         self.forget_states(peer)
 
-    def newcomers(self, here: Set[PeerId]) -> list[tuple[PeerId, Stamp]]:
-        """Those `here` for whom somebody waits, and whom no round has counted yet: they are asked
-        to contribute early. Each is named once per connection and round."""
+    def late(self, here: Set[PeerId], quorum: int) -> list[tuple[PeerId, Stamp]]:
+        """Those `here` for whom somebody waits, and who contribute early if they are asked: whom no
+        round has counted yet, and where a run asks, all of them, once `quorum` have contributed.
+        Each is named once per connection and round."""
         found: list[tuple[PeerId, Stamp]] = []
+        asks = self.members.run is not None and self.members.run.asks
         for fragment, plan, reports in self.all_open():
-            commits = self.members.commits.get(fragment)
-            if reports.everybody_ready(plan) or not reports.ready or not commits:
-                continue  # In a first round all are new.
-            silent = set(plan.roster) - reports.ready.keys()
-            counted = {term.peer for term in commits[-1].contributors}
-            late = (here & silent) - counted - reports.hurried
+            if reports.everybody_ready(plan) or not reports.ready:
+                continue
+            late = (here & set(plan.roster)) - reports.ready.keys() - reports.hurried
+            if not asks or reports.enough_at(set(plan.roster), quorum) == NEVER:
+                late -= self._counted(fragment, plan)
             reports.hurried |= late
             found += [(peer, plan.stamp) for peer in sorted(late)]
         return found
+
+    def _counted(self, fragment: int, plan: Plan) -> set[PeerId]:
+        """By the last round of the fragment. In a first one all are new, and began together."""
+        commits = self.members.commits.get(fragment)
+        return {term.peer for term in commits[-1].contributors} if commits else set(plan.roster)
 
     def forget_states(self, peer: PeerId) -> None:
         """It does not hold what it said."""

@@ -147,6 +147,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "commit_every_steps": _u32,
         "snapshot_every_steps": _u32,
         "gossip": flag,
+        "asks": flag,
     },
     e.Elected: {"peer": peer_id},
     e.Voter: {"peer": peer_id, "votes": flag, "why": _words},

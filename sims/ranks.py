@@ -46,6 +46,8 @@ class Training:
     """Of so many contributions one cannot be averaged with others; 0: none."""
     gossip: bool = False
     """Each exchanges with one other a round: its parameters, and not what they moved by."""
+    answers: bool = False
+    """Ranks contribute as soon as others wait for it, with what they have."""
     lines: int = 0
     """What the nodes' lines carry is drawn with this; 0: nobody ever had to know."""
 
@@ -168,13 +170,16 @@ class Ranks:
             self._take(self._results.pop(fragment))
         if self._without or not self._left:
             return
-        if self._at_boundary:
+        while self._at_boundary:
             while not self._free:
                 if not self._take_earliest():
                     return
             fragment = next_fragment(self._node.core.rounds, self._free)
-            if self.works[fragment].first < self.last:
-                self._contribute(fragment)  # Else a result has just replaced all: one step more.
+            if self.works[fragment].first == self.last:
+                break  # A result has just replaced all: one step more.
+            self._contribute(fragment)
+            if self._training.answers:
+                self._look()
         patience = self._training.overlap_max_steps
         if any(work.handed and self.last - work.handed.last >= patience for work in self.works):
             return
@@ -252,8 +257,9 @@ class Ranks:
         self._node.after(self._node.speed * world.random.uniform(0.9, 1.1), made)
 
     def _look(self) -> None:
-        """Are we at a boundary? New ranks may be asked for an early one."""
-        early = self._first and 2 * self._since_start >= self._training.inner_steps
+        """Are we at a boundary? New ranks may be asked for an early one, and those that answer."""
+        new = self._first and 2 * self._since_start >= self._training.inner_steps
+        early = new or self._training.answers
         if early:
             self._node.give(v.TrainersAble())
         rounds = self._node.core.rounds

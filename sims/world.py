@@ -121,7 +121,7 @@ class World:
         """What its peers agree on."""
         sizes = (FRAGMENT_ELEMENTS,) * self.training.fragments
         of = (self.peers_min, self.outer_steps, 1, (), sizes, founder)
-        return e.Run(1, "{}", "", *of, gossip=self.training.gossip)
+        return e.Run(1, "{}", "", *of, gossip=self.training.gossip, asks=self.training.answers)
 
     def digest_of(self, round_: int, outer: Value) -> str:
         """Of the state after this round, as the run's shells have it."""

@@ -110,6 +110,9 @@ class RoundMethod(ABC):
     replicas_equal: ClassVar[bool] = True
     """All nodes have the same outer state. If not, each exchanges with one other a round (gossip):
     it contributes its parameters, and not what these moved by from others' outer ones."""
+    answers: ClassVar[bool] = False
+    """A node contributes after its next inner step when others wait for it, with the steps that it
+    made by then. If not, they wait until it has made all of the round."""
     needs_norms: ClassVar[bool] = False
     """What is made of contributions needs norms of whole tensors: everybody gets all of them, and
     makes it at the commit (lowcomm/directions.py)."""

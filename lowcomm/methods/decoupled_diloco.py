@@ -2,8 +2,10 @@
 
 The paper's syncer, which asks all learners for a fragment, waits for a quorum and then for a grace
 window, is the protocol here: once `run.protocol.quorum` nodes (K) have contributed to a round of a
-fragment it waits `run.protocol.round_grace_s` at most for the others, and commits with those that
-came. Two must hold a result, however few contributed. Must NOT import torch or another method.
+fragment, the others are asked to contribute what they have after their next inner step, and have
+`run.protocol.round_grace_s` for it; it commits with those that came. So the fastest nodes set the
+pace, and wait for a slow one no longer than for one of its steps, less `overlap_steps` of their
+own. Two must hold a result, however few contributed. Must NOT import torch or another method.
 """
 
 from collections.abc import Sequence
@@ -40,6 +42,7 @@ class DecoupledDiLoCo(NesterovMethod):
     about different tokens. Of the others it is the directions, and the mean keeps their length."""
 
     waits_for_rounds = False
+    answers = True
     needs_norms = True
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.waiting import waited
+from benchmarks.waiting import mean_round_s, waited
 from lowcomm.events import Commit, Event, Ready
 from protocols.ids import PeerId
 
@@ -37,6 +37,7 @@ def test_who_waits_for_whom_is_between_contributions_and_commits() -> None:
         *(ready("b", 3, 18.0, 2), ready("a", 3, 19.0, 7)),
         *(commit("a", 3, 20.0), commit("b", 3, 20.0)),
     ]
+    assert mean_round_s(events) == pytest.approx(5.0)
     a, b = waited(events)
     assert (a.name, a.steps, a.for_others) == ("a", 15, pytest.approx(0.1))
     assert a.for_exchange == pytest.approx((0.5 + 1.0) / 10)

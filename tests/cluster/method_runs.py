@@ -122,16 +122,18 @@ class Script:
     """What a node contributed, and when: it contributes the same again."""
 
     def __init__(self, given: Sequence[Ready], method: RoundMethod) -> None:
-        self._due: dict[int, int] = {}
-        """By inner step: the fragment that is contributed after it."""
+        self._due: dict[int, list[int]] = {}
+        """By inner step: the fragments that are contributed after it, in this order."""
         replaced = method.overlap_steps if method.discards_overlap else 0
+        self._may_wait = replaced > 0
+        """At a boundary right after a result that left nothing to contribute."""
         steps: dict[int, int] = {}
         for each in given:
             at = steps.get(each.fragment, 0) + each.steps
-            self._due[at] = each.fragment
+            self._due.setdefault(at, []).append(each.fragment)
             steps[each.fragment] = at + replaced  # In no contribution.
 
     def decide(self, step: int, due: bool, left: Sequence[int]) -> int | None:
-        fragment = self._due.get(step)
-        assert fragment is not None or not due, f"nothing was contributed after step {step}"
-        return fragment
+        given = [fragment for fragment in self._due.get(step, ()) if fragment in left]
+        assert given or not due or self._may_wait, f"nothing was contributed after step {step}"
+        return given[0] if given else None

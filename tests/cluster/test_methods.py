@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.config import load_config
-from lowcomm.events import Commit, Evaluated, Traffic
+from lowcomm.events import Commit, Evaluated, Ready, Traffic
 from protocols.gossip import pairs_of
 from protocols.ids import PeerId
 from sims.cluster import LocalCluster
@@ -47,6 +48,29 @@ def test_real_daemons_end_with_the_bits_of_lockstep(method: str, tmp_path: Path)
     assert asyncio.run(play()) == [0, 0, 0]
     assert marked_processes() == {}
     check_by_lockstep(config, run_dir)
+
+
+@pytest.mark.deadline(90)
+def test_a_slow_node_contributes_what_it_has_and_is_in_every_round(tmp_path: Path) -> None:
+    """Decoupled DiLoCo: the fastest node sets the pace, and who is late answers when it is asked,
+    for several fragments after one step if need be."""
+    method = 'name = "decoupled_diloco"\ninner_steps = 4\nfragments = 4\noverlap_steps = 2'
+    config = write_config(tmp_path, peers=len(NAMES), rounds=ROUNDS, method=method)
+    run_dir = tmp_path / "run"
+    paces = [replace(PACE, step_s=step_s) for step_s in (0.03, 0.03, 0.075)]
+
+    async def play() -> list[int]:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
+            nodes = await start_all(cluster, NAMES, config, pace=paces)
+            return [await node.child.wait() for node in nodes]
+
+    assert asyncio.run(play()) == [0, 0, 0]
+    assert marked_processes() == {}
+    check_by_lockstep(config, run_dir)  # All three are in each round.
+    steps = Counter[str]()
+    for event in of(Ready, run_dir):
+        steps[event.name] += event.steps
+    assert steps[NAMES[2]] < 0.7 * min(steps[name] for name in NAMES[:2])
 
 
 @pytest.mark.deadline(90)

@@ -240,6 +240,25 @@ def test_others_that_wait_are_asked_for_from_half_a_round_on() -> None:
     assert len(daemon.asked) == 2, "it was counted: it has time"
 
 
+def test_who_answers_contributes_all_that_others_wait_for_after_one_step() -> None:
+    """Of others that are two fragments ahead: right after a result too, and then it goes on from
+    there."""
+    rank, daemon, _ = new_rank()
+    for fragment in (0, 1):
+        daemon.post(fragment, version=0, boundary_steps=0, samples=(SampleRange(0, 1000),))
+    rank.start()
+    daemon.early = True
+    train(rank, daemon, 1)
+    assert [(x.fragment, x.steps) for x in daemon.given] == [(1, 1), (0, 1)]
+    daemon.early = False
+    daemon.post(1, counted=True, boundary_steps=0)
+    daemon.post(0, counted=True, boundary_steps=0, samples=(SampleRange(2, 1000),))
+    train(rank, daemon, 3)
+    assert len(daemon.given) == 2
+    train(rank, daemon, 1)
+    assert [(x.fragment, x.steps) for x in daemon.given[2:]] == [(1, 4)], "at its own boundary"
+
+
 def test_a_boundary_waits_for_a_step_when_a_result_has_just_replaced_all() -> None:
     """A state came from others at the very step of the next boundary: nothing would be in it."""
     uneven = StreamingDiLoCo(inner_steps=5, fragments=2, overlap_steps=2)

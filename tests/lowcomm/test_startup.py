@@ -17,7 +17,7 @@ from lowcomm.config import (
     RunConfig,
     run_to_json,
 )
-from lowcomm.methods import AllReduce, NoLoCo
+from lowcomm.methods import AllReduce, DecoupledDiLoCo, NoLoCo
 from lowcomm.outer import F32, state_digest
 from lowcomm.startup import (
     agreed_run,
@@ -294,6 +294,19 @@ def test_whether_nodes_exchange_in_pairs_is_said_and_must_be_the_methods() -> No
         agreed_run(replace(entry, gossip=False), None)
     with pytest.raises(RefusedError, match="exchange in pairs"):
         agreed_run(replace(ENTRY, gossip=True), None)
+
+
+def test_whether_who_is_late_is_asked_is_said_and_must_be_the_methods() -> None:
+    run = replace(RUN, method=DecoupledDiLoCo(fragments=1))
+    entry = run_entry(
+        run, run_id=7, founder=FOUNDER, corpus_digest=ENTRY.corpus_digest, layout=LAYOUT[:1]
+    )
+    assert (entry.asks, ENTRY.asks) == (True, False)
+    assert agreed_run(entry, None) == run
+    with pytest.raises(RefusedError, match="decoupled_diloco, but who is late is not asked"):
+        agreed_run(replace(entry, asks=False), None)
+    with pytest.raises(RefusedError, match="diloco, but who is late is asked to"):
+        agreed_run(replace(ENTRY, asks=True), None)
 
 
 def test_only_a_committed_state_is_copied() -> None:

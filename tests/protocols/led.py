@@ -5,12 +5,13 @@ entry is committed is a matter of test_raft.py and test_core.py. Must NOT judge 
 """
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.config import ProtocolConfig
 from protocols.ids import PeerId, digest_text
 from protocols.leader import Leader
 from tests.protocols.scenes import (
@@ -42,10 +43,13 @@ class Led(Scene):
         outer_steps: int = 9,
         hidden: bool = False,
         gossip: bool = False,
+        asks: bool = False,
+        rules: ProtocolConfig = RULES,
     ) -> None:
         super().__init__(A, join=False, hidden=hidden)
-        self.on(v.RunAccepted(RULES))
-        began = replace(run(peers_min=peers_min, outer_steps=outer_steps), gossip=gossip)
+        self.on(v.RunAccepted(rules))
+        began = run(peers_min=peers_min, outer_steps=outer_steps)
+        began = replace(began, gossip=gossip, asks=asks)
         self.on(v.Bootstrap(began, (START,)))
 
     def joins(self, peer: PeerId, *, able: bool = True, incarnation: int = 1) -> None:
@@ -80,10 +84,9 @@ class Led(Scene):
         return [x.entry for x in self.all(c.Applied) if isinstance(x.entry, kind)]
 
 
-def leading(*others: PeerId, peers_min: int = 1, outer_steps: int = 9, gossip: bool = False) -> Led:
-    """A leads, the others are members, all are able: view 1 stands."""
-    least = max(peers_min, 1 + len(others))
-    scene = Led(peers_min=least, outer_steps=outer_steps, gossip=gossip)
+def leading(*others: PeerId, peers_min: int = 1, **said: Any) -> Led:
+    """A leads, the others are members, all are able: view 1 stands. `said`: to `Led`."""
+    scene = Led(peers_min=max(peers_min, 1 + len(others)), **said)
     scene.on(v.TrainersReady())
     for other in others:
         scene.joins(other)

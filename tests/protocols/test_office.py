@@ -1,5 +1,7 @@
 """Who leads holds an office for one term: what it decides, and what it knows when it begins."""
 
+from dataclasses import replace
+
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -252,6 +254,17 @@ def test_nobody_is_hurried_who_is_ready_or_whom_nobody_waits_for() -> None:
     first = leading(B, C, D)
     say(first, "ready", B)
     assert first.sent(m.Hurry) == [], "in the first round all are new, and began together"
+
+
+def test_in_a_run_that_asks_all_who_are_late_are_told_as_soon_as_a_quorum_has_contributed() -> None:
+    scene = leading(B, C, D, asks=True, rules=replace(RULES, quorum=2))
+    say(scene, "ready", B)
+    assert scene.sent(m.Hurry) == [], "one is no quorum"
+    say(scene, "ready", C)
+    assert scene.sent(m.Hurry) == [(D, m.Hurry(scene.stamp(1)))], "in a first round too"
+    assert scene.core.rounds[0].others_wait, "nor are our own ranks waited for"
+    say(scene, "ready", D)
+    assert scene.sent(m.Hurry) == [], "each is told once"
 
 
 def test_a_leader_that_wants_to_go_waits_for_who_asks_to_come_in() -> None:
