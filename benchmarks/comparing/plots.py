@@ -19,7 +19,7 @@ STYLE = (
 
 
 def write_plots(directory: Path, findings: Mapping[str, Finding]) -> None:
-    """Of the rows that came to an end. Raises OSError."""
+    """Of the rows that came to an end; `directory` is made if it is not there. Raises OSError."""
     step_s, begin = step_seconds(findings), "after the common warm start"
     steps = chart(findings, lambda _: 1.0, x_label=f"inner steps {begin}")
     seconds = chart(
@@ -27,6 +27,7 @@ def write_plots(directory: Path, findings: Mapping[str, Finding]) -> None:
         lambda one: one.traffic.step_seconds(step_s=step_s[one.row.name], rate_bps=RATES_BPS[RATE]),
         x_label=f"seconds {begin}, {RATE} (computed)",
     )
+    directory.mkdir(parents=True, exist_ok=True)
     for name, drawn in zip(FILES, (steps, seconds), strict=True):
         (directory / name).write_text(drawn, encoding="ascii")
 
