@@ -17,6 +17,8 @@ LABEL_PX = 15
 """Two labels closer than this overlap."""
 EARLY_PX = 60
 """A line that ends this far before the right edge has its label at its own end."""
+SAMPLE_PX = 24
+"""Of a line, beside its label."""
 ROW_PX = 30
 SPAN_MIN_PX = 0.8
 """A reduction of milliseconds in a run of minutes must still be seen."""
@@ -72,15 +74,23 @@ class Pair:
 
 
 def line_chart(
-    series: Sequence[Series], *, width: int, height: int, x_label: str, y_label: str
+    series: Sequence[Series],
+    *,
+    width: int,
+    height: int,
+    x_label: str,
+    y_label: str,
+    samples: bool = False,
 ) -> Markup:
-    """Lines with their labels at the right end. "" when nothing can be drawn."""
+    """Lines with their labels at the right end. "" when nothing can be drawn. `samples`: wherever a
+    line ends, its label is at the right edge, behind a piece of it: for many that end anywhere."""
     points = [point for line in series for point in line.points]
     if len(points) < 2:
         return Markup("")
     left, top, bottom = 44.0, 26.0, height - 40.0
     named = [line for line in series if line.named and line.points]
-    right = width - 14.0 - _room(width, [line.label for line in named])
+    sample_px = SAMPLE_PX if samples else 0
+    right = width - 14.0 - _room(width, [line.label for line in named]) - sample_px
     x_max = max(x for x, _ in points) or 1.0
     low, high = min(y for _, y in points), max(y for _, y in points)
     y_ticks = nice_ticks(low, high if high > low else low + 1.0, count=5)
@@ -108,13 +118,16 @@ def line_chart(
             )
         )
     ends = [(line, *place(*line.points[-1])) for line in named]
-    for line, x, y in ends:
-        if x < right - EARLY_PX:  # The peer went: its name stands where its line ends.
-            parts.append(_text(f"name {line.css}", x + 5, y - 5, _short(width, line.label)))
-    ends = [end for end in ends if end[1] >= right - EARLY_PX]
+    early = [] if samples else [end for end in ends if end[1] < right - EARLY_PX]
+    for line, x, y in early:  # The peer went: its name stands where its line ends.
+        parts.append(_text(f"name {line.css}", x + 5, y - 5, _short(width, line.label)))
+    ends = [end for end in ends if end not in early]
     levels = spread([y for _, _, y in ends], gap=LABEL_PX, low=top, high=bottom)
     for (line, _, _), y in zip(ends, levels, strict=True):
-        parts.append(_text(f"name {line.css}", right + 8, y + 4, _short(width, line.label)))
+        if samples:
+            parts.append(_line(f"line {line.css}", right + 4, y, right + SAMPLE_PX, y))
+        x = right + 8 + sample_px
+        parts.append(_text(f"name {line.css}", x, y + 4, _short(width, line.label)))
     return _svg(width, height, f"{y_label} against {x_label}", parts)
 
 

@@ -46,7 +46,12 @@ def chart(
         if one.whole
     ]
     drawn = line_chart(
-        series, width=WIDTH, height=HEIGHT, x_label=x_label, y_label="held-out loss, nats per byte"
+        series,
+        width=WIDTH,
+        height=HEIGHT,
+        x_label=x_label,
+        y_label="held-out loss, nats per byte",
+        samples=True,
     )
     lines = "".join(_line_style(number) for number in range(len(findings)))
     return svg_file(drawn, style=STYLE + lines)

@@ -50,8 +50,9 @@ def number(element: ElementTree.Element, name: str) -> float:
     return float(element.get(name, "nan"))
 
 
-def lines(*series: Series, width: int = 600) -> Markup:
-    return line_chart(series, width=width, height=300, x_label="tokens", y_label="loss")
+def lines(*series: Series, width: int = 600, samples: bool = False) -> Markup:
+    labels = {"x_label": "tokens", "y_label": "loss"}
+    return line_chart(series, width=width, height=300, samples=samples, **labels)
 
 
 def test_a_line_goes_from_corner_to_corner_of_its_axes() -> None:
@@ -66,6 +67,19 @@ def test_a_line_goes_from_corner_to_corner_of_its_axes() -> None:
     assert y2 == max(number(each, "y1") for each in grid)  # 2.0 the lowest.
     assert {"2", "2.5", "3", "3.5", "4"} <= set(texts(svg))
     assert "1 k" in texts(svg)
+
+
+def test_with_samples_all_names_are_in_one_column_each_behind_a_piece_of_its_line() -> None:
+    """Of many lines that end anywhere no two names lie on each other."""
+    series = [Series(f"p{n}", f"c{n}", [(0, 3.0), (5 + n, 1.0)]) for n in range(6)]
+    svg = lines(*series, samples=True)
+    names = by_class(svg, "name")
+    assert len(names) == 6
+    assert len({number(each, "x") for each in names}) == 1
+    heights = sorted(number(each, "y") for each in names)
+    assert min(b - a for a, b in pairwise(heights)) >= 14.9
+    pieces = {each.get("class") for each in parse(svg).iter("line")} - {"grid"}
+    assert pieces == {f"line c{n}" for n in range(6)}
 
 
 def test_names_of_lines_that_end_together_do_not_overlap() -> None:
