@@ -42,7 +42,7 @@ class Waited:
     for_others: float
     """Share of the time from its contribution to the last one of the round."""
     for_exchange: float
-    """And from that one to the commit. With an `--overlap` the node trains on meanwhile."""
+    """And from that one to the commit."""
 
 
 def main(
@@ -53,12 +53,13 @@ def main(
     rounds: Annotated[int, Q(help="Rounds of the run.", min=3)] = 12,
     method: Annotated[str, Q(help="Its name, as in [run.method].")] = "diloco",
     fragments: Annotated[
-        int, Q(help="Of the model, with a method that has them.", min=0, max=TENSORS)
-    ] = 0,
-    overlap: Annotated[int, Q(help="Its overlap_steps.", min=0)] = 0,
+        int | None, Q(help="Of the model, if the method has them.", min=1, max=TENSORS)
+    ] = None,
+    overlap: Annotated[int | None, Q(help="Its overlap_steps, if it has them.", min=0)] = None,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """The share of the time that each node waits for the others, and for the exchange.
+    """The share of the time that each node waits for the others, and for the exchange. With a
+    method whose nodes train on meanwhile it is the share in which a round is not done yet.
 
     \b
     Examples:
@@ -72,8 +73,9 @@ def main(
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"--speeds {speeds}: numbers above 0, with commas between") from None
     longest_s = round_s or steps * max(pace.step_s for pace in paces)
+    given = {"fragments": fragments, "overlap_steps": overlap}
     keys = {"inner_steps": steps, "round_s": round_s}
-    keys |= {"fragments": fragments, "overlap_steps": overlap} if fragments else {}
+    keys |= {key: value for key, value in given.items() if value is not None}
     table = "\n".join([f'name = "{method}"', *(f"{key} = {keys[key]}" for key in keys)])
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
         place = Path(directory)

@@ -118,10 +118,11 @@ def line_chart(
             )
         )
     ends = [(line, *place(*line.points[-1])) for line in named]
-    early = [] if samples else [end for end in ends if end[1] < right - EARLY_PX]
-    for line, x, y in early:  # The peer went: its name stands where its line ends.
-        parts.append(_text(f"name {line.css}", x + 5, y - 5, _short(width, line.label)))
-    ends = [end for end in ends if end not in early]
+    early = 0.0 if samples else right - EARLY_PX
+    for line, x, y in ends:
+        if x < early:  # The peer went: its name stands where its line ends.
+            parts.append(_text(f"name {line.css}", x + 5, y - 5, _short(width, line.label)))
+    ends = [end for end in ends if end[1] >= early]
     levels = spread([y for _, _, y in ends], gap=LABEL_PX, low=top, high=bottom)
     for (line, _, _), y in zip(ends, levels, strict=True):
         if samples:

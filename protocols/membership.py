@@ -112,6 +112,11 @@ class Membership:
         return self.run is not None and self.run.gossip
 
     @property
+    def asks(self) -> bool:
+        """Who is late for a round is asked to contribute what it has."""
+        return self.run is not None and self.run.asks
+
+    @property
     def progress_unit(self) -> str:
         """What `tokens` are, for people."""
         return "batches" if self.stepwise else "tokens"

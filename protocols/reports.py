@@ -210,12 +210,14 @@ class Reports:
         round has counted yet, and where a run asks, all of them, once `quorum` have contributed.
         Each is named once per connection and round."""
         found: list[tuple[PeerId, Stamp]] = []
-        asks = self.members.run is not None and self.members.run.asks
         for fragment, plan, reports in self.all_open():
             if reports.everybody_ready(plan) or not reports.ready:
                 continue
-            late = (here & set(plan.roster)) - reports.ready.keys() - reports.hurried
-            if not asks or reports.enough_at(set(plan.roster), quorum) == NEVER:
+            roster = set(plan.roster)
+            late = (here & roster) - reports.ready.keys() - reports.hurried
+            if not late:
+                continue  # As nearly always: they were told.
+            if not self.members.asks or reports.enough_at(roster, quorum) == NEVER:
                 late -= self._counted(fragment, plan)
             reports.hurried |= late
             found += [(peer, plan.stamp) for peer in sorted(late)]

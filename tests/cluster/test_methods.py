@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from lowcomm.events import Commit, Evaluated, Ready, Traffic
 from protocols.gossip import pairs_of
 from protocols.ids import PeerId
 from sims.cluster import LocalCluster
+from sims.paced import Pace
 from sims.paced_cluster import start_all
 from sims.paced_moves import stand_in_loss
 from tests.cluster.method_runs import (
@@ -31,6 +33,20 @@ LONG = ("longer-rounds", "eager-clipped", "streaming-int8")
 """Methods that are there with other options as well."""
 
 
+def play_out(
+    run_dir: Path, config: Path, names: Sequence[str], pace: Pace | Sequence[Pace]
+) -> None:
+    """Real daemons to the end of the run: all end well, and leave nothing behind."""
+
+    async def play() -> list[int]:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
+            nodes = await start_all(cluster, names, config, pace=pace)
+            return [await node.child.wait() for node in nodes]
+
+    assert asyncio.run(play()) == [0] * len(names)
+    assert marked_processes() == {}
+
+
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize(
     "method",
@@ -40,13 +56,7 @@ def test_real_daemons_end_with_the_bits_of_lockstep(method: str, tmp_path: Path)
     config = write_config(tmp_path, peers=len(NAMES), rounds=ROUNDS, method=METHODS[method])
     run_dir = tmp_path / "run"
 
-    async def play() -> list[int]:
-        async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
-            nodes = await start_all(cluster, NAMES, config, pace=PACE)
-            return [await node.child.wait() for node in nodes]
-
-    assert asyncio.run(play()) == [0, 0, 0]
-    assert marked_processes() == {}
+    play_out(run_dir, config, NAMES, PACE)
     check_by_lockstep(config, run_dir)
 
 
@@ -59,13 +69,7 @@ def test_a_slow_node_contributes_what_it_has_and_is_in_every_round(tmp_path: Pat
     run_dir = tmp_path / "run"
     paces = [replace(PACE, step_s=step_s) for step_s in (0.03, 0.03, 0.075)]
 
-    async def play() -> list[int]:
-        async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
-            nodes = await start_all(cluster, NAMES, config, pace=paces)
-            return [await node.child.wait() for node in nodes]
-
-    assert asyncio.run(play()) == [0, 0, 0]
-    assert marked_processes() == {}
+    play_out(run_dir, config, NAMES, paces)
     check_by_lockstep(config, run_dir)  # All three are in each round.
     steps = Counter[str]()
     for event in of(Ready, run_dir):
@@ -81,13 +85,7 @@ def test_pairs_end_with_the_bits_of_lockstep_and_send_to_one_other(
     config = write_config(tmp_path, peers=len(names), rounds=ROUNDS, method=NOLOCO)
     run_dir = tmp_path / "run"
 
-    async def play() -> list[int]:
-        async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
-            nodes = await start_all(cluster, names, config, pace=PACE)
-            return [await node.child.wait() for node in nodes]
-
-    assert asyncio.run(play()) == [0] * len(names)
-    assert marked_processes() == {}
+    play_out(run_dir, config, names, PACE)
     run = load_config(config).run
     assert run is not None
     together, states = replay(run, run_dir, names)

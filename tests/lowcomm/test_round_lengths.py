@@ -85,9 +85,7 @@ def test_of_methods_without_longer_rounds_as_many_are_planned_as_are_typed() -> 
     assert planned_rounds(RunConfig(outer_steps=7, method=LocalSGD())) == 7
 
 
-def test_ranks_ask_early_in_a_first_round_and_always_where_rounds_have_a_time_or_nodes_answer() -> (
-    None
-):
+def test_ranks_ask_early_in_a_first_round_and_where_rounds_have_a_time_or_nodes_answer() -> None:
     plain, timed = RunConfig(method=DiLoCo()), RunConfig(method=DiLoCo(round_s=1.0))
     assert early_steps(plain, 9, joins=False) == 9
     assert early_steps(plain, 9, joins=True) == 5
