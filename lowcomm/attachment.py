@@ -8,7 +8,8 @@ variables. Must NOT import torch before there is a batch to make, nor touch a pa
 import atexit
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
@@ -19,6 +20,7 @@ from lowcomm.config import NodeConfig, run_from_json, validate
 from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
 from lowcomm.data.lease import NodeLease
+from lowcomm.methods import AnyMethod
 from peers.lifeline import Attached, TensorPlace
 from peers.rank_client import RankClient
 from protocols.errors import ConfigError, LowcommError
@@ -83,7 +85,24 @@ class Peer:
         """
         if not self._joined:
             raise LowcommError("make the method before the batches: it asks which data is ours")
-        return self._until_finished(self._text() if dataset is None else self._items(dataset))
+        with self.fitting():
+            make = self._text() if dataset is None else self._items(dataset)
+        return self._until_finished(make)
+
+    def method(self, name: str, *, program: str) -> AnyMethod:
+        """For a method of this name, which `program` calls so: what the run says of it. Raises
+        ConfigError if the run has another one."""
+        method = self.run.method
+        if method.name != name:
+            raise ConfigError(
+                f"run.method.name is {method.name!r}, but this program uses {program}"
+            )
+        return method
+
+    def fitting(self) -> AbstractContextManager[None]:
+        """For what depends on the configuration alone: a ConfigError in here would come in every
+        attempt, so the node ends with its text. It goes on to the caller."""
+        return _fitting(self.client)
 
     def join(self, tensors: Sequence[TensorPlace], *, elements: int) -> Attached:
         """For a method: report the layout, of which this rank writes `elements`. Blocks until
@@ -167,9 +186,19 @@ def attach() -> Peer:
         client = RankClient(path, rank=rank, world_size=world_size, attempt=attempt)
     except OSError as error:
         raise LowcommError(f"no lowcomm daemon listens at {path}: {error}") from error
-    peer = Peer(client, rank=rank, world_size=world_size)
+    with _fitting(client):
+        peer = Peer(client, rank=rank, world_size=world_size)
     atexit.register(peer.close)  # A loop that just ends still gets its last messages out.
     return peer
+
+
+@contextmanager
+def _fitting(client: RankClient) -> Generator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        client.unfit(str(error))
+        raise
 
 
 def _number(variable: str, default: int) -> int:

@@ -58,22 +58,16 @@ class StepTrainer(ABC):
         its parameters are fp32. With a `schedule`, each group's learning rate is what it is now
         times the schedule's factor. Raises ConfigError for what does not fit.
         """
-        self._peer, method = peer, peer.run.method
-        if method.name != self.name:
-            raise ConfigError(
-                f"run.method.name is {method.name!r}, but this program uses {type(self).__name__}"
-            )
         pause_at_exit()
-        self._shards = shard_views(model, rank=peer.rank)
-        whole_ones = [x.place.name for x in self._shards if not isinstance(x.parameter, DTensor)]
-        if peer.world_size > 1 and whole_ones:
-            raise ConfigError(
-                f"parameter {whole_ones[0]} is whole on each of {peer.world_size} ranks, and so is "
-                "its gradient, of one rank's samples only: shard the model with fully_shard"
-            )
-        self._check_optimizer(optimizer)
-        self._groups = _groups(self._shards, optimizer)
-        """Number of each parameter's group."""
+        self._peer = peer
+        with peer.fitting():
+            method = peer.method(self.name, program=type(self).__name__)
+            self._shards = shard_views(model, rank=peer.rank)
+            _check_shards(self._shards, world_size=peer.world_size)
+            self._check_optimizer(optimizer)
+            self._groups = _groups(self._shards, optimizer)
+            """Number of each parameter's group."""
+            self._prepare()
         self._options: list[dict[str, Any]] = optimizer.param_groups
         self._model = model
         self._schedule = schedule
@@ -83,7 +77,6 @@ class StepTrainer(ABC):
             for shard in self._shards
         ]
         """Of each parameter: the run's other state arrays."""
-        self._prepare()
         elements = sum(shard.elements for shard in self._shards)
         attached = peer.join(places(model), elements=elements)
         if attached.rank_state:
@@ -109,7 +102,8 @@ class StepTrainer(ABC):
         ...
 
     def _prepare(self) -> None:
-        """Before the run gives orders: the shards are known."""
+        """Before the run gives orders: the shards are known. Raises ConfigError for what does not
+        fit."""
         return
 
     def _recall(self, directory: str) -> None:
@@ -210,6 +204,16 @@ def check_adamw(optimizer: Optimizer, method: str) -> None:
         )
     if any(group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
         raise ConfigError("AdamW with amsgrad or maximize is not what all nodes do")
+
+
+def _check_shards(shards: Sequence[ShardView], *, world_size: int) -> None:
+    """Raises ConfigError for a parameter whose gradient is not of all ranks' samples."""
+    whole_ones = [x.place.name for x in shards if not isinstance(x.parameter, DTensor)]
+    if world_size > 1 and whole_ones:
+        raise ConfigError(
+            f"parameter {whole_ones[0]} is whole on each of {world_size} ranks, and so is "
+            "its gradient, of one rank's samples only: shard the model with fully_shard"
+        )
 
 
 def _groups(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:

@@ -57,19 +57,16 @@ class Method:
         one it is the caller's. Raises ConfigError if the model, the optimizer or the agreed method
         does not fit.
         """
-        agreed = peer.run.method
-        if agreed.name != self.name:
-            raise ConfigError(
-                f"run.method.name is {agreed.name!r}, but this program uses {type(self).__name__}"
-            )
-        assert isinstance(agreed, RoundMethod)
         pause_at_exit()
-        shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
+        with peer.fitting():
+            agreed = peer.method(self.name, program=type(self).__name__)
+            assert isinstance(agreed, RoundMethod)
+            shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
+            self._parameters = _stepped(model, optimizer)
         self._shards: dict[int, list[ShardView]] = {}
         """By fragment."""
         for shard in shards:
             self._shards.setdefault(shard.place.fragment, []).append(shard)
-        self._parameters = _stepped(model, optimizer)
         self._model = model
         self._optimizer = optimizer
         self._peer = peer

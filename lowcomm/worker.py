@@ -4,6 +4,7 @@ Its loop is what a user's own program looks like. Must NOT know of other nodes.
 """
 
 import os
+import sys
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -19,8 +20,10 @@ from lowcomm.meter import Meter
 from lowcomm.models.llama import Llama, build_model, next_token_loss
 from lowcomm.muon import Muon
 from lowcomm.nodes import join_node, leave_node, rank_device, shard_model
+from lowcomm.outcomes import EXIT_CONFIG
 from lowcomm.step_trainer import AllReduce
 from lowcomm.trainer import ROUND_METHODS, Method
+from protocols.errors import ConfigError
 
 PROMPT = b"def "
 SAMPLE_TOKENS = 200
@@ -31,9 +34,18 @@ STEP_METHODS = {each.name: each for each in (AllReduce, FlexDeMo)}
 
 def main() -> int:
     """Train until the run is finished; the exit status. Needs what the daemon sets."""
+    try:
+        return _train()
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return EXIT_CONFIG
+
+
+def _train() -> int:
     peer = attach()
     run = peer.run
-    device = rank_device(peer.node.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    with peer.fitting():
+        device = rank_device(peer.node.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
     # One thread unless somebody asks for more: it also makes a CPU trajectory repeat bit by bit.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(run.seed)

@@ -89,6 +89,14 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """rank -> daemon: what this node is told to run cannot work, in no attempt, because of `why`.
+    The answer is Refused."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
     """rank -> daemon, after its inner step number `steps`: contribute one of these fragments now?
     `due`: it is time to; else others may be waiting for us."""
@@ -122,9 +130,9 @@ class Closed:
     ended: bool
 
 
-RankMessage = Hello | Layout | Boundary | Obeyed
+RankMessage = Hello | Layout | Unfit | Boundary | Obeyed
 DaemonMessage = Configured | Attached | Answer | Order | Refused
-_FROM_RANK = kinds_of(Hello, Layout, Boundary, Obeyed)
+_FROM_RANK = kinds_of(Hello, Layout, Unfit, Boundary, Obeyed)
 
 
 class Lifeline:

@@ -23,6 +23,7 @@ from peers.lifeline import (
     Layout,
     Refused,
     TensorPlace,
+    Unfit,
 )
 from peers.orders import Obeyed, Order, StepSlots
 from peers.rank_link import RankLink
@@ -35,6 +36,7 @@ _CONFIGURED = kinds_of(Configured, Refused)
 _ATTACHED = kinds_of(Attached, Refused)
 _ANSWER = kinds_of(Answer, Refused)
 _ORDER = kinds_of(Order, Refused)
+_ANY = kinds_of(Configured, Attached, Answer, Order, Refused)
 
 
 class RankClient:
@@ -85,6 +87,13 @@ class RankClient:
         self._bus = RankBus(self.configured.bus)
         self._bus.send(Ready(rank=self.rank, attempt=self._attempt))
         return attached
+
+    def unfit(self, why: str) -> None:
+        """What this node is told to run cannot work, in no attempt: the daemon ends, too, because
+        of `why`, and knows when this returns."""
+        self._link.send(Unfit(why=why))
+        while not isinstance(self._link.receive(_ANY), Refused):
+            pass  # An answer to what we asked before.
 
     def contribution(self, fragment: int) -> memoryview:
         """Where to write the next contribution: uint8 [fragment_bytes], the whole fragment, of

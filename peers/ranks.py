@@ -39,6 +39,7 @@ from peers.lifeline import (
     Lifeline,
     LifelineServer,
     RankMessage,
+    Unfit,
 )
 from peers.orders import Obeyed, Order
 from peers.rank_config import RanksConfig, free_directory
@@ -58,7 +59,7 @@ from peers.rank_events import (
 from peers.records import LinkError
 from peers.slots import Slots
 from peers.supervisor import Spawner, free_port, rank_environments
-from protocols.errors import LowcommError
+from protocols.errors import ConfigError, LowcommError
 
 RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Before a restart, by how many attempts in a row brought no contribution."""
@@ -94,7 +95,8 @@ class RankGroup:
         self._configured: Configured | None = None
         self._attached: Attached | None = None
         """What the ranks are told, but for the generations of that moment."""
-        self._refusal = ""
+        self._refusal: LowcommError | None = None
+        """Why the ranks were refused."""
         self._layout_bytes: tuple[int, ...] = ()
         """Of the fragments of their model, once some reported it."""
         self._contributions: list[int] = []
@@ -133,7 +135,12 @@ class RankGroup:
 
     def refuse(self, why: str) -> None:
         """Tell the ranks, which exit; `run` then raises RanksFailed with `why`."""
-        self._refusal = why
+        self._refuse(RanksFailed(why))
+
+    def _refuse(self, error: LowcommError) -> None:
+        """The first one counts."""
+        self._refusal = self._refusal or error
+        why = str(self._refusal)
         if self._running is None:
             return
         if self._running.attempt.is_ready:
@@ -174,7 +181,8 @@ class RankGroup:
         return self._running is not None and self._running.order(order)
 
     async def run(self) -> None:
-        """Until the ranks have finished. Raises RanksFailed; OSError if no socket can be made.
+        """Until the ranks have finished. Raises RanksFailed; ConfigError if they find that what
+        they are told cannot work; OSError if no socket can be made.
 
         When it ends, in whatever way, no process, socket or directory of the ranks is left.
         """
@@ -198,11 +206,11 @@ class RankGroup:
                         task.cancel()
             finally:
                 await self._spawner.close()
-        if failure:
-            raise RanksFailed(failure)
+        if failure is not None:
+            raise failure
 
-    async def _run_attempts(self, lifelines: LifelineServer) -> str:
-        """Why there is no further attempt; "" when the ranks have finished."""
+    async def _run_attempts(self, lifelines: LifelineServer) -> LowcommError | None:
+        """Why there is no further attempt; None when the ranks have finished."""
         fruitless = 0
         for number in itertools.count():
             if self._refusal:
@@ -217,12 +225,14 @@ class RankGroup:
             await self._run_attempt(running, lifelines)
             if running.finished:
                 self._on_event(RanksFinished(number))
-                return ""
+                return None
             fruitless = 1 if attempt.contributed_once else fruitless + 1
             if self._refusal:
                 break
             if fruitless > self._config.restarts_max:
-                return f"{fruitless} attempts of the ranks failed in a row: {running.why}"
+                return RanksFailed(
+                    f"{fruitless} attempts of the ranks failed in a row: {running.why}"
+                )
             await asyncio.sleep(RESTART_DELAYS_S[min(fruitless, len(RESTART_DELAYS_S)) - 1])
         return self._refusal
 
@@ -268,7 +278,7 @@ class RankGroup:
     def _greet(self, link: Lifeline, message: Hello) -> None:
         running = self._running
         if self._refusal:
-            link.refuse(self._refusal)
+            link.refuse(str(self._refusal))
         elif running is None or message.attempt != running.attempt.number:
             # Of a dead attempt: a process that its launcher started late.
             link.refuse(f"attempt {message.attempt} of the ranks is over")
@@ -303,6 +313,8 @@ class RankGroup:
             self._on_event(RanksLayout(attempt.number, tensors))
             if self.slots is not None:
                 self._attach_waiting(running, self.slots)
+        elif isinstance(message, Unfit):
+            self._refuse(ConfigError(message.why))
         elif isinstance(message, Hello | Obeyed):
             raise RankFault(f"rank {rank} says {type(message).__name__} out of turn")
         elif not message.ended:

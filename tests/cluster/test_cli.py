@@ -38,6 +38,11 @@ DAEMON: dict[str, tuple[str, tuple[str, ...]]] = {
         "run.toml --set node.corpus=nowhere",
         ("node.corpus", "nowhere", "folder"),
     ),
+    "a model of too few tensors": (
+        'run.toml --set run.method.name="decoupled_diloco" --set run.method.inner_steps=99'
+        " --set run.method.fragments=99",
+        ("run.method.fragments is 99", "this model has", "tensors", "at most"),
+    ),
 }
 
 

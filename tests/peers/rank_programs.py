@@ -27,6 +27,7 @@ ELEMENTS = 1 << 10
 TENSORS = (TensorPlace(0, "a", (2, ELEMENTS // 4), 0), TensorPlace(0, "b", (ELEMENTS // 2,), 512))
 STEPS = 3
 EXIT_WRONG_BYTES = 9
+EXIT_UNFIT = 10
 
 
 def rank() -> int:
@@ -40,6 +41,9 @@ def rank() -> int:
     client = RankClient(
         os.environ["LOWCOMM_SOCKET"], rank=number, world_size=ranks, attempt=attempt
     )
+    if behaviour == "unfit":
+        client.unfit("9 fragments of 2 tensors")
+        return EXIT_UNFIT
     elements = ELEMENTS // ranks + (behaviour == "layout")
     client.attach(TENSORS, elements=elements)
     tell_pid(client, loss=0.0)
@@ -121,6 +125,9 @@ def misbehave(client: RankClient, behaviour: str, attempt: int) -> None:
             )
         )
         hang()
+    if behaviour == "unfit later":
+        client.wait_result(0)
+        client.unfit("9 fragments of 2 tensors")
     if behaviour == "raise":
         raise RuntimeError("a bug of the training program")
     if behaviour == "close":

@@ -22,6 +22,7 @@ from peers.rank_events import (
 from peers.rank_link import RankLink
 from peers.ranks import RanksFailed
 from peers.records import kinds_of
+from protocols.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.peers.conftest import Running
@@ -75,6 +76,23 @@ async def test_refused_ranks_say_why_and_the_group_fails(
         assert owner.events.empty() or when == "while they train"
     if when == "at the layout":
         assert "refused by its daemon: another model" in capfd.readouterr().err
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("behaviour", ["unfit", "unfit later"])
+async def test_what_no_attempt_can_do_is_tried_once(
+    running: "Running", behaviour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", behaviour)
+    async with running() as owner:
+        owner.configure()
+        if behaviour == "unfit later":
+            await owner.until(RanksReady)
+            owner.post()
+        with pytest.raises(ConfigError, match=r"^9 fragments of 2 tensors$"):
+            await owner.ended()
+        while not owner.events.empty():
+            assert not isinstance(owner.events.get_nowait(), RanksLost)
 
 
 @pytest.mark.asyncio
