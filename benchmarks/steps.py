@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.exchanging.lowcomm_system import NODE_SETTINGS
+from benchmarks.exchanging.network import default_congestion
 from benchmarks.machine import machine
 from peers.processes import dying_with_us, start_child
 from protocols.errors import LowcommError
@@ -36,8 +37,9 @@ Samples = dict[str, list[float]]
 def main(
     peers: Annotated[int, Q(help="How many.", min=2, max=16)] = 2,
     kib: Annotated[int, Q(help="KiB of fp32 in each payload.", min=1, max=65536)] = 4,
-    steps: Annotated[int, Q(help="Of each system in each turn, that count.", min=100)] = 2000,
-    turns: Annotated[int, Q(help="How often each system has its turn.", min=1)] = 2,
+    steps: Annotated[int, Q(help="Of each system in each turn, that count.", min=100)] = 1000,
+    turns: Annotated[int, Q(help="How often each system has its turn.", min=1)] = 4,
+    encrypted: Annotated[bool, Q("--encrypted", help="Ours over encrypted links.")] = False,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """From a rank's payload handed over to the mean of all in the rank's own buffer.
@@ -45,16 +47,19 @@ def main(
     \b
     Examples:
       python -m benchmarks.steps
-      python -m benchmarks.steps --peers 4 --kib 64 --json
+      python -m benchmarks.steps --peers 4 --kib 64 --encrypted --json
     """
     taken: Samples = {}
     for _ in range(turns):
-        for system, seconds in asyncio.run(_turn(peers, 256 * kib, steps)).items():
+        for system, seconds in asyncio.run(
+            _turn(peers, 256 * kib, steps, encrypted=encrypted)
+        ).items():
             taken.setdefault(system, []).extend(seconds)
     figures = {system: told(seconds) for system, seconds in taken.items()}
     if as_json:
-        asked = {"peers": peers, "kib": kib, "steps": steps, "turns": turns}
-        print(json.dumps({**asked, "machine": machine(), "results": figures}))
+        asked = {"peers": peers, "kib": kib, "steps": steps, "turns": turns, "encrypted": encrypted}
+        congestion = {"tcp_congestion_control": default_congestion()}  # Ours: reno on loopback.
+        print(json.dumps({**asked, **congestion, "machine": machine(), "results": figures}))
         return
     for system, figure in figures.items():
         print(f"{system:20}", *(f"{name} {value:.3f}" for name, value in figure.items()))
@@ -72,17 +77,20 @@ def told(seconds: Sequence[float]) -> Mapping[str, float]:
     }
 
 
-async def _turn(peers: int, elements: int, steps: int) -> Samples:
+async def _turn(peers: int, elements: int, steps: int, *, encrypted: bool) -> Samples:
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
         async with asyncio.timeout(2 * TIMEOUT_S):
-            ours = await _ours(Path(directory), peers, elements, steps + WARMUP_STEPS)
-            gloo = await _gloo(Path(directory), peers, elements, steps + WARMUP_STEPS)
+            steps += WARMUP_STEPS
+            ours = await _ours(Path(directory), peers, elements, steps, encrypted=encrypted)
+            gloo = await _gloo(Path(directory), peers, elements, steps)
     return {"lowcomm": ours, **gloo}
 
 
-async def _ours(directory: Path, peers: int, elements: int, steps: int) -> list[float]:
+async def _ours(
+    directory: Path, peers: int, elements: int, steps: int, *, encrypted: bool
+) -> list[float]:
     config = write_config(directory, peers=peers, rounds=steps, method='name = "allreduce"')
-    settings = [*NODE_SETTINGS, "node.insecure=true"]
+    settings = [*NODE_SETTINGS, f"node.insecure={str(not encrypted).lower()}"]
     files = [directory / f"rank-{number}.json" for number in range(peers)]
     async with LocalCluster(directory / "run") as cluster:
         token = ""

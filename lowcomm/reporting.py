@@ -192,7 +192,7 @@ def status_json(daemon: Daemon) -> str:
     run, members = core.members.run, core.members
     counters = daemon.driver.counters
     traffic, lag = counters.traffic(time.monotonic()), counters.lag()
-    heartbeats = counters.heartbeats(time.monotonic())
+    heartbeats, busy_lag = counters.heartbeats(time.monotonic()), counters.busy_lag()
     return json.dumps(
         {
             "peer": core.me.peer,
@@ -214,6 +214,8 @@ def status_json(daemon: Daemon) -> str:
             "lag_p50_s": lag.p50_s,
             "lag_p99_s": lag.p99_s,
             "lag_max_s": lag.max_s,
+            "busy_lag_p99_s": busy_lag.p99_s,
+            "busy_lag_max_s": busy_lag.max_s,
             "heartbeat_late_p99_s": heartbeats.p99_s,
             "heartbeat_late_max_s": heartbeats.max_s,
             "outer_step": members.committed(0) if run else 0,

@@ -73,7 +73,7 @@ class PeerTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How much later than due something happened, in the last LAG_WINDOW_S."""
+    """How much later than due something happened, in the last LAG_WINDOW_S unless said."""
 
     p50_s: float = 0.0
     p99_s: float = 0.0
@@ -147,6 +147,10 @@ class Counters:
     def __init__(self) -> None:
         self._peers: dict[PeerId, _Counts] = {}
         self._late: deque[float] = deque(maxlen=round(LAG_WINDOW_S / SAMPLE_S))
+        self._busy_late: deque[float] = deque(maxlen=round(LAG_WINDOW_S / SAMPLE_S))
+        """Of those samples before which payload moved."""
+        self._payload_moved = False
+        """Since the last sample."""
         self._heartbeats: deque[tuple[float, float]] = deque(maxlen=HEARTBEATS_MAX)
         """(time, how late)."""
         self._sampled: float | None = None
@@ -168,12 +172,15 @@ class Counters:
             counts.control, counts.bulk, counts.stalled = None, None, False
 
     def sent(self, peer: PeerId, chunk: Message, size: int) -> None:
-        self._of(peer).sent[_purpose(chunk)] += size
+        purpose = _purpose(chunk)
+        self._of(peer).sent[purpose] += size
+        self._payload_moved |= purpose == "payload"
 
     def received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
         """`kept`: it got a place."""
-        counts = self._of(peer)
-        counts.received[_purpose(chunk)] += size
+        counts, purpose = self._of(peer), _purpose(chunk)
+        counts.received[purpose] += size
+        self._payload_moved |= purpose == "payload"
         counts.refused_bytes += 0 if kept else size
 
     def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
@@ -195,6 +202,9 @@ class Counters:
     def sample(self, now: float, *, late_s: float) -> None:
         """About each SAMPLE_S; `late_s`: how much later this happens than it was due."""
         self._late.append(late_s)
+        if self._payload_moved:
+            self._busy_late.append(late_s)
+            self._payload_moved = False
         elapsed_s = 0.0 if self._sampled is None else now - self._sampled
         self._sampled = now
         for counts in self._peers.values():
@@ -214,6 +224,11 @@ class Counters:
     def lag(self) -> Lag:
         """Of our loop."""
         return _lag_of(self._late)
+
+    def busy_lag(self) -> Lag:
+        """Of our loop while payload moves: in as many samples as LAG_WINDOW_S has, of those in
+        which some did."""
+        return _lag_of(self._busy_late)
 
     def heartbeats(self, now: float) -> Lag:
         """Of those that others sent us."""

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise, starmap
 
 from benchmarks.exchanging.worker import Marks
 
@@ -29,12 +30,16 @@ class Exchanged:
 
     @property
     def seconds(self) -> float:
-        """From the last contribution handed over to the last result in a buffer."""
-        return max(m.received for m in self.marks) - max(m.handed for m in self.marks)
+        return seconds(self.marks)
 
     @property
     def data_path_s(self) -> float | None:
         return data_path_s(self.marks)
+
+
+def seconds(marks: Sequence[Marks]) -> float:
+    """From the last contribution handed over to the last result in a buffer."""
+    return max(m.received for m in marks) - max(m.handed for m in marks)
 
 
 def data_path_s(marks: Sequence[Marks]) -> float | None:
@@ -84,8 +89,8 @@ class Result:
     """The same of payload alone, of one direction's line if each has its own ..."""
     data_path_share: float | None = None
     """... and in the time for the data alone."""
-    first_data_path_s: float | None = None
-    """The same time, of the run's first exchange: its connections have just been made."""
+    first_s: float | None = None
+    """Of the run's first exchange: its connections have just been made."""
     first_share: float | None = None
     """Of payload in that."""
     peak_rss_bytes: int | None = None
@@ -97,12 +102,15 @@ class Result:
     """All peers had the same result, in every timed exchange."""
     rms_error: float | None = None
     mean_error: float | None = None
+    """Of the exchange where it was largest: contributions change their sign with each."""
     lag_p99_s: float | None = None
     """By how much a peer's loop was late, in the last minute of which it told; the worst one ..."""
     lag_max_s: float | None = None
     """... and at most, in any minute of which it told."""
+    busy_lag_p99_s: float | None = None
+    """The first one, of those samples alone in which payload moved."""
     heartbeat_late_p99_s: float | None = None
-    """The same of the heartbeats that peers heard of each other: both their loops, and the line."""
+    """As `lag_p99_s`, of the heartbeats that peers heard of each other, line included."""
     heartbeat_late_max_s: float | None = None
     copy_in_s: float | None = None
     """Median; for so long the slowest peer's training thread was blocked by writing ..."""
@@ -111,6 +119,8 @@ class Result:
     congestion: tuple[str, ...] = ()
     """Of its sockets."""
     times_s: tuple[float, ...] = ()
+    pause_max_s: float | None = None
+    """At most, from the end of an exchange to the begin of the next; None: there is only one."""
 
 
 def with_figures(result: Result, exchanges: Sequence[Exchanged], *, line: Line | None) -> Result:
@@ -135,18 +145,25 @@ def with_figures(result: Result, exchanges: Sequence[Exchanged], *, line: Line |
         line_share=share(line, wired_bytes, median_s),
         payload_share=share(line, payload_bytes, median_s),
         data_path_share=share(line, payload_bytes, data_s),
-        first_share=share(line, payload_bytes, result.first_data_path_s),
+        first_share=share(line, payload_bytes, result.first_s),
         bit_identical=all(one.digests == 1 for one in exchanges),
         rms_error=math.sqrt(statistics.fmean(one.mean_square for one in exchanges)),
-        mean_error=statistics.fmean(one.mean_error for one in exchanges),
+        mean_error=max((one.mean_error for one in exchanges), key=abs),
         lag_p99_s=_newest(exchanges, lambda mark: mark.lag_p99_s),
         lag_max_s=_most(exchanges, lambda mark: mark.lag_max_s),
+        busy_lag_p99_s=_newest(exchanges, lambda mark: mark.busy_lag_p99_s),
         heartbeat_late_p99_s=_newest(exchanges, lambda mark: mark.heartbeat_late_p99_s),
         heartbeat_late_max_s=_most(exchanges, lambda mark: mark.heartbeat_late_max_s),
         copy_in_s=statistics.median(max(m.copy_in_s for m in one.marks) for one in exchanges),
         copy_out_s=statistics.median(max(m.copy_out_s for m in one.marks) for one in exchanges),
         times_s=tuple(times),
+        pause_max_s=max(starmap(_pause_s, pairwise(exchanges)), default=None),
     )
+
+
+def _pause_s(before: Exchanged, after: Exchanged) -> float:
+    """From the last result of one to the last contribution to the other."""
+    return max(m.handed for m in after.marks) - max(m.received for m in before.marks)
 
 
 def _newest(exchanges: Sequence[Exchanged], of: Callable[[Marks], float | None]) -> float | None:

@@ -27,7 +27,13 @@ from sims.leader_loss import write_config
 ASK_TIMEOUT_S = 2.0
 ROUNDS_MAX = 1_000_000
 """The benchmark ends before the run does."""
-LATENESS = ("lag_p99_s", "lag_max_s", "heartbeat_late_p99_s", "heartbeat_late_max_s")
+LATENESS = (
+    "lag_p99_s",
+    "lag_max_s",
+    "busy_lag_p99_s",
+    "heartbeat_late_p99_s",
+    "heartbeat_late_max_s",
+)
 """Of a daemon's status, and of marks."""
 NODE_SETTINGS = (
     "node.checkpoint_every_rounds=1000000",  # Nobody else keeps anything either.

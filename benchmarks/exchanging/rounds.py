@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.exchanging import proc
-from benchmarks.exchanging.figures import Exchanged, Line, Result, data_path_s, with_figures
+from benchmarks.exchanging.figures import Exchanged, Line, Result, seconds, with_figures
 from benchmarks.exchanging.gate import GateError
 from benchmarks.exchanging.network import Conditions, Network, network
 from benchmarks.exchanging.payloads import Payloads, sign_of
@@ -171,7 +171,7 @@ async def _exchange(
     cpu_s, sent_now = proc.cpu_s(pids) - cpu_s, _sent_bytes(one)
     marks = side.complete([Marks(**answer) for answer in answers])
     if one.done == 1:
-        one.result = replace(one.result, first_data_path_s=data_path_s(marks))
+        one.result = replace(one.result, first_s=seconds(marks))
     if not timed:
         return None
     missing = [mark.contributors for mark in marks if 0 < mark.contributors < plan.peers]

@@ -66,6 +66,8 @@ class Marks:
     lag_p99_s: float | None = None
     """How late its loop was, in the last minute; None: nobody said so since the last exchange."""
     lag_max_s: float | None = None
+    busy_lag_p99_s: float | None = None
+    """The same while payload moved, of as many samples as a minute has."""
     heartbeat_late_p99_s: float | None = None
     """The same of others' heartbeats that it heard."""
     heartbeat_late_max_s: float | None = None

@@ -19,6 +19,7 @@ def test_bars_are_chosen_by_how_their_names_begin() -> None:
         "codec-int8",
         "codec-fp4",
         "memory-int8",
+        "memory-int8-encrypted",
     ]
     with pytest.raises(ConfigError, match=r"--only fast: there are shared-fp32-2, "):
         choose("fast")
@@ -41,7 +42,7 @@ def test_what_is_measured_is_kept_for_all_bars_of_a_command(
     assert "benchmarks.exchange" in asked[0]
     assert asked[0][-1] == "--json"
     rows = [judged(each, file) for each in (one, other)]
-    assert [row["measured"] for row in rows] == ["84.0% (with the commit 70.0%)", "60.0%"]
+    assert [row["measured"] for row in rows] == ["70.0% (84.0% while the data moves)", "60.0%"]
     shown = table(rows).splitlines()
     assert len(shown) == 4
     assert len({line.count("|") for line in shown}) == 1

@@ -119,7 +119,7 @@ def test_codecs_beside_each_other_and_plain_tcp(tmp_path: Path) -> None:
     for one in (ours, int8, tcp):
         assert one.error == ""
         assert one.bit_identical
-        assert one.first_data_path_s is not None
+        assert one.first_s is not None
     assert tcp.rms_error is not None
     assert tcp.rms_error < 1e-7
     assert int8.rms_error is not None

@@ -105,6 +105,20 @@ def test_lag_is_told_by_its_quantiles_and_forgotten() -> None:
     assert counters.lag() == Lag()
 
 
+def test_lag_while_payload_moves_is_of_those_samples_alone() -> None:
+    counters = Counters()
+    counters.sample(0.0, late_s=5.0)
+    counters.sent(ALPHA, SLICE, 10)
+    counters.sample(SAMPLE_S, late_s=0.25)
+    counters.received(ALPHA, STATE, 10, kept=True)
+    counters.sample(2 * SAMPLE_S, late_s=5.0)
+    counters.received(ALPHA, RESULT, 10, kept=False)
+    counters.sample(3 * SAMPLE_S, late_s=0.5)
+    counters.sample(4 * SAMPLE_S, late_s=5.0)
+    assert counters.busy_lag() == Lag(0.5, 0.25, 0.5)
+    assert counters.lag().max_s == 5.0
+
+
 def test_late_heartbeats_are_told_by_their_quantiles_and_forgotten() -> None:
     counters = Counters()
     assert counters.heartbeats(0.0) == Lag()

@@ -19,6 +19,7 @@ def exchanged(
     wire_bytes: int | None = 1000,
     digests: int = 1,
     mean_square: float = 0.0,
+    mean_error: float = 0.25,
 ) -> Exchanged:
     return Exchanged(
         marks=marks,
@@ -26,7 +27,7 @@ def exchanged(
         wire_bytes=wire_bytes,
         digests=digests,
         mean_square=mean_square,
-        mean_error=0.25,
+        mean_error=mean_error,
     )
 
 
@@ -70,7 +71,7 @@ def test_the_share_of_a_line_is_of_what_it_could_have_carried() -> None:
 
 def test_payload_alone_has_its_share_too_and_the_first_exchange_its_own() -> None:
     one = exchanged((Marks(handed=0.0, received=2.0, data_path_s=1.5),))
-    first = replace(NOTHING, first_data_path_s=3.0)
+    first = replace(NOTHING, first_s=3.0)
     result = with_figures(first, [one], line=replace(LINE, shared=False))
     assert result.line_share is None
     assert result.payload_share == pytest.approx(0.6)
@@ -89,6 +90,7 @@ def test_the_lag_that_each_told_last_counts_and_the_largest_ever() -> None:
                     received=1.0,
                     lag_p99_s=s,
                     lag_max_s=s,
+                    busy_lag_p99_s=s,
                     heartbeat_late_p99_s=s,
                     heartbeat_late_max_s=s,
                 )
@@ -98,9 +100,20 @@ def test_the_lag_that_each_told_last_counts_and_the_largest_ever() -> None:
 
     rounds = [late(9.0, 9.0), late(1.0, 2.0), late(1.5, None), late(None, None)]
     result = with_figures(NOTHING, rounds, line=None)
-    assert (result.lag_p99_s, result.lag_max_s) == (2.0, 9.0)
+    assert (result.lag_p99_s, result.lag_max_s, result.busy_lag_p99_s) == (2.0, 9.0, 2.0)
     assert (result.heartbeat_late_p99_s, result.heartbeat_late_max_s) == (2.0, 9.0)
     assert with_figures(NOTHING, [late(1.0, None)], line=None).lag_max_s is None
+
+
+def test_how_long_nothing_was_exchanged_and_the_largest_mean_error() -> None:
+    def at(handed: float, mean_error: float) -> Exchanged:
+        late = Marks(handed=handed + 0.25, received=handed + 0.5)
+        return exchanged((Marks(handed=handed, received=handed + 1.0), late), mean_error=mean_error)
+
+    result = with_figures(NOTHING, [at(0.0, 1.0), at(2.0, -3.0), at(3.5, 2.0)], line=None)
+    assert result.pause_max_s == pytest.approx(1.25)
+    assert result.mean_error == -3.0
+    assert with_figures(NOTHING, [at(0.0, 1.0)], line=None).pause_max_s is None
 
 
 def test_one_difference_is_one_too_many() -> None:

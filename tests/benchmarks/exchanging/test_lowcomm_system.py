@@ -61,7 +61,7 @@ def test_events_say_who_counted_and_how_long_the_data_took() -> None:
     reduced = {"kind": "reduced", "seconds": 0.25}
     assert with_events(MARKS, [reduced, commit, {"kind": "ready"}]).data_path_s == 0.25
     assert with_events(MARKS, []) == MARKS
-    told = {"lag_p99_s": 0.5, "lag_max_s": 0.75}
+    told = {"lag_p99_s": 0.5, "lag_max_s": 0.75, "busy_lag_p99_s": 0.625}
     told |= {"heartbeat_late_p99_s": 0.25, "heartbeat_late_max_s": 1.0}
     late = with_lag(MARKS, {**told, "peer": "alpha.1"})
     assert {key: getattr(late, key) for key in told} == told
