@@ -1,7 +1,8 @@
 """A node's events: one JSON line each for programs, one plain line for people.
 
 `lowcomm.timeline` reads them back. Must NOT block for long: lines go to the page cache, which
-outlives a SIGKILL of this process.
+outlives a SIGKILL of this process. Must NOT raise what the disk raises: a full one costs events,
+and not the run.
 """
 
 import json
@@ -30,8 +31,10 @@ class Journal:
             directory / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
         )
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")  # A SIGKILL tore the last line of an earlier life.
+        self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"
+        """The last line is not whole: a SIGKILL ended an earlier life, or the disk is full."""
+        self._lost = 0
+        """Lines that the disk did not take, since it took one."""
         self._started = time.monotonic()
 
     def write(self, kind: str, **fields: object) -> None:
@@ -53,8 +56,26 @@ class Journal:
         except EventError as error:
             raise AssertionError(f"a {kind} event of our own is malformed: {error}") from error
         assert record is not None, f"nobody knows the kind {kind}"
-        os.write(self._file, line)
+        self._append(line)
         return record
+
+    def _append(self, line: bytes) -> None:
+        data = b"\n" + line if self._torn else line
+        try:
+            written = os.write(self._file, data)
+        except OSError as error:
+            written, why = 0, error.strerror or str(error)
+        else:
+            why = "no room for a whole line"
+        if written == len(data):
+            if self._lost:
+                self.say(f"{EVENTS} is written again; {self._lost} of its lines are lost")
+            self._torn, self._lost = False, 0
+            return
+        self._torn = self._torn or written > 0
+        self._lost += 1
+        if self._lost == 1:
+            self.say(f"{EVENTS} cannot be written, and the run goes on without it: {why}")
 
     def say(self, text: str) -> None:
         """A plain line for whoever looks at the terminal."""

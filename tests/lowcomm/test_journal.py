@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,28 @@ def test_a_line_says_who_and_when_and_is_on_the_page_at_once(tmp_path: Path) -> 
     assert before <= line.pop("t") <= time.time()
     assert line == {"peer": ALPHA, "name": "alpha", "kind": "ranks_ready", "attempt": 2}
     journal.close()
+
+
+def test_a_full_disk_costs_lines_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, limits = open_journal(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    journal.write("ranks_ready", attempt=1)
+    size = (tmp_path / EVENTS).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+    try:
+        for attempt in (2, 3, 4):  # The first one in part, the others not at all.
+            journal.write("ranks_ready", attempt=attempt)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    journal.write("ranks_ready", attempt=5)
+    journal.close()
+    first, torn, last = (tmp_path / EVENTS).read_bytes().splitlines()
+    assert [json.loads(line)["attempt"] for line in (first, last)] == [1, 5]
+    assert len(torn) == 10
+    told = capsys.readouterr().err
+    assert told.count("events.jsonl cannot be written") == 1
+    assert "written again; 3 of its lines are lost" in told
 
 
 def test_what_was_written_is_read_back_as_records(tmp_path: Path) -> None:
