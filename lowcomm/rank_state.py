@@ -121,10 +121,16 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The name is taken only by a whole file that is on the disk. Raises OSError."""
+    """The name is taken only by a whole file that is on the disk. Raises OSError, and
+    RankStateError for tensors that share memory."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
-        safetensors.torch.save_file(tensors, temporary, metadata)
+        try:
+            safetensors.torch.save_file(tensors, temporary, metadata)
+        except SafetensorError as error:  # Its own type also for a full disk.
+            raise OSError(str(error)) from error
+        except RuntimeError as error:
+            raise RankStateError(f"{path.name} has no format for these: {error}") from error
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)

@@ -1,6 +1,7 @@
 """An optimizer's state on disk: a restart continues bit by bit, and nothing else is let in."""
 
 import json
+import resource
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -176,6 +177,28 @@ def test_what_has_no_format_is_refused_by_name_and_leaves_the_old_file(tmp_path:
     with pytest.raises(RankStateError, match=r"history:0\.weight is a list"):
         save_rank_state(file, parameters_of(model), optimizer)
     assert loads(file)
+
+
+def test_a_full_disk_is_an_error_of_the_disk_and_leaves_the_old_file(tmp_path: Path) -> None:
+    file, limits = saved(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"too large|os error"):
+            saved(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == [file.path.name]
+    assert loads(file)
+
+
+def test_a_state_whose_tensors_share_memory_is_refused(tmp_path: Path) -> None:
+    model = build()
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    shared = torch.zeros(4)
+    for parameter in model.parameters():
+        optimizer.state[parameter]["shared"] = shared
+    with pytest.raises(RankStateError, match="share memory"):
+        save_rank_state(RankFile(tmp_path, 1, 2), parameters_of(model), optimizer)
 
 
 def test_a_disk_that_does_not_take_it_leaves_no_pieces(tmp_path: Path) -> None:
