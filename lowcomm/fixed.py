@@ -36,8 +36,14 @@ def adamw_step(
     first.add_(grad.mul(1 - beta1))
     second.mul_(beta2)
     second.add_(grad.mul(grad).mul_(1 - beta2))
-    scale = second.div(1 - beta2**step).sqrt_().add_(rates.eps)
-    param.sub_(first.div(1 - beta1**step).div_(scale).mul_(rates.lr))
+    scale = _quotient(second, 1 - beta2**step).sqrt_().add_(rates.eps)
+    param.sub_(_quotient(first, 1 - beta1**step).div_(scale).mul_(rates.lr))
+
+
+def _quotient(values: Tensor, by: float) -> Tensor:
+    """By a tensor on the same device: by a number, a GPU multiplies with its reciprocal, which
+    differs from what a CPU does in the last bit."""
+    return values.div(values.new_full((), by))
 
 
 @torch.no_grad()

@@ -63,7 +63,7 @@ class Fp4(BlockCodec):
         np.multiply(words_RB, np.uint32((1 << 28) + (1 << 23)), out=words_RB)
         np.bitwise_and(words_RB, np.uint32(0x83800000), out=words_RB)
         units_RB, scale_R = words_RB.view(np.float32), records_R["scale"].astype(np.float32)
-        if (scale_R < _LARGE).all():
+        if (np.abs(scale_R) < _LARGE).all():  # A sender may write what it likes, below 0 too.
             scale_R *= _REBASE
         else:
             np.multiply(units_RB, _REBASE, out=units_RB)

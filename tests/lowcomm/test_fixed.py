@@ -71,6 +71,19 @@ def test_a_norm_is_that_of_all_values(elements: int) -> None:
     assert norm(values) == pytest.approx(exact, rel=1e-14)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gets_the_same_bits_as_a_cpu() -> None:
+    states = [
+        [each.to(device) for each in (some(0), torch.zeros(4099), torch.zeros(4099))]
+        for device in ("cpu", "cuda")
+    ]
+    for step in range(1, 20):
+        for param, first, second in states:
+            adamw_step(param, some(step).to(param.device), (first, second), step, RATES)
+    for ours, theirs in zip(*states, strict=True):
+        assert torch.equal(ours, theirs.cpu())
+
+
 @pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
 def test_every_cpu_gets_the_same_bits(capability: str) -> None:
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}

@@ -74,10 +74,15 @@ def test_both_make_the_same_of_any_words_and_of_every_border(made: type[BlockCod
 
 
 @pytest.mark.parametrize("made", CODECS)
-def test_any_bytes_decode_to_the_same(made: type[BlockCodec]) -> None:
-    """A stranger chooses them: scales may be anything."""
+@pytest.mark.parametrize("scale", [None, -1000.0, -3e38, 1e-40, -np.inf])
+def test_any_bytes_decode_to_the_same(made: type[BlockCodec], scale: float | None) -> None:
+    """A stranger chooses them: scales may be anything, each of them or all alike."""
     size = 64 * BLOCK
     payload = np.random.default_rng(3).bytes(made().encoded_bytes(size))
+    if scale is not None:
+        records = np.frombuffer(payload, made.record).copy()
+        records["scale"] = scale
+        payload = records.tobytes()
     mine, other = (words(one, payload, size) for one in (made(), plain(made)))
     bad = np.isnan(other.view(np.float32))
     assert (np.isnan(mine.view(np.float32)) == bad).all()
