@@ -248,6 +248,9 @@ class Bulk:
             self.close(f"its bytes are no chunks: {error}")
         except OSError as error:
             self.close(str(error))
+        except Exception as error:
+            self.close(f"a fault of ours: {error!r}")  # In the middle of a chunk nobody can go on.
+            raise
 
     def began(self, chunk: Chunk, size: int) -> memoryview | None:
         place = self._owner.place(self.peer, chunk, size) if self.is_open else None

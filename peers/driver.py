@@ -58,6 +58,8 @@ class Driver:
         self._wakes_at = 0.0
         """What it waits for at most; a time of the loop's clock."""
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._lineage = 0
+        """Of the last entry that was applied."""
         self._scribe = Scribe(wal, self.feed)
         self.snapshots = Snapshots(core, listener=listener, shell=self, exchange=self.exchange)
 
@@ -207,7 +209,13 @@ class Driver:
                 self._jobs.put_nowait((lambda: self._listener.handle(command), None))
             case c.MakeStep() | c.SendStep() | c.ApplyStep() | c.LoadBase() | c.ReleaseSteps():
                 self._step(command)
-            case c.Applied() | c.Note() | c.Stop():
+            case c.Applied(lineage=lineage):
+                self._listener.handle(command)
+                if lineage != self._lineage:
+                    # After contributions of the one before, and before those of this one.
+                    self._lineage = lineage
+                    self.in_turn(self._restored)
+            case c.Note() | c.Stop():
                 self._listener.handle(command)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 self._listener.handle(command)
@@ -250,6 +258,10 @@ class Driver:
 
     def _job(self, compute: Callable[[], T], done: Callable[[T], None]) -> None:
         self._jobs.put_nowait((compute, cast(Callable[[object], None], done)))
+
+    def _restored(self) -> None:
+        """Nobody sends for a lineage that our core does not know: all of any other one is old."""
+        self.exchange.restored(self.core.members.lineage)
 
     def _fail(self, error: LowcommError) -> None:
         """Our own arithmetic does not work: `run` raises what it said."""

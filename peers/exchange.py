@@ -148,6 +148,11 @@ class Exchange:
                 slices.append(self.inbound.slices[slice_key(stamp, part, term)])
         size_of = partial(work.result_bytes, stamp.fragment)
         elements, layers = command.stop - command.start, work.layers(len(command.contributors))
+        wrong = _of_other_sizes(slices, elements)
+        if wrong:
+            whose = command.contributors[wrong[0]].peer
+            self._damaged(command, SlicesError(wrong, f"{whose} sent no slice of part {part}"))
+            return
         buffer = self._pool.take(layers * size_of(elements))
         result = Payload(elements, size_of, buffer, layers=layers)
         result.terms = command.contributors
@@ -173,6 +178,16 @@ class Exchange:
         self.inbound.end(fragment, round_, released=released)
         for key in [key for key in self.encoded if key[0] == fragment and key[1] <= round_]:
             self.encoded.pop(key).release()
+
+    def restored(self, lineage: int) -> None:
+        """The run is in this lineage: what is of another one is of no round any more. A step that
+        was made may still read a result, so no memory is used again."""
+        self._reducer.keep(lineage)
+        for outbound in self._outbound.values():
+            outbound.keep(lineage)
+        self.inbound.keep(lineage)
+        self.encoded.clear()  # Ours are of the lineage before, whatever their numbers.
+        self._times.clear()
 
     def seconds(self, stamp: Stamp) -> float | None:
         """From our contribution's beginning to the last piece of the round's result, if we made
@@ -221,6 +236,8 @@ class Exchange:
         encoding = self.encoded.get((stamp.fragment, stamp.round))
         if encoding is None or borders is None or self.own_layer(key, payload) != payload.own:
             return None  # The round is over, or the view.
+        if not _is_part(borders, key.part, payload.elements):
+            return None
         start = borders[key.part] + number * PIECE_ELEMENTS
         stop = min(start + PIECE_ELEMENTS, borders[key.part] + payload.elements)
         try:
@@ -238,6 +255,8 @@ class Exchange:
         borders, terms, work = self._borders(stamp), payload.terms, self.work
         if work is None:
             return False
+        if borders is not None and not _is_part(borders, part, payload.elements):
+            return False  # It began before we read of this view.
         start, piece = number * PIECE_ELEMENTS, payload.piece(number)
         elements = min(PIECE_ELEMENTS, payload.elements - start)
         try:
@@ -312,8 +331,7 @@ class Exchange:
         borders = self._borders(stamp)
         fits = True  # Its sender may have read more of the log than we.
         if borders is not None:
-            known = chunk.part < len(borders) - 1
-            fits = known and chunk.elements == borders[chunk.part + 1] - borders[chunk.part]
+            fits = _is_part(borders, chunk.part, chunk.elements)
         # Parts, whatever they are, make one fragment: nobody gets memory for several.
         beside = self.inbound.elements_beside(peer, key_of(chunk))
         fits = fits and beside + chunk.elements <= sizes[stamp.fragment]
@@ -345,3 +363,14 @@ class Exchange:
             return commit.borders if commit.view == stamp.view else None
         plan = members.plan(stamp.fragment, stamp.round)
         return plan.parts.borders if plan is not None and plan.stamp.view == stamp.view else None
+
+
+def _of_other_sizes(slices: Sequence[Payload | Encoding], elements: int) -> tuple[int, ...]:
+    """Which of them are no slices of so many: they began before we read of their view."""
+    numbered = enumerate(slices)
+    return tuple(n for n, x in numbered if isinstance(x, Payload) and x.elements != elements)
+
+
+def _is_part(borders: Sequence[int], part: int, elements: int) -> bool:
+    """Is there a part of this number, with so many elements?"""
+    return part < len(borders) - 1 and elements == borders[part + 1] - borders[part]

@@ -5,7 +5,7 @@ covers it like all others. Must NOT give memory to a result (inbound.py), nor lo
 work does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from peers.keys import ResultKey
@@ -34,15 +34,24 @@ class ResultOwner(Protocol):
         ...
 
 
-def arrived(owner: ResultOwner, key: ResultKey, chunk: ResultChunk, payload: Payload) -> bool:
-    """A chunk of a result is at its place: do what follows. False: it is none."""
+def arrived(
+    owner: ResultOwner,
+    key: ResultKey,
+    chunk: ResultChunk,
+    payload: Payload,
+    coming: Callable[[], Iterable[int]],
+) -> bool:
+    """A chunk of a result is at its place: do what follows. False: it is none. `coming`: in which
+    layers links still write chunks."""
     numbers: Iterable[int] = [chunk.start // PIECE_ELEMENTS]
     if chunk.contributors and not payload.terms:
         payload.terms = chunk.contributors
         numbers = range(len(payload) // payload.layers)  # What came before it had no meaning.
         payload.own = owner.own_layer(key, payload) if chunk.left_out else None
-        if chunk.left_out and payload.own is None:
-            return False  # Others will send all of it.
+        if chunk.left_out and (payload.own is None or payload.layers == 1):
+            return False  # Others will send all of it; and of a sum nothing is left out.
+        if payload.own is not None and payload.own in coming():
+            return False  # What we put there would be written over.
     if not payload.terms:
         return payload.missing > 0
     if payload.layers != owner.layers(len(payload.terms)):

@@ -198,6 +198,14 @@ class Inbound:
             if not payload.missing:  # Else a link may still be writing there.
                 self._pool.give(payload.buffer)
 
+    def keep(self, lineage: int) -> None:
+        """What is of another lineage is over: no link writes to memory that is used again."""
+        self.slices = {k: payload for k, payload in self.slices.items() if k.lineage == lineage}
+        self.results = {k: payload for k, payload in self.results.items() if k.lineage == lineage}
+        for opened in self._open.values():
+            for key in [key for key in opened if key.lineage != lineage]:
+                del opened[key]
+
     # Whole payloads ---------------------------------------------------------------------------
 
     def _slice_arrived(self, peer: PeerId, chunk: ContributionChunk, payload: Payload) -> None:
@@ -213,7 +221,11 @@ class Inbound:
 
     def _result_arrived(self, peer: PeerId, chunk: ResultChunk, payload: Payload) -> None:
         key = ResultKey(chunk.stamp, chunk.part)
-        if not arrived(self._owner, key, chunk, payload):
+
+        def coming() -> list[int]:
+            return [layer for other, _, layer in self._coming.get(peer, {}) if other == key]
+
+        if not arrived(self._owner, key, chunk, payload, coming):
             self._refuse(peer, key)
         elif not payload.missing:
             del self._open[peer][key]

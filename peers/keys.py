@@ -35,6 +35,10 @@ class ResultKey(NamedTuple):
     stamp: Stamp
     part: int
 
+    @property
+    def lineage(self) -> int:
+        return self.stamp.lineage
+
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
         """Somebody may need it until this round is released."""
         return released and self.stamp.fragment == fragment and self.stamp.round <= round_

@@ -24,6 +24,11 @@ class Stream(Protocol):
     rank: int
     """The lowest goes first."""
 
+    @property
+    def lineage(self) -> int | None:
+        """Of its round; None: it is of none."""
+        ...
+
     def next(self) -> Frame | None:
         """The next piece; None: it is not there yet."""
         ...
@@ -68,6 +73,10 @@ class SliceStream(_Cursor):
         self._first = start
         super().__init__(spans(header.elements))
 
+    @property
+    def lineage(self) -> int:
+        return self._header.stamp.lineage
+
     def next(self) -> Frame | None:
         start, stop = self._step()
         piece = self._encoding.cut(self._first + start, self._first + stop)
@@ -110,6 +119,10 @@ class ResultStream(_Cursor):
         )
         return header, self._payload.chunk(index)
 
+    @property
+    def lineage(self) -> int:
+        return self._header.stamp.lineage
+
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
         unfinished = self._payload.missing > 0  # It will stay so.
         return (released or unfinished) and _is_of(self._header.stamp, fragment, round_)
@@ -150,6 +163,10 @@ class Outbound:
         """Of this round and before: it is committed, or even released."""
         streams = self._streams
         self._streams = [x for x in streams if not x.ends_with(fragment, round_, released=released)]
+
+    def keep(self, lineage: int) -> None:
+        """What is of another one is not sent any more."""
+        self._streams = [x for x in self._streams if x.lineage in (None, lineage)]
 
 
 def _is_of(stamp: Stamp, fragment: int, round_: int) -> bool:

@@ -101,6 +101,11 @@ class Reducer:
         for name in [k for k in self._waiting if k.ends_with(fragment, round_, released=True)]:
             del self._waiting[name]
 
+    def keep(self, lineage: int) -> None:
+        """Of this one alone."""
+        self._sums = {key: one for key, one in self._sums.items() if key.lineage == lineage}
+        self._waiting = {k: sums for k, sums in self._waiting.items() if k.lineage == lineage}
+
     def _go_on(self, work: Work, key: ResultKey) -> None:
         """Sum what is here, for a turn."""
         for _ in range(PIECES_A_TURN):

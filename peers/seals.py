@@ -118,6 +118,8 @@ class SealedWriter:
     def _seal_next(self, start: int) -> int:
         """Seal the next record of the payload into the buffer; returns where it ends."""
         data, self._payload = self._payload[:RECORD_BYTES], self._payload[RECORD_BYTES:]
+        if not self._payload:
+            self._payload = memoryview(b"")  # An empty part of an array would keep it lent.
         if not data:
             return 0
         stop = start + len(data) + TAG_BYTES

@@ -49,6 +49,10 @@ class _Arriving:
         """So many from the first one on."""
         self._hash = xxhash.xxh3_128()
 
+    def has(self, chunk: StepChunk) -> bool:
+        """It is here, or comes by another connection."""
+        return chunk.start_byte // CHUNK_BYTES_MAX in self._taken
+
     def place(self, chunk: StepChunk, size: int) -> memoryview | None:
         """Where this piece goes; None: nowhere."""
         index, rest = divmod(chunk.start_byte, CHUNK_BYTES_MAX)
@@ -102,6 +106,8 @@ class StepPayloads:
             arriving = self._begin(peer, chunk, opened)
             if arriving is None:
                 return None
+        if arriving.has(chunk):
+            return None  # Of a second copy: it was asked for again while the first one came.
         found = arriving.place(chunk, size)
         if found is None:
             del opened[name]
@@ -179,6 +185,7 @@ class StepStream:
     """A payload on its way to one peer. Implements peers.outbound.Stream."""
 
     rank = 0  # Others wait for it.
+    lineage = None
 
     def __init__(self, header: StepChunk, payload: Bytes) -> None:
         """`header`: of the first piece."""

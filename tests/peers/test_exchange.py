@@ -12,6 +12,7 @@ from peers.keys import ResultKey, slice_key
 from peers.pacing import Pace
 from peers.pieces import IDLE_ROUNDS, PIECE_ELEMENTS, Encoding, Payload, Pool
 from protocols import commands as c
+from protocols import entries as e
 from protocols import events as v
 from protocols.core import PeerCore
 from protocols.errors import LowcommError
@@ -139,6 +140,75 @@ def test_whose_slice_cannot_be_averaged_is_said_and_there_is_no_sum() -> None:
     assert alone.events == [v.PartReduced(STAMP, 0, "", (ME,))]
     assert alone.notes == [f"round {STAMP.round}: no slice"]
     assert (alone.failed, alone.exchange.discarded) == ([], 1)
+
+
+@pytest.mark.parametrize("elements", [ELEMENTS - 1, ELEMENTS + 1, PIECE_ELEMENTS])
+def test_a_slice_that_began_before_its_view_was_read_may_turn_out_to_be_none(elements: int) -> None:
+    alone = Alone()
+    alone.exchange.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    theirs = Payload(elements, size_of, memoryview(bytearray(size_of(elements))))
+    theirs.add_piece(0)
+    alone.exchange.inbound.slices[slice_key(STAMP, 0, contributor(ALPHA))] = theirs
+    terms = (contributor(ALPHA), contributor(ME))
+    alone.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
+    assert alone.events == [v.PartReduced(STAMP, 0, "", (ALPHA,))]
+    assert alone.notes == [f"round {STAMP.round}: alpha.1 sent no slice of part 0"]
+    assert alone.exchange.inbound.results == {}
+
+
+@pytest.mark.asyncio
+async def test_a_result_that_began_before_its_view_was_read_may_turn_out_to_be_none() -> None:
+    async with xor_node.open_round() as (alpha, plan):
+        exchange, parts = alpha.driver.exchange, plan.parts.borders
+        for part, elements in ((0, parts[1] + 1), (len(parts) - 1, parts[1])):
+            buffer = memoryview(bytearray(ELEMENT_BYTES * elements))
+            payload = Payload(elements, lambda count: ELEMENT_BYTES * count, buffer)
+            payload.terms = (contributor(xor_node.BETA),)
+            assert not exchange.result_grew(ResultKey(plan.stamp, part), payload, 0)
+
+
+def test_what_another_lineage_left_is_dropped() -> None:
+    """A Restore takes the run back by many rounds: nobody waits until their numbers come again."""
+    alone = Alone()
+    after = replace(STAMP, lineage=STAMP.lineage + 1, round=1)
+
+    async def scenario() -> None:
+        for peer in (ALPHA, BETA):
+            alone.exchange.meet(peer, 1)
+        alone.reduce()
+        alone.exchange.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
+        inbound = alone.exchange.inbound
+        for stamp in (STAMP, after):
+            buffer = memoryview(bytearray(size_of(ELEMENTS)))
+            payload = Payload(ELEMENTS, size_of, buffer)
+            inbound.slices[slice_key(stamp, 0, contributor(BETA))] = payload
+            inbound.results[ResultKey(stamp, 1)] = payload
+            inbound._open.setdefault(BETA, {})[ResultKey(stamp, 2)] = payload
+        alone.exchange.restored(after.lineage)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert list(inbound.slices) == [slice_key(after, 0, contributor(BETA))]
+        assert list(inbound.results) == [ResultKey(after, 1)]
+        assert list(inbound._open[BETA]) == [ResultKey(after, 2)]
+
+    asyncio.run(scenario())
+    assert alone.events == []
+    assert alone.fetch(ALPHA) == alone.fetch(BETA) == []
+    assert alone.exchange.encoded == {}
+
+
+@pytest.mark.asyncio
+async def test_a_restore_is_heard_of_in_the_turn_of_the_work() -> None:
+    async with xor_node.open_round() as (alpha, _):
+        await alpha.until(lambda: bool(alpha.driver.exchange.encoded))
+        lineage = alpha.driver.core.members.lineage
+        entry = e.Left(xor_node.BETA, "over")
+        alpha.driver._do(c.Applied(8, entry, lineage))
+        alpha.driver._do(c.Encode(0, 77))
+        alpha.driver._do(c.Applied(9, entry, lineage + 1))
+        alpha.driver._do(c.Encode(0, 78))
+        await alpha.until(lambda: (0, 78) in alpha.driver.exchange.encoded)
+        assert list(alpha.driver.exchange.encoded) == [(0, 78)]
 
 
 def test_what_cannot_be_encoded_for_a_link_is_our_own_failure() -> None:

@@ -157,6 +157,34 @@ def test_what_is_left_out_and_not_here_makes_no_result(lacks: str) -> None:
     assert whole(room.inbound.results[RESULT]) == GATHERED
 
 
+def test_nobody_writes_over_our_own_slice_once_it_is_there() -> None:
+    """A chunk that a link had a place for before we knew which layer is ours."""
+    room = gathering()
+    chunks = ours_left_out(room)
+    forged = bytes(len(chunks[0][1]))
+    header = replace(chunks[0][0], contributors=(), layer=1, digest=digest_of(forged).hex())
+    place = room.inbound.place(ALPHA, header, len(forged))
+    assert place is not None
+    for chunk, piece in chunks:
+        room.bring(ALPHA, chunk, piece)
+    place[:] = forged
+    room.inbound.arrived(ALPHA, header)
+    assert room.events == []
+    assert room.inbound.refused == 1
+    room.bring_all(GAMMA, GATHER, GATHERED)
+    assert whole(room.inbound.results[RESULT]) == GATHERED
+
+
+def test_nothing_is_left_out_of_a_sum() -> None:
+    room = Room()
+    room.me, room.own = ALPHA, some_bytes(TWO + 1)
+    for chunk, piece in pieces_of(result_of(TWO + 1), some_bytes(TWO + 1)):
+        assert isinstance(chunk, ResultChunk)
+        room.bring(BETA, replace(chunk, left_out=bool(chunk.contributors)), piece)
+    assert room.events == []
+    assert room.inbound.refused == 1
+
+
 def test_nobody_forges_our_own_slice() -> None:
     room = gathering()
     chunks = ours_left_out(room)

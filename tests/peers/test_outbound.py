@@ -60,6 +60,7 @@ class Cells:
     """Of a state: so many chunks, as a donation sends them."""
 
     rank = 2
+    lineage = None
 
     def __init__(self, count: int = 1) -> None:
         self.left = count

@@ -48,6 +48,14 @@ def test_chunks_arrive_exactly_however_the_stream_is_cut(
         assert len(payload) < 16 or payload[:16] not in stream
 
 
+def test_an_array_is_ours_again_once_its_last_record_is_sealed() -> None:
+    """A state that is lent out stays as it is, and the next one is made elsewhere meanwhile."""
+    array = bytearray(RECORD_BYTES + 5)
+    writer = SealedWriter(Seal(SECRET))
+    assert written(writer, [(state_chunk(len(array)), memoryview(array))])
+    array.append(0)  # BufferError while anybody has a view of it.
+
+
 def test_a_refused_chunk_is_read_and_dropped_and_the_next_one_arrives() -> None:
     taker = Taker()
     taker.refuses = 2
