@@ -16,7 +16,7 @@ from protocols.ids import PeerId, Provider, Stamp
 from protocols.limits import HELD_STEPS_MAX
 from protocols.membership import Membership
 from protocols.messages import Stepped, Stopped, Waiting
-from protocols.step_entries import step_view
+from protocols.step_entries import furthest_step, step_view
 
 
 @dataclass(slots=True)
@@ -44,8 +44,8 @@ class Closing:
     def stepped(self, peer: PeerId, message: Stepped) -> str:
         """Remember a state; return how the peer differs from the majority, if it does."""
         stamp, course = message.stamp, self.members.course
-        if stamp.lineage != self.members.lineage or stamp.round < course.step:
-            return ""  # Of a state that a Restore took back, or that is agreed already.
+        if stamp.round < course.step or not self._may_be(stamp):
+            return ""  # Of a state that is agreed already, or that a Restore took back.
         states = self.states.setdefault((stamp.view, stamp.round), {})
         states[peer] = message.state_digest
         for key in [key for key in self.states if key[1] < course.step]:
@@ -54,12 +54,19 @@ class Closing:
         return "" if right in ("", message.state_digest) else f"differs at step {stamp.round}"
 
     def stands(self, peer: PeerId, message: Stopped) -> None:
-        if message.stamp.lineage == self.members.lineage:
+        if self._may_be(message.stamp):
             self.stopped[peer] = message
 
     def waits(self, peer: PeerId, message: Waiting) -> None:
-        if message.stamp.lineage == self.members.lineage:
+        if self._may_be(message.stamp):
             self.waiting[peer] = (message.stamp, frozenset(message.peers))
+
+    def _may_be(self, stamp: Stamp) -> bool:
+        """Can anybody be there, by a log that has whatever its sender has read?"""
+        views, furthest = self.members.views, furthest_step(self.members)
+        newest = views[-1].view if views else 0
+        known = stamp.lineage == self.members.lineage
+        return known and stamp.view <= newest and stamp.round <= furthest
 
     def forget(self, peer: PeerId) -> None:
         """It is gone, or back in a new life that holds nothing of what the old one said."""

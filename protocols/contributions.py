@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from protocols.errors import RemoteProtocolError
 from protocols.events import ContributionReady, PartReduced
 from protocols.ids import Contributor, PeerId, Stamp, digest_text
+from protocols.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
 from protocols.plan import Plan
 from protocols.record import record
 from protocols.samples import Samples
@@ -53,6 +54,9 @@ def check_contributor(contributor: Contributor, sender: PeerId) -> None:
         raise RemoteProtocolError(sender, "names somebody else's contribution as its own")
     if contributor.tokens < 1 or not contributor.manifest:
         raise RemoteProtocolError(sender, "names a contribution of nothing")
+    steps, tokens = contributor.steps, contributor.tokens
+    if tokens > CONTRIBUTION_TOKENS_MAX or steps > CONTRIBUTION_STEPS_MAX:
+        raise RemoteProtocolError(sender, f"names {tokens} tokens of {steps} steps, too many")
 
 
 SliceKey = tuple[int, int, int]

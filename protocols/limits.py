@@ -25,6 +25,15 @@ TICKET_BYTES = 16
 """What a connection begins with that belongs to another one."""
 CERTIFICATE_BYTES_MAX = 1 << 10
 """In DER; ours have about 350."""
+CONTRIBUTION_TOKENS_MAX = 1 << 44
+CONTRIBUTION_STEPS_MAX = 1 << 24
+"""What one contribution may say of itself: no node ever trains so much between two rounds, and the
+run's sums stay far from where they could not be written any more."""
+TOTAL_MAX = (1 << 63) - 1
+"""Where the run's sums stay, whatever members say."""
+TERM_LEAP_MAX = 1 << 16
+"""So far ahead of us is nobody but a leader, of whoever was away: candidates ask before they stand,
+so that terms hardly grow while nobody can win. And nobody can use up all of them."""
 FRAGMENTS_MAX = 1024
 DONORS_MAX = 4
 """Of one cut: more would not make a joiner faster, and each copies the state."""

@@ -17,6 +17,7 @@ from protocols.gossip import pairs_of
 from protocols.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
 from protocols.image import Branch, Image, Returned, image_of
 from protocols.ledger import Ledger
+from protocols.limits import TOTAL_MAX
 from protocols.log import Voters, voters_after
 from protocols.plan import Plan
 from protocols.samples import Grant
@@ -382,8 +383,10 @@ class Membership:
         del commits[:-KEEP_COMMITS]
         self.attempts.pop(RoundKey(commit.fragment, commit.round), None)
         if commit.fragment == 0:  # The anchor fragment counts the run's progress.
-            self.inner_step += max((c.steps for c in commit.contributors), default=0)
-            self.tokens += sum(c.tokens for c in commit.contributors)
+            steps = max((c.steps for c in commit.contributors), default=0)
+            self.inner_step = min(self.inner_step + steps, TOTAL_MAX)
+            tokens = sum(c.tokens for c in commit.contributors)
+            self.tokens = min(self.tokens + tokens, TOTAL_MAX)
             for term, samples in zip(commit.contributors, commit.samples, strict=False):
                 self.ledger.committed(term.peer, samples)
             self.losses = seats.forgiven(self.losses, commit)

@@ -15,6 +15,7 @@ from protocols.election_timer import ElectionTimer
 from protocols.entries import Elected, Entry, Restore
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
+from protocols.limits import TERM_LEAP_MAX
 from protocols.log import Log, Voters
 from protocols.messages import Append, Appended, Control, HandOver, Vote, Voted
 from protocols.promises import Promises
@@ -127,8 +128,10 @@ class Raft:
         if asks and not message.pre and not message.urgent and self._follows(now):
             return  # Our leader lives: whoever lost sight of it must not disturb the run.
         answers_pre = isinstance(message, Voted) and message.pre and message.granted
+        if term > self.term + TERM_LEAP_MAX and not isinstance(message, Append):
+            return  # Of who was away for so long, a leader says it, too.
         if term > self.term and not (asks and message.pre) and not answers_pre:
-            self._new_term(term, now)
+            self._step_down(now, term=term)
         match message:
             case Vote():
                 self._asked(peer, message, now)
@@ -187,7 +190,7 @@ class Raft:
     ) -> None:
         """A whole snapshot came from the leader of a term, and its image makes sense."""
         if term > self.term:
-            self._new_term(term, now)
+            self._step_down(now, term=term)
         self._heard(peer, now)
         if snapshot.index > self.commit_index:
             self.log.begin_at(snapshot.index, snapshot.term, voters)
@@ -253,12 +256,10 @@ class Raft:
         least = timeout if least is None else least
         self._timer.arm(now, self.term, least=least, spread=timeout if spread is None else spread)
 
-    def _new_term(self, term: int, now: float) -> None:
-        self._vote(term, "")
-        self._step_down(now)
-
-    def _step_down(self, now: float) -> None:
-        """Follow whoever is elected next: a newer term began, or nobody follows us."""
+    def _step_down(self, now: float, *, term: int = 0) -> None:
+        """Follow whoever is elected next: a newer `term` began, or nobody follows us."""
+        if term:
+            self._vote(term, "")
         self._become(Role.FOLLOWER, None)
         self._quorum_at, self._handing_over = NEVER, False
         self._arm(now)

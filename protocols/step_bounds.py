@@ -10,7 +10,7 @@ from protocols.ids import Stamp
 from protocols.membership import Membership
 from protocols.payloads import Payloads
 from protocols.record import record
-from protocols.step_entries import step_view
+from protocols.step_entries import furthest_step, step_view
 
 
 @record
@@ -78,9 +78,8 @@ class StepBounds:
 
     @property
     def limit(self) -> int:
-        """Beyond that nobody can be: together with the floor it bounds what we keep."""
-        commits = TENTATIVE_COMMITS + 2
-        return max(self.begun, self.members.course.step) + commits * self.run.commit_every_steps
+        """Together with the floor it bounds what we keep."""
+        return furthest_step(self.members)
 
     def floor(self, ours: int) -> int:
         """Payloads up to here are of no use: we have what they led to, or will get it. `ours`: the

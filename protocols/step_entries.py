@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
+from protocols.course import TENTATIVE_COMMITS
 from protocols.ids import PeerId
 from protocols.image import Returned
 
@@ -52,6 +53,17 @@ def num_making(members: Membership) -> int:
     if view is None:
         return 0
     return sum(members.counts(peer, view.view) for peer in view.roster)
+
+
+def furthest_step(members: Membership) -> int:
+    """Beyond that nobody can be, whatever it says: what is not committed is tentative, and of that
+    there is an end."""
+    run = members.run
+    if run is None:
+        return 0
+    begun = members.views[-1].first_round[0] - 1 if members.views else 0
+    tentative = (TENTATIVE_COMMITS + 2) * run.commit_every_steps
+    return max(begun, members.course.step) + tentative
 
 
 def step_view(members: Membership, step: int) -> e.View | None:

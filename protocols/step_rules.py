@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from protocols import entries as e
 from protocols.course import commits
-from protocols.step_entries import num_making, step_view
+from protocols.step_entries import furthest_step, num_making, step_view
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -72,6 +72,9 @@ def _close(members: Membership, close: e.Close) -> str:
     # What is committed is never taken back, nor what all who are left of the roster began with.
     if close.last_step < max(course.step, begun if num_making(members) else 0):
         return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
+    assert members.run is not None
+    if close.last_step > min(members.run.outer_steps, furthest_step(members)):
+        return f"ends view {close.view} with step {close.last_step}, to which nobody came"
     if any(provider.holder not in members.members for provider in close.providers):
         return "names providers that are not there"
     return ""

@@ -10,6 +10,7 @@ from protocols.closing import Closing
 from protocols.ids import PeerId, Provider, Stamp, StepPayloads, Version, digest_text
 from protocols.log import Log
 from protocols.membership import Membership
+from protocols.step_entries import furthest_step
 from tests.protocols.scenes import START, A, B, C, D, info
 from tests.protocols.stepping import state, stepwise, view
 
@@ -363,3 +364,24 @@ def test_a_decision_of_its_own_has_a_time() -> None:
     made.loses(C)
     made.decides()
     assert made.closing.deadline(TIMEOUT_S) == 7.0 + TIMEOUT_S
+
+
+# What nobody can have done ----------------------------------------------------------------------
+
+
+def test_a_step_that_nobody_can_have_made_ends_no_view() -> None:
+    chair = Chair(A, B, C)
+    furthest = furthest_step(chair.members)
+    chair.write(e.Halt(1, (), "D can take part"))
+    for peer, step in ((A, 3), (B, furthest + 1), (C, 3)):
+        chair.stopped(peer, step)
+    assert B not in chair.closing.stopped
+    chair.stopped(B, furthest)
+    assert B in chair.closing.stopped
+
+
+@pytest.mark.parametrize(("number", "beyond"), [(2, 0), (1, 1)])
+def test_a_state_that_nobody_can_have_is_not_remembered(number: int, beyond: int) -> None:
+    chair = Chair(A, B, C)
+    chair.stepped(furthest_step(chair.members) + beyond, B, number=number)
+    assert not chair.closing.states

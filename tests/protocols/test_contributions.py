@@ -5,6 +5,7 @@ import pytest
 from protocols.contributions import Holdings, Own, PartResult, check_contributor
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Contributor, FragmentParts, Stamp, digest_text
+from protocols.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
 from protocols.plan import Plan
 from tests.protocols.scenes import BORDERS, A, B, C, contributor, manifest
 
@@ -32,9 +33,13 @@ def test_a_contribution_is_named_by_its_bytes() -> None:
         Contributor(B, 1, 1, digest_text("x")),
         Contributor(A, 0, 1, digest_text("x")),
         Contributor(A, 1, 1, ""),
+        Contributor(A, CONTRIBUTION_TOKENS_MAX + 1, 1, digest_text("x")),
+        Contributor(A, 1, CONTRIBUTION_STEPS_MAX + 1, digest_text("x")),
     ],
 )
-def test_somebody_elses_or_empty_contributions_are_the_senders_fault(bad: Contributor) -> None:
+def test_somebody_elses_or_empty_or_boundless_contributions_are_the_senders_fault(
+    bad: Contributor,
+) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         check_contributor(bad, A)
     assert caught.value.peer == A

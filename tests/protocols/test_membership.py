@@ -4,10 +4,12 @@ from dataclasses import replace
 
 from protocols import entries as e
 from protocols.ids import PeerInfo, Stamp, Version
+from protocols.limits import TOTAL_MAX
 from protocols.membership import KEEP_COMMITS, LOST_ROUNDS, Membership
 from protocols.progress import progress_at, remaining_at
 from protocols.samples import Grant, Remaining, SampleRange, Samples
 from protocols.seats import FORGIVE_ROUNDS
+from protocols.wire import decode_image, encode_image
 from tests.protocols.scenes import (
     BORDERS,
     START,
@@ -141,6 +143,14 @@ def test_a_restored_run_goes_on_from_its_cut() -> None:
     assert plan is not None
     assert plan.stamp.round == 8
     assert (members.committed(0), members.inner_step, members.tokens) == (7, 70, 700)
+
+
+def test_sums_stay_where_they_can_be_written_whatever_members_say() -> None:
+    restore = e.Restore(9, (Version(0, 7, START),), TOTAL_MAX, TOTAL_MAX, (), 0, False, salt=3)
+    members = read(*JOINED, restore, view(1, A, B, first_round=8), commit(8))
+    assert (members.inner_step, members.tokens) == (TOTAL_MAX, TOTAL_MAX)
+    image = members.image()
+    assert decode_image(encode_image(image)) == image
 
 
 def test_a_fork_names_its_voter_and_whom_it_may_meet_again() -> None:

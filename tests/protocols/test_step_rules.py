@@ -56,6 +56,7 @@ def after(*bodies: e.Entry) -> Membership:
         (HALTED, e.Halt(1, (), "why"), "stands still"),
         (HALTED, e.Close(1, 6, (Provider(6, A, D),)), "not there"),
         ((*RUNNING, e.StepCommit(1, 8, state(8)), HALTED[-1]), e.Close(1, 7, ()), "are agreed"),
+        (HALTED, e.Close(1, 25, ()), "to which nobody came"),
         (CLOSED, e.Close(1, 6, ()), "has ended"),
         (CLOSED, e.StepCommit(1, 8, state(8)), "out of order"),
         (CLOSED, view(2, A, B, first=8), "6 is the last one"),
