@@ -284,6 +284,7 @@ class Daemon:
                 counted=self.core.me.peer in [x.peer for x in commit.contributors],
                 state_digest=state_digest,
                 inner_step=self.core.members.inner_step,
+                lineage=f"{stamp.lineage:016x}",
             )
         if fragment == 0 and self.checkpointer.is_due(round_):
             self.checkpointer.begin(self.core, self.replica)

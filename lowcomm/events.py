@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Common to all. `t` is in unix seconds, `peer` an id, `name` what its node is called."""
+    """Common to all. `t` is in unix seconds, `peer` an id, `name` what its node is called. Of other
+    fields, what has a default may be missing in the file of an older lowcomm."""
 
     t: float
     peer: str
@@ -154,7 +155,8 @@ class Ready(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(Event):
-    """Applied here. `tokens` of all counted peers, `counted` says whether this one is."""
+    """Applied here. `tokens` of all counted peers, `counted` says whether this one is. The same
+    rounds are committed anew in another `lineage`, after a Restore or a fork."""
 
     fragment: int
     round: int
@@ -164,6 +166,7 @@ class Commit(Event):
     counted: bool
     state_digest: str
     inner_step: int
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,12 +97,28 @@ def find_lives(events: Sequence[Event]) -> list[Life]:
 
 
 def first_commits(events: Sequence[Event]) -> list[Commit]:
-    """Of every (fragment, round) the earliest commit event, by time."""
+    """Of every (fragment, round) the earliest commit event, by time; of one that was committed in
+    several lineages, in that which stands: the run's, or a predecessor that led to it."""
+    commits = [event for event in events if isinstance(event, Commit)]
+    before = _predecessors(commits)
     first: dict[tuple[int, int], Commit] = {}
-    for event in events:
-        if isinstance(event, Commit):
-            first.setdefault((event.fragment, event.round), event)
-    return list(first.values())
+    begins: dict[int, int] = {}
+    """By fragment: the first round of the lineages that came later. Older ones end before it."""
+    lineage = commits[-1].lineage if commits else None
+    while lineage is not None:
+        own = [
+            commit
+            for commit in commits
+            if commit.lineage == lineage
+            and commit.round < begins.get(commit.fragment, commit.round + 1)
+        ]
+        for commit in own:
+            first.setdefault((commit.fragment, commit.round), commit)
+        for commit in own:
+            at = begins.get(commit.fragment, commit.round)
+            begins[commit.fragment] = min(at, commit.round)
+        lineage = before.get(lineage)
+    return sorted(first.values(), key=lambda commit: commit.t)
 
 
 def run_begin(lives: Sequence[Life]) -> float:
@@ -145,6 +161,24 @@ def find_joins(
     return joins
 
 
+def _predecessors(commits: Sequence[Commit]) -> dict[str, str]:
+    """By lineage: the one before it. That is where its peers were before; of several the latest, as
+    who was away for long may have missed some. Never the branch of a fork that was given up: its
+    nodes return as other peers."""
+    began: dict[str, int] = {}
+    for commit in commits:
+        began.setdefault(commit.lineage, len(began))
+    before: dict[str, str] = {}
+    last: dict[str, str] = {}
+    for commit in commits:
+        here, was = commit.lineage, last.get(commit.peer, commit.lineage)
+        # Clocks that were set back could tell it the other way round: that would have no end.
+        if began[before.get(here, was)] <= began[was] < began[here]:
+            before[here] = was
+        last[commit.peer] = here
+    return before
+
+
 def _life(own: list[Event], until: float, events: Sequence[Event], known: set[str]) -> Life:
     """One life from its own events; it ended before `until`, when the next one began."""
     first, peer = own[0], own[0].peer
@@ -174,10 +208,10 @@ def _kill(
     kill_t = victim.end_t
     assert kill_t is not None  # A killed life has its end.
     commits = [event for event in events if isinstance(event, Commit)]
-    done = {(event.fragment, event.round) for event in commits if event.t <= kill_t}
+    done = {(e.fragment, e.round, e.lineage) for e in commits if e.t <= kill_t}
     others = [event for event in commits if event.t > kill_t and event.peer != victim.peer]
     # Peers apply one round at slightly different times: a round that one had is not the next.
-    commit = next((e for e in others if (e.fragment, e.round) not in done), None)
+    commit = next((e for e in others if (e.fragment, e.round, e.lineage) not in done), None)
     ready_t = kill_t
     if commit is not None:
         alive = {life.peer for life in lives if life.lives_at(commit.t)} - {victim.peer}

@@ -314,13 +314,19 @@ def _members_at(ready: Ready, lives: Sequence[Life]) -> int:
 
 
 def _agreement(events: Sequence[Event]) -> dict[str, bool]:
-    """Per peer: in the last round that it shares with another, it has what most have."""
-    digests: dict[tuple[int, int], dict[str, str]] = {}
+    """Per peer: in the last round that it shares with another, it has what most have. One round has
+    another state in each lineage, and nobody is wrong."""
+    digests: dict[tuple[int, int, str], dict[str, str]] = {}
+    lineages: dict[str, str] = {}
     for event in events:
         if isinstance(event, Commit):
-            digests.setdefault((event.fragment, event.round), {})[event.peer] = event.state_digest
+            lineages[event.peer] = event.lineage
+            key = (event.fragment, event.round, event.lineage)
         elif isinstance(event, Finished):
-            digests.setdefault((-1, event.outer_steps), {})[event.peer] = event.state_digest
+            key = (-1, event.outer_steps, lineages.get(event.peer, ""))
+        else:
+            continue
+        digests.setdefault(key, {})[event.peer] = event.state_digest
     agreement: dict[str, bool] = {}
     for by_peer in digests.values():
         if len(by_peer) > 1:

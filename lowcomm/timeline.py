@@ -9,7 +9,7 @@ characters here, so that no reader has to think of terminal escapes. Must NOT co
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -143,9 +143,11 @@ def decode(line: bytes) -> Event | None:
     if cls is None:
         return None
     values: dict[str, Any] = {}
-    for name, expected in _fields(cls):
+    for name, expected, needed in _fields(cls):
         if name not in table:
-            raise EventError(f"{kind} without {name}")
+            if needed:
+                raise EventError(f"{kind} without {name}")
+            continue
         try:
             values[name] = _value(name, expected, table[name])
         except (TypeError, OverflowError):
@@ -262,9 +264,10 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
 
 
 @cache
-def _fields(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
+def _fields(cls: type[Event]) -> tuple[tuple[str, Any, bool], ...]:
+    """(name, type, whether a line must have it)."""
     hints = get_type_hints(cls)
-    return tuple((field.name, hints[field.name]) for field in fields(cls))
+    return tuple((each.name, hints[each.name], each.default is MISSING) for each in fields(cls))
 
 
 def _value(name: str, expected: Any, raw: Any) -> Any:

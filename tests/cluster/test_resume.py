@@ -122,6 +122,7 @@ def test_a_single_node_goes_on_in_its_own_directory(shell: Shell, tmp_path: Path
     second = shell.run("resume", str(alpha))
     assert second.popen.returncode == 0, second.err
     assert commits(alpha) == list(range(1, 61))  # None is lost, none is made twice.
+    assert all(len(event.lineage) == 16 for event in of(Commit, alpha))
     (end,) = of(Finished, alpha)
     assert end.outer_steps == 60
 

@@ -31,7 +31,7 @@ def ready(peer: str, t: float, round_: int) -> Ready:
     return Ready(t=t, peer=peer, name=NAMES[peer], fragment=0, round=round_, steps=10, tokens=100)
 
 
-def commit(peer: str, t: float, round_: int, roster: Sequence[str]) -> Commit:
+def commit(peer: str, t: float, round_: int, roster: Sequence[str], *, lineage: str = "") -> Commit:
     return Commit(
         t=t,
         peer=peer,
@@ -44,6 +44,7 @@ def commit(peer: str, t: float, round_: int, roster: Sequence[str]) -> Commit:
         counted=peer in roster,
         state_digest="ab",
         inner_step=10 * round_,
+        lineage=lineage,
     )
 
 
@@ -207,6 +208,49 @@ def test_a_restarted_peer_has_two_lives_and_the_second_is_a_join() -> None:
             "state_s": None,
         }
     ]
+
+
+def test_a_kill_after_a_restore_is_not_answered_by_what_the_run_had_committed_before_it() -> None:
+    events = [commit(A, 5.0, 1, (A, B, C), lineage="a")]
+    events += [commit(A, 6.0, 2, (A, B, C), lineage="a")]
+    again = [commit(A, 20.0, 1, (A, B), lineage="b"), commit(A, 30.0, 2, (A, B), lineage="b")]
+    born = [start(A, 0.0), start(B, 0.0), start(C, 0.0), commit(C, 14.0, 0, (A, B, C), lineage="b")]
+    everything = sorted([*born, *events, killed(15.0), *again], key=lambda event: event.t)
+    assert kills(everything) == [("gamma", 1, 5.0, 5.0)]
+
+
+def standing(events: Sequence[Commit]) -> list[tuple[int, str, float]]:
+    by_time = sorted(events, key=lambda event: event.t)
+    return [(each.round, each.lineage, each.t) for each in first_commits(by_time)]
+
+
+def test_rounds_that_a_restore_took_back_are_none() -> None:
+    """Not even those that the run has not come to again."""
+    before = [commit(p, t, t, (A, B, C), lineage="a") for p in (A, B, C) for t in (1, 2, 3, 4, 5)]
+    after = [commit(p, t + 8, t, (A, C), lineage="b") for p in (A, C) for t in (3, 4)]
+    assert standing([*before, *after]) == [(1, "a", 1), (2, "a", 2), (3, "b", 11), (4, "b", 12)]
+
+
+def test_of_two_restores_that_one_peer_slept_through_both_count() -> None:
+    events = [commit(p, t, t, (A, B), lineage="a") for p in (A, B) for t in (1, 2, 3)]
+    events += [commit(A, t + 8, t, (A,), lineage="b") for t in (2, 3, 4)]
+    # Beta is back, and the first to tell of the third lineage.
+    events += [commit(B, 20, 4, (A, B), lineage="c"), commit(A, 21, 4, (A, B), lineage="c")]
+    assert standing(events) == [(1, "a", 1), (2, "b", 10), (3, "b", 11), (4, "c", 20)]
+
+
+def test_the_branch_of_a_fork_that_was_given_up_counts_for_nothing() -> None:
+    """Both went on at the same time; its node comes back as another peer."""
+    events = [commit(p, 1, 1, (A, B), lineage="a") for p in (A, B)]
+    for at in (2, 3, 4):
+        events += [commit(A, at, at, (A,), lineage="b"), commit(B, at - 0.5, at, (B,), lineage="c")]
+    events += [commit(A, 5, 5, (A, C), lineage="b"), commit(C, 5.5, 5, (A, C), lineage="b")]
+    assert standing(events) == [(1, "a", 1), *((each, "b", each) for each in (2, 3, 4, 5))]
+
+
+def test_clocks_that_were_set_back_make_no_circle() -> None:
+    events = [commit(A, 1, 1, (A,), lineage="a"), commit(A, 3, 2, (A,), lineage="b")]
+    assert standing([*events, commit(A, 4, 3, (A,), lineage="a")]) == [(1, "a", 1), (3, "a", 4)]
 
 
 def test_a_life_ends_with_its_last_word_when_nobody_missed_it() -> None:

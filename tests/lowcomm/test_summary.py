@@ -211,6 +211,35 @@ def test_a_peer_with_another_state_is_named(tmp_path: Path, lines: list[Line]) -
     assert summary["diverged"] == ["beta in round 9"]
 
 
+def test_rounds_that_were_made_anew_after_a_restore_have_other_states(
+    tmp_path: Path, lines: list[Line]
+) -> None:
+    """Gamma, which alone has what was given up, never returns."""
+    lines = [line for line in lines if line["name"] != "delta"]
+    for line in lines:
+        if "state_digest" in line:  # All died at 75 s; the newest checkpoint was that of round 4.
+            line["lineage"] = "00aa"
+    for name in ("alpha", "beta"):
+        lines.append(say(name, 75.2, "restored", round=4, inner_step=50))
+        for number in (5, 6):
+            commit = {"fragment": 0, "round": number, "attempt": 0, "counted": True}
+            commit |= {"roster": [IDS["alpha"], IDS["beta"]], "tokens": 2000, "inner_step": 60}
+            other = {"state_digest": f"other-{number}", "lineage": "00bb"}
+            lines.append(say(name, 71.0 + number, "commit", **commit, **other))
+    for line in lines:
+        if (line["kind"] == "commit" and line["round"] > 6) or line["kind"] == "finished":
+            line["state_digest"], line["lineage"] = "later", "00bb"
+    summary = build_summary(write(tmp_path, lines), run=RUN)
+    assert summary["problems"] == []
+    assert [peer["digests_agree"] for peer in summary["peers"]] == [True] * 3
+    assert summary["digests_agree"] is True
+    rosters = {each["round"]: each["roster"] for each in summary["rounds"]}
+    assert list(rosters) == list(range(10))
+    assert rosters[4] == ["alpha", "beta", "gamma"]
+    assert rosters[5] == rosters[6] == ["alpha", "beta"]
+    assert summary["tokens"] == 5 * 3000 + 4 * 2000 + 3000
+
+
 def test_a_restarted_peer_adds_up_its_lives(tmp_path: Path) -> None:
     events = [
         say("alpha", 0.2, "start", pid=1, exec_t=T0, ranks=1, params=0),

@@ -51,6 +51,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "counted": True,
         "state_digest": "ab",
         "inner_step": 160,
+        "lineage": "00000000000000ab",
     },
     "metrics": {
         "step": 5,
@@ -181,6 +182,14 @@ def test_a_kind_of_a_newer_version_is_no_event_and_no_error() -> None:
 def test_a_damaged_line_is_an_error_that_says_where(raw: bytes, says: str) -> None:
     with pytest.raises(EventError, match=says):
         decode(raw)
+
+
+def test_what_an_older_file_does_not_have_is_no_damage() -> None:
+    raw = json.loads(line("commit"))
+    del raw["lineage"]
+    event = decode(json.dumps(raw).encode())
+    assert isinstance(event, Commit)
+    assert (event.round, event.lineage) == (8, "")
 
 
 def test_a_diverged_loss_is_read() -> None:
