@@ -66,6 +66,9 @@ class Checkpointer:
         """`written` is called in the loop's thread with the path and what is in it, `failed` with
         the reason: a full disk costs a checkpoint, not the run.
         """
+        self.kept_rank_state: Path | None = None
+        """Where all ranks of a run of rounds have written last, in this life or an earlier one:
+        what those that replace them go on with."""
         self._directory = directory
         self._every = every_rounds
         self._compute = compute
@@ -110,7 +113,7 @@ class Checkpointer:
         if remaining is None:
             return  # Our state is so old that it is about to be replaced.
         self._last_round = round_
-        cut = _cut(core, replica, self.rank_state(round_).name, remaining)
+        cut = _cut(core, replica, self._rank_state_name(replica), remaining)
         job = self._job(cut, replica, arrays)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
@@ -146,6 +149,14 @@ class Checkpointer:
     def close(self) -> None:
         self._thread.shutdown()
 
+    def _rank_state_name(self, replica: Replica | StepReplica) -> str:
+        """What a later life looks for. Where it is due the ranks write theirs about now; elsewhere
+        nobody asks them."""
+        round_, _ = replica.version(0)
+        if self.is_due(round_) or isinstance(replica, StepReplica):
+            return self.rank_state(round_).name
+        return self.kept_rank_state.name if self.kept_rank_state is not None else ""
+
     def _job(self, cut: Cut, replica: Replica | StepReplica, arrays: Arrays) -> Callable[[], Path]:
         layout = _layout(replica)
         outer: list[F32] = [pair[0] for pair in arrays]
@@ -178,11 +189,13 @@ class Checkpointer:
                 self._last_round = -1
 
     def _prune_rank_states(self, round_: int) -> None:
-        """Older ones without a checkpoint of their round are of no use any more.
+        """Older ones without a checkpoint of their round are of no use any more, but for the last
+        that is whole.
 
         Ranks may be writing a newer one right now.
         """
         kept = {path.name for path in (self._directory / CHECKPOINTS).glob("round-*")}
+        kept |= {self.kept_rank_state.name} if self.kept_rank_state is not None else set()
         for path in (self._directory / RANK_STATES).glob("round-*"):
             number = path.name.removeprefix("round-")
             if path.name not in kept and number.isdecimal() and int(number) < round_:

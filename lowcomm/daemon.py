@@ -114,8 +114,6 @@ class Daemon:
             failed=lambda why: self.journal.note("checkpoint", why),
         )
         self.node = NodeSide(self, command=start.command)
-        self._rank_state: Path | None = None
-        """What the ranks' optimizers had in an earlier life."""
         self.rejoins_at = ""
         """Where this node joins anew: its branch of the log was given up."""
         self._stop: c.Stop | None = None
@@ -236,7 +234,8 @@ class Daemon:
             )
         agreed = startup.agreed_run(run, self.config.run)
         check_node(agreed, self.config.node)
-        self._rank_state = await asyncio.to_thread(startup.own_rank_state, self._directory.path)
+        kept = await asyncio.to_thread(startup.own_rank_state, self._directory.path)
+        self.checkpointer.kept_rank_state = kept
         digest = await self._corpus(agreed)
         if digest != run.corpus_digest:
             raise RefusedError(
@@ -302,7 +301,7 @@ class Daemon:
     def received_state(self, state: StateTaken) -> None:
         self.journal.write("snapshot_received", **asdict(state))
         assert self.replica is not None
-        self.node.provide(self.core.members.seats[self.core.me.peer].slot, self._rank_state)
+        self.node.provide(self.core.members.seats[self.core.me.peer].slot)
         self.checkpointer.begin(self.core, self.replica)  # If all die now, this one has it.
 
     def _tell(self, command: c.Applied) -> None:
@@ -320,7 +319,7 @@ class Daemon:
             if ours == (me, self.core.me.incarnation):
                 self._caught_up = True
                 if isinstance(entry, e.Member):  # Else when the state is here: memory takes time.
-                    self.node.provide(entry.info.slot, self._rank_state)
+                    self.node.provide(entry.info.slot)
         if not self._caught_up:
             return  # History from before our time: others told it when it happened.
         tokens = self.run_config.data.step_tokens if self.run_config is not None else 0

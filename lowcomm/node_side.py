@@ -57,7 +57,6 @@ class NodeSide:
         self._daemon = daemon
         self._stepping: Stepping | None = None
         self._slot = -1
-        self._rank_state: Path | None = None
         self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
         self._initial: asyncio.Future[tuple[str, ...]] | None = None
         """Digests of the initial state, when our ranks make it."""
@@ -126,10 +125,10 @@ class NodeSide:
         self._attach()
         return await self._initial
 
-    def provide(self, slot: int, rank_state: Path | None) -> None:
+    def provide(self, slot: int) -> None:
         """The log lets us in: the ranks may attach."""
         if self._slot < 0:
-            self._slot, self._rank_state = slot, rank_state
+            self._slot = slot
             self._attach()
 
     def _attach(self) -> None:
@@ -146,11 +145,12 @@ class NodeSide:
         self._daemon.driver.compute(made, self._provide)
 
     def _provide(self, slots: Slots) -> None:
+        """Anew for each attempt: what their optimizers begin with is another."""
         self.group.provide(
             slots,
             initial=self._initial is not None,
             slot=self._slot,
-            rank_state=str(self._rank_state or ""),
+            rank_state=str(self._daemon.checkpointer.kept_rank_state or ""),
         )
 
     # Steps ----------------------------------------------------------------------------------
@@ -227,6 +227,7 @@ class NodeSide:
         trimmed = replica.method.trims and command.kind == "counted" and not command.finish
         if (trimmed or not full) and not replica.is_finite(fragment):
             # Whatever is added to them, they stay so; and by now so is what the optimizer keeps.
+            self._daemon.checkpointer.kept_rank_state = None
             self.group.restart("their parameters are not finite: others begin anew from the run's")
             return
         if full:
@@ -306,8 +307,8 @@ class NodeSide:
                     self.tokens = self._counted_before[1] + event.tokens
             case r.RanksEvaluated(loss=loss, windows=windows, sample=sample):
                 daemon.journal.write("evaluated", loss=loss, windows=windows, sample=sample)
-            case r.RanksSnapshotted():
-                pass  # The checkpoint of that round names the directory.
+            case r.RanksSnapshotted(directory=directory):
+                daemon.checkpointer.kept_rank_state = Path(directory)
             case r.RanksLost(attempt=attempt, why=why):
                 daemon.journal.write("ranks_lost", attempt=attempt, why=why)
                 self._counted_before = (self.steps, self.tokens)
@@ -315,6 +316,8 @@ class NodeSide:
                 self._waiting.clear()
                 self._over.clear()
                 self._keep_given()
+                if self.group.slots is not None:
+                    self._provide(self.group.slots)
                 if self._stepping is not None:
                     self._stepping.ranks_lost()
                 daemon.driver.feed(v.TrainersLost(why))

@@ -240,10 +240,12 @@ def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) 
 
 
 def own_rank_state(directory: Path) -> Path | None:
-    """Where a node that joins again finds what its ranks' optimizers had, if it does."""
+    """Where a node that joins again finds what its ranks' optimizers had, if it does: there, or, if
+    its ranks were not asked in that round or died over it, where they wrote last before."""
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
     name = read_cut(path).own.rank_state if path is not None else ""
-    return directory / RANK_STATES / name if name else None
+    written = [each for each in (directory / RANK_STATES).glob("round-*") if each.name <= name]
+    return max(written, default=None)
 
 
 def kept(directory: Path) -> tuple[Kept | None, tuple[str, ...]]:

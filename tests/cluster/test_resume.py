@@ -1,19 +1,24 @@
 """Stopped runs go on from their checkpoint: `lowcomm resume`, with real processes."""
 
 import json
+import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from safetensors import safe_open
 
 from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.events import Commit, Finished, Member, Start
+from lowcomm.events import Commit, Finished, Member, RanksLost, Start
+from lowcomm.startup import own_rank_state
 from tests.cluster.running import (
     Shell,
     alive,
+    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -125,6 +130,56 @@ def test_a_single_node_goes_on_in_its_own_directory(shell: Shell, tmp_path: Path
     assert all(len(event.lineage) == 16 for event in of(Commit, alpha))
     (end,) = of(Finished, alpha)
     assert end.outer_steps == 60
+
+
+def stepped(rank_state: Path) -> int:
+    """How often the optimizer of a node's only rank has stepped, as it wrote it there."""
+    with cast(Any, safe_open(rank_state / "rank-0-of-1.safetensors", framework="np")) as file:
+        keys: list[str] = file.keys()
+        (steps,) = {int(file.get_tensor(key)) for key in keys if key.startswith("step:")}
+    return steps
+
+
+@pytest.mark.deadline(120)
+def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
+    shell: Shell, tmp_path: Path
+) -> None:
+    every, inner, rounds = 4, 5, 80
+    config = write_config(tmp_path, peers=1, rounds=rounds, inner=inner)
+    alpha = tmp_path / "alpha"
+    states = alpha / "rank-state"
+
+    def kept_after(round_: int) -> Path:
+        """What it writes when it is due next, once it is whole."""
+        place = states / f"round-{every * (round_ // every + 1):06d}"
+        file = place / "rank-0-of-1.safetensors"
+        until(file.exists, within_s=30, what=f"{place.name} written")
+        return place
+
+    due = f"node.checkpoint_every_rounds={every}"
+    first = shell.peer("alpha", str(config), "--new", "--set", due)
+    commits_until(alpha, every + 1)
+    daemon = int(record(alpha)["pid"])
+    (rank,) = [pid for pid in children_of(daemon) if not children_of(pid)]
+    os.kill(rank, signal.SIGKILL)
+    lost = until(lambda: of(RanksLost, alpha), within_s=10, what="its loss noticed")[0]
+    died = sum(event.t <= lost.t for event in of(Commit, alpha))
+    place = kept_after(died)
+    assert stepped(place) >= inner * (every + int(place.name[-6:]) - died), "it began anew"
+
+    first.signal(signal.SIGTERM)
+    assert first.wait(within_s=5) == 0
+    path, _ = newest_checkpoint(alpha / "checkpoints")
+    assert path is not None
+    cut = read_checkpoint(path)[0]
+    kept = own_rank_state(alpha)
+    assert kept is not None
+    before = stepped(kept)
+    again = shell.start("resume", str(alpha))
+    place = kept_after(cut.round)
+    again.signal(signal.SIGTERM)
+    assert again.wait(within_s=5) == 0, again.err
+    assert stepped(place) == before + inner * (int(place.name[-6:]) - cut.round)
 
 
 @pytest.mark.deadline(60)

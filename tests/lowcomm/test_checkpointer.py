@@ -182,9 +182,7 @@ async def test_a_checkpoint_says_where_the_run_was(scene: Scene) -> None:
         for version, digest in map(scene.replica.version, (0, 1))
     )
     assert [each.version for each in cut.fragments] == [2, 0]
-    assert cut.own == PeerCut(
-        peer=ALPHA, incarnation=3, data_slot=0, rank_state=scene.checkpointer.rank_state(2).name
-    )
+    assert cut.own == PeerCut(peer=ALPHA, incarnation=3, data_slot=0, rank_state="")
     assert layout == ((("embed", (2, 3), 0), ("head", (), 6)), (("norm", (4,), 0),))
 
 
@@ -297,6 +295,30 @@ async def test_rank_states_go_with_their_checkpoints(scene: Scene) -> None:
         "round-000020",
         "round-notes",
     ]
+
+
+@pytest.mark.asyncio
+async def test_between_two_due_rounds_a_checkpoint_names_what_the_ranks_wrote_last(
+    scene: Scene,
+) -> None:
+    scene.checkpointer.kept_rank_state = scene.checkpointer.rank_state(5)
+    named: list[str] = []
+    for round_ in (5, 7, 10):
+        await scene.write(round_)
+        path = scene.directory / CHECKPOINTS / f"round-{round_:06d}"
+        named.append(read_checkpoint(path)[0].own.rank_state)
+    # In the tenth the ranks are asked again, and may not have begun.
+    assert named == ["round-000005", "round-000005", "round-000010"]
+
+
+@pytest.mark.asyncio
+async def test_the_last_whole_rank_state_stays_although_its_checkpoint_went(scene: Scene) -> None:
+    for round_ in (3, 5):
+        scene.checkpointer.rank_state(round_).mkdir(parents=True)
+    scene.checkpointer.kept_rank_state = scene.checkpointer.rank_state(5)
+    for round_ in (5, 7, 8):
+        await scene.write(round_)
+    assert [path.name for path in (scene.directory / RANK_STATES).iterdir()] == ["round-000005"]
 
 
 @pytest.mark.asyncio

@@ -245,7 +245,6 @@ def test_a_node_says_what_its_newest_checkpoint_holds(tmp_path: Path) -> None:
     for round_ in (3, 4):
         write(tmp_path, round_)
     assert kept(tmp_path) == (held(4), ())
-    assert own_rank_state(tmp_path) == tmp_path / RANK_STATES / "round-000004"
 
 
 def test_a_torn_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
@@ -255,7 +254,20 @@ def test_a_torn_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     assert found == held(3)
     assert len(skipped) == 1
     assert skipped[0].startswith("round-000004: model.safetensors has 100 bytes, expected ")
+    for round_ in (3, 4):
+        (tmp_path / RANK_STATES / f"round-{round_:06d}").mkdir(parents=True)
     assert own_rank_state(tmp_path) == tmp_path / RANK_STATES / "round-000003"
+
+
+def test_its_ranks_go_on_with_what_was_written_at_its_checkpoint_or_last_before(
+    tmp_path: Path,
+) -> None:
+    places = {number: tmp_path / RANK_STATES / f"round-{number:06d}" for number in (2, 3, 4)}
+    write(tmp_path, 3)
+    assert own_rank_state(tmp_path) is None
+    for number, expected in ((4, None), (2, 2), (3, 3)):  # 4: of a round that was taken back.
+        places[number].mkdir(parents=True)
+        assert own_rank_state(tmp_path) == (places[expected] if expected else None)
 
 
 def test_without_a_whole_checkpoint_nothing_is_kept(tmp_path: Path) -> None:
