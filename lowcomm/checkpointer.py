@@ -118,11 +118,12 @@ class Checkpointer:
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
     async def finish(self, core: PeerCore, replica: Replica | StepReplica) -> None:
-        """Write what is newer than the last checkpoint, and wait until it is on the disk."""
+        """Write what is newer than the last checkpoint, and wait until it is on the disk. Called
+        when the work's thread has ended."""
         if self._pending is not None:
             await self._pending
         if replica.version(0)[0] > 0:
-            # At once: the work's thread may have ended, and nobody waits for the loop any more.
+            # At once: nobody would take its turn, and nobody waits for the loop any more.
             self._start(core, replica, _lent(replica))
         if self._pending is not None:
             await self._pending

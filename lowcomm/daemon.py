@@ -141,8 +141,7 @@ class Daemon:
                     group.create_task(self._guarded(report(self)), name="report"),
                 ]
                 await self._stopped.wait()
-                if self.core.stopped:
-                    await driver  # The last outer step reaches the ranks.
+                await self._end_driver(driver)
                 await self._wind_up()
                 for task in tasks:
                     task.cancel()
@@ -333,6 +332,13 @@ class Daemon:
             self._stop = c.Stop(why, outcome)
             self._code = EXIT_CODES[outcome] if code is None else code
             self._stopped.set()
+
+    async def _end_driver(self, driver: asyncio.Task[None]) -> None:
+        """Where it has stopped the last outer step reaches the ranks. Elsewhere it makes no other
+        one, whose scratch and whose versions are those that the last checkpoint is made with."""
+        if not self.core.stopped:
+            driver.cancel()
+        await asyncio.wait([driver])
 
     async def _wind_up(self) -> None:
         """Let the ranks finish if the run is finished; keep what was reached."""

@@ -81,7 +81,9 @@ class Driver:
             self._inbox.put_nowait(event)
 
     async def run(self) -> None:
-        """Until Stop; the listener was told by then. Raises what the arithmetic raised."""
+        """Until Stop; the listener was told by then. Raises what the arithmetic raised.
+
+        When it ends, in whatever way, so has the work's thread, and no event is taken any more."""
         try:
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as thread:
                 async with asyncio.TaskGroup() as group:
@@ -97,6 +99,7 @@ class Driver:
                 raise
             raise first from None  # Its text may be one line for a person.
         finally:
+            self._waiting = False  # If we were cancelled the core has not stopped.
             self.snapshots.close()
 
     @property

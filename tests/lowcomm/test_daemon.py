@@ -3,6 +3,8 @@
 Whole lives of daemons are in tests/cluster.
 """
 
+import asyncio
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from peers.wal import FILE, WalError
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
-from protocols.ids import PeerId
+from protocols.ids import PeerId, Stamp
 from tests.lowcomm.replicas import kept as write_checkpoint
 
 ALPHA = PeerId("alpha.1f0c9a2e")
@@ -131,3 +133,25 @@ def test_the_core_hears_of_every_checkpoint_that_is_complete(tmp_path: Path) -> 
             told.append(made.driver._inbox.get_nowait())
         kept = [event.kept for event in told if isinstance(event, v.Checkpointed)]
         assert [[version.round for version in each.versions] for each in kept] == [[4, 4]]
+
+
+@pytest.mark.asyncio
+async def test_no_step_is_made_while_the_last_checkpoint_is(tmp_path: Path) -> None:
+    """Nobody answered that we leave, say: the core has not stopped, and ranks still train."""
+    begun, goes_on, steps = threading.Event(), threading.Event(), list[int]()
+
+    def step() -> None:
+        begun.set()
+        goes_on.wait(10)
+        steps.append(1)
+
+    with daemon(tmp_path) as made:
+        driver = asyncio.create_task(made.driver.run())
+        made.driver.compute(step, lambda _: None)
+        assert await asyncio.to_thread(begun.wait, 10)
+        goes_on.set()
+        await made._end_driver(driver)
+        assert driver.done()
+        assert steps == [1], "the one that was being made is whole"
+        made.driver.feed(v.StepApplied(Stamp(7, 7, 1, 0, 1, 0), "00"))
+        assert not made.driver._inbox.empty(), "it was taken at once"
