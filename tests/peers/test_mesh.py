@@ -12,11 +12,12 @@ from peers.frames import PREFIX
 from peers.link import STAGE_BYTES
 from peers.listening import bind
 from peers.reception import MAGIC, STRANGERS_MAX
-from peers.seals import Keys, SealedReader, SealedWriter
+from peers.seals import TAG_BYTES, Keys, Seal, SealedReader, SealedWriter
+from protocols.checks import WireError
 from protocols.errors import ConfigError
 from protocols.ids import PeerId
 from protocols.limits import TICKET_BYTES
-from protocols.messages import BulkKeys, Leave, ReadLog, Refused
+from protocols.messages import BulkKeys, Leave, ReadLog, Refused, WantBulk
 from tests.peers.mesh_node import (
     ALPHA,
     BETA,
@@ -28,6 +29,7 @@ from tests.peers.mesh_node import (
     Stranger,
     Up,
     bulk_of,
+    bulks_of,
     certified,
     cut,
     frame,
@@ -100,6 +102,43 @@ async def test_control_goes_by_mutual_tls_and_bulk_is_sealed(tmp_path: Path) -> 
         await still_works(alpha, beta)
         alpha.mesh.drop(BETA, "cut")
         await beta.until(lambda: Up(ALPHA) in beta.seen)
+
+
+@pytest.mark.asyncio
+async def test_each_direction_of_each_bulk_connection_has_its_own_key(tmp_path: Path) -> None:
+    """All count their records from 0: a shared key would seal two of them with one nonce."""
+    async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
+        beta.mesh.sessions[ALPHA].control.send(WantBulk())
+        await alpha.until_bulks(BETA, 2)
+        await beta.until_bulks(ALPHA, 2)
+        alphas, betas = seals_of(alpha, BETA), seals_of(beta, ALPHA)
+        for mine, theirs in ((alphas, betas), (betas, alphas)):
+            for seal, _ in mine:
+                assert not any(opens(seal, incoming) for _, incoming in mine)
+                assert [opens(seal, incoming) for _, incoming in theirs].count(True) == 1
+        outgoing = [seal for seal, _ in alphas + betas]
+        assert all(opens(one, two) == (one is two) for one in outgoing for two in outgoing)
+
+
+def seals_of(node: Node, peer: PeerId) -> list[tuple[Seal, Seal]]:
+    """Of each bulk connection the outgoing one and the incoming one."""
+    found: list[tuple[Seal, Seal]] = []
+    for bulk in bulks_of(node, peer):
+        assert isinstance(bulk._writer, SealedWriter)
+        assert isinstance(bulk._reader, SealedReader)
+        found.append((bulk._writer._seal, bulk._reader._seal))
+    return found
+
+
+def opens(sealing: Seal, opening: Seal) -> bool:
+    """Does what the one seals first open with the other? On copies: both go on as they are."""
+    sealed, beside = memoryview(bytearray(4 + TAG_BYTES)), memoryview(b"beside")
+    Seal(sealing._secret).seal(b"data", beside, sealed)
+    try:
+        Seal(opening._secret).open(sealed, beside, memoryview(bytearray(4)))
+    except WireError:
+        return False
+    return True
 
 
 @pytest.mark.asyncio
