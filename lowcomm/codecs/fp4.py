@@ -3,9 +3,10 @@
 The paper gives no scale and no rounding; these are ours. For 256 values one fp32 scale, their
 largest magnitude; codes 1..7 stand for scale x 2**-6 .. scale x 2**0, code 0 for 0. Nearest value,
 halfway between two the larger one: the borders are 2**-7 and 1.5 x 2**k of the scale, taken of
-x x fp32(1 / scale). Error: at most a third of the value, or scale x 2**-7. A block with a NaN or an
-infinity is decoded as NaNs. 0.516 bytes a value. Must NOT be used for a sum of what it encoded: use
-a finer result codec.
+x x fp32(1 / scale). Error: at most a third of the value, or scale x 2**-7 (and 2**-20 of either),
+or the value where the largest is below 2**-100: such a block is sent as zeros. A block with a NaN
+or an infinity is decoded as NaNs. 0.516 bytes a value. Must NOT be used for a sum of what it
+encoded: use a finer result codec.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """4 bits a value and one fp32 scale for 256 of them: 0.516 bytes a value, round to nearest.
 
 A code q in -7..7, sent as q + 8, stands for q x scale, scale = largest magnitude / 7. Error: at
-most half a scale. A block with a NaN or an infinity is decoded as NaNs. Must NOT round up or down
-by the value of a neighbour: there is no dither.
+most half a scale (and 2**-22 of the value), or the value where the largest is below 2**-100: such a
+block is sent as zeros. A block with a NaN or an infinity is decoded as NaNs. Must NOT round up or
+down by the value of a neighbour: there is no dither.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """8 bits a value and one fp32 scale for 256 of them: 1.016 bytes a value, round to nearest.
 
 A code q in -127..127 stands for q x scale, scale = largest magnitude / 127. Error: at most half a
-scale (and 2**-22 of the value). A block with a NaN or an infinity is decoded as NaNs. Must NOT
-round up or down by the value of a neighbour: there is no dither.
+scale (and 2**-22 of the value), or the value where the largest is below 2**-100: such a block is
+sent as zeros. A block with a NaN or an infinity is decoded as NaNs. Must NOT round up or down by
+the value of a neighbour: there is no dither.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """One bit a value and one fp32 for 1024 of them: 0.129 bytes a value. Goes with error feedback.
 
 Every value of a block is decoded as plus or minus the mean of their magnitudes, which makes the
-error smallest; 0.0 is positive and -0.0 negative. The mean is summed in fp64 in one fixed order. A
-block with a NaN or an infinity is decoded as NaNs. `lowcomm.twins` makes the same bytes in torch.
+error smallest; 0.0 is positive and -0.0 negative. Error: how far the value's magnitude is from the
+mean one, and 2**-23 of that or 2**-149 for rounding. The mean is summed in fp64 in one fixed order.
+A block with a NaN or an infinity is decoded as NaNs. `lowcomm.twins` makes the same bytes in torch.
 Must NOT be used without error feedback where magnitudes matter: it is biased.
 """
 

@@ -1,9 +1,10 @@
 """TernGrad (arXiv:1705.07878): each value becomes -s, 0 or s, s the largest magnitude of 1024.
 
 2 bits a value and one fp32 for 1024 of them: 0.254 bytes a value. |v| is sent as s with probability
-|v| / s, so that the expectation is v (to 2**-24 of s); the paper's clipping, which is not unbiased,
-is left to whoever wants it. The random numbers are counted: their seed is a hash of the block's own
-values and the key, so the same values give the same bytes, and no two blocks share one. A block
+|v| / s, so that the expectation is v (to 2**-24 of s), and the error is at most s; a block whose s
+is below 2**-100 is sent as zeros. The paper's clipping, which is not unbiased, is left to whoever
+wants it. The random numbers are counted: their seed is a hash of the block's own values and the
+key, so the same values give the same bytes, and no two blocks of other values share one. A block
 with a NaN or an infinity is decoded as NaNs. Must NOT draw from a generator.
 """
 

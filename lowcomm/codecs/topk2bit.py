@@ -5,9 +5,12 @@ magnitude is above the mean magnitude of what is sent, each code is decoded as t
 values that have it. SparseLoCo's borders lie at -2.25, -0.75 and 0.75 standard deviations from the
 mean (docs/codecs.md compares): what top-k leaves has two humps and nothing between them, so the
 sign says most. A chunk is 112 bytes and its share of the four values 1; a table for each tensor
-would need the tensors' borders. All sums are taken in fp64 in one fixed order. Goes by gather, with
-error feedback. Chunks that share their values with one that has a NaN or an infinity are decoded as
-NaNs. Must NOT accept indices out of order, twice, or beyond the chunk.
+would need the tensors' borders. Error: what is not sent becomes 0; what is sent keeps its sign, and
+its magnitude is off by at most the width of its bin, from the smallest one sent to the mean one or
+from there to the largest, and 2**-22 of the largest or 2**-149 for rounding. All sums are taken in
+fp64 in one fixed order. Goes by gather, with error feedback. Chunks that share their values with
+one that has a NaN or an infinity are decoded as NaNs. Must NOT accept indices out of order, twice,
+or beyond the chunk.
 """
 
 import numpy as np

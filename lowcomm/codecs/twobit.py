@@ -3,8 +3,10 @@
 A block's values are put into four bins at its mean and 0.98 standard deviations on either side
 (where bins of a normal distribution lose least), and each is decoded as the mean of its bin: so the
 errors of a block sum to nearly 0. As in MuLoCo and SparseLoCo, whose borders lie elsewhere: theirs
-suit what top-k has left over. All sums are taken in fp64 in one fixed order. A block with a NaN or
-an infinity is decoded as NaNs. Must NOT be used for a sum of what it encoded.
+suit what top-k has left over. Error: at most how wide the value's bin is, where an outer one ends
+with the block's last value, and 2**-22 of the largest magnitude or 2**-149 for rounding; in squares
+no more than the block has. All sums are taken in fp64 in one fixed order. A block with a NaN or an
+infinity is decoded as NaNs. Must NOT be used for a sum of what it encoded.
 """
 
 import numpy as np

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lowcomm.codecs import codec, known_codecs
 from lowcomm.codecs.base import CodecError
+from lowcomm.methods.base import GATHERED
 from protocols.errors import ConfigError
 from tests.lowcomm.codecs.samples import (
     BOUNDS,
@@ -72,6 +73,31 @@ def test_the_error_is_within_the_stated_bound(name: str, data: st.DataObject) ->
     assert np.isfinite(back).all()
     error = np.abs(back.astype(np.float64) - values)
     assert (error <= BOUNDS[name](values)).all()
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDS))
+@pytest.mark.parametrize("exponent", [-145, -127, -110, -101, -98])
+def test_the_error_of_small_values_is_too(name: str, exponent: int) -> None:
+    """Of denormal ones, and of those below 2**-100."""
+    one = made(name)
+    values = np.random.default_rng(0).standard_normal(one.grain + 300) * 2.0**exponent
+    values = values.astype(np.float32)
+    error = np.abs(there_and_back(one, values).astype(np.float64) - values)
+    assert (error <= BOUNDS[name](values)).all()
+
+
+@pytest.mark.parametrize("name", GATHERED)
+@EXAMPLES
+@given(data=st.data())
+def test_no_block_loses_more_than_it_has(name: str, data: st.DataObject) -> None:
+    """In squares: else a residue of error feedback would grow by itself."""
+    one = made(name)
+    values = data.draw(some_values(one.grain, special=FINITE))
+    back = there_and_back(one, values)
+    for had, decoded in zip(blocks(values, one.grain), blocks(back, one.grain), strict=True):
+        exact = had.astype(np.float64)
+        limit = np.square(exact).sum() * 1.01**2  # The columns of powersgd are not quite normal.
+        assert np.square(decoded - exact).sum() <= limit + exact.size * 2.0**-298
 
 
 @pytest.mark.parametrize("name", ["topk", "random", "strided"])

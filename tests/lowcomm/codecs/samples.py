@@ -6,12 +6,13 @@ Must NOT hold tests.
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import strategies as st
 
+from lowcomm.arithmetic import F32, F64
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
-from lowcomm.outer import F32
+from lowcomm.codecs.places import CHUNK
+from lowcomm.codecs.twobit import BORDER
 
 SPECIAL = (
     *(0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000),  # 0, denormals
@@ -62,40 +63,74 @@ def blocks(values: F32, grain: int) -> list[F32]:
     return [values[at : at + grain] for at in range(0, values.size, grain)]
 
 
-def largest(values: F32, grain: int) -> npt.NDArray[np.float64]:
+def largest(values: F32, grain: int) -> F64:
     """For each value the largest magnitude of its block."""
     peaks = [np.full(block.size, np.abs(block).max()) for block in blocks(values, grain)]
     return np.concatenate([np.zeros(0), *peaks]).astype(np.float64)
 
 
-def _scaled(levels: int) -> Callable[[F32], npt.NDArray[np.float64]]:
-    def bound(values: F32) -> npt.NDArray[np.float64]:
+def _scaled(levels: int) -> Callable[[F32], F64]:
+    def bound(values: F32) -> F64:
         peak = largest(values, 256)
         exact = np.abs(values.astype(np.float64))
-        return np.where(peak < 2.0**-100, peak, peak / levels * 0.5 + exact * 2.0**-22)
+        return np.where(peak < 2.0**-100, exact, peak / levels * 0.5 + exact * 2.0**-22)
 
     return bound
 
 
-def _fp4(values: F32) -> npt.NDArray[np.float64]:
+def _fp4(values: F32) -> F64:
     peak = largest(values, 256)
-    third = np.abs(values.astype(np.float64)) / 3 * (1 + 2.0**-20)
-    return np.where(peak < 2.0**-100, peak, np.maximum(third, peak * 2.0**-7 * (1 + 2.0**-20)))
+    exact = np.abs(values.astype(np.float64))
+    return np.where(peak < 2.0**-100, exact, np.maximum(exact / 3, peak * 2.0**-7) * (1 + 2.0**-20))
 
 
-def _matrix(values: F32) -> npt.NDArray[np.float64]:
-    """All of a matrix, in which bf16 columns are orthonormal within a hundredth."""
-    exact = [block.astype(np.float64) for block in blocks(values, 1 << 16)]
-    norms = [np.full(block.size, np.sqrt(np.square(block).sum())) for block in exact]
-    return np.concatenate([np.zeros(0), *norms]) * 1.01
+def _blockwise(grain: int, bound: Callable[[F64], F64]) -> Callable[[F32], F64]:
+    """A bound that looks at a block at a time."""
+
+    def of_all(values: F32) -> F64:
+        bounds = [bound(block.astype(np.float64)) for block in blocks(values, grain)]
+        return np.concatenate([np.zeros(0), *bounds])
+
+    return of_all
 
 
-def _whole_block(grain: int) -> Callable[[F32], npt.NDArray[np.float64]]:
-    """A mean of magnitudes, or of values, is within the block's range."""
-    return lambda values: 2 * largest(values, grain) + 2.0**-149
+def _matrix(block: F64) -> F64:
+    """All of it: bf16 columns are orthonormal within a hundredth."""
+    return np.full(block.size, np.sqrt(np.square(block).sum()) * 1.01)
 
 
-BOUNDS: Mapping[str, Callable[[F32], npt.NDArray[np.float64]]] = {
+def _from_mean(block: F64) -> F64:
+    magnitude = np.abs(block)
+    mean = magnitude.mean()
+    return np.abs(magnitude - mean) + mean * 2.0**-23 + 2.0**-149
+
+
+def _two_bits(block: F64) -> F64:
+    mean, spread = block.mean(), BORDER * block.std()
+    return _bin_widths(block, np.array([mean - spread, mean, mean + spread]))
+
+
+def _two_bits_of_the_largest(block: F64) -> F64:
+    """16 chunks: of the 64 largest of each the magnitude's bin, of the others all."""
+    bound, sent = np.abs(block), np.zeros(block.size, np.bool_)
+    for start in range(0, block.size, CHUNK):
+        sent[start + np.argsort(-bound[start : start + CHUNK], kind="stable")[:64]] = True
+    bound[sent] = _bin_widths(bound[sent], bound[sent].mean(keepdims=True))
+    return bound
+
+
+def _bin_widths(values: F64, borders: F64) -> F64:
+    """For each value how wide its bin is; the outer bins end at the last values. Rounding may put
+    what is at a border into either bin."""
+    first, last = float(values.min()), float(values.max())
+    slack = 2.0**-23 * max(last, -first) + 2.0**-150
+    widths = np.diff([first, *np.clip(borders, first, last), last])
+    below = np.searchsorted(borders, values - slack)
+    above = np.searchsorted(borders, values + slack)
+    return np.maximum(widths[below], widths[above]) + 2 * slack
+
+
+BOUNDS: Mapping[str, Callable[[F32], F64]] = {
     "fp32": lambda values: np.zeros(values.size),
     "bf16": lambda values: np.abs(values.astype(np.float64)) * 2.0**-8 + 2.0**-134,
     "fp16": lambda values: np.where(
@@ -106,12 +141,12 @@ BOUNDS: Mapping[str, Callable[[F32], npt.NDArray[np.float64]]] = {
     "int8": _scaled(127),
     "int4": _scaled(7),
     "fp4": _fp4,
-    "2bit": _whole_block(1024),
+    "2bit": _blockwise(1024, _two_bits),
     "ternary": lambda values: largest(values, 1024) * (1 + 2.0**-20),
-    "sign": _whole_block(1024),
+    "sign": _blockwise(1024, _from_mean),
     "topk": lambda values: np.abs(values.astype(np.float64)),
-    "topk2bit": _whole_block(1 << 16),
-    "powersgd": _matrix,
+    "topk2bit": _blockwise(16 * CHUNK, _two_bits_of_the_largest),
+    "powersgd": _blockwise(1 << 16, _matrix),
 }
 """The largest error of each value that the codec's file states."""
 BYTES: Mapping[str, tuple[float, int]] = {
