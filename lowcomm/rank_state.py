@@ -45,7 +45,15 @@ class RankFile:
 
     @property
     def path(self) -> Path:
-        return self.directory / f"rank-{self.rank}-of-{self.world_size}.safetensors"
+        return self._path_of(self.rank)
+
+    @property
+    def is_of_all(self) -> bool:
+        """Every rank of the node has written its own: they go on together, or begin together."""
+        return all(self._path_of(rank).exists() for rank in range(self.world_size))
+
+    def _path_of(self, rank: int) -> Path:
+        return self.directory / f"rank-{rank}-of-{self.world_size}.safetensors"
 
 
 def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:

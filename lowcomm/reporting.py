@@ -285,6 +285,7 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_token
                 counted=core.me.peer in roster,
                 state_digest=digest,
                 inner_step=step,
+                lineage=f"{command.lineage:016x}",
             )
         case e.Halt(view=view, why=why):
             journal.write("note", topic="steps", text=f"view {view} stops: {why}")

@@ -74,9 +74,9 @@ class Method:
         self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
         layout = [shard.place for shard in shards]
         attached = peer.join(layout, elements=sum(shard.elements for shard in shards))
-        kept = bool(attached.rank_state) and load_rank_state(
-            self._file(attached.rank_state), self._parameters, optimizer
-        )
+        file = self._file(attached.rank_state)
+        is_there = bool(attached.rank_state) and file.is_of_all
+        kept = is_there and load_rank_state(file, self._parameters, optimizer)
         self._rank = RoundRank(peer, self, attached)
         self._rank.start()
         joins = not kept and self._rank.run_step > 0

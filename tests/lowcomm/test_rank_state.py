@@ -179,6 +179,13 @@ def test_what_has_no_format_is_refused_by_name_and_leaves_the_old_file(tmp_path:
     assert loads(file)
 
 
+def test_ranks_go_on_together_or_not_at_all(tmp_path: Path) -> None:
+    file = saved(tmp_path)
+    assert not file.is_of_all
+    (tmp_path / "rank-0-of-2.safetensors").touch()
+    assert file.is_of_all
+
+
 def test_a_full_disk_is_an_error_of_the_disk_and_leaves_the_old_file(tmp_path: Path) -> None:
     file, limits = saved(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
