@@ -231,7 +231,7 @@ class PeerCore:
             if self.office is not None:
                 self.office.asked(peer, message.index)
         elif isinstance(message, m.Hurry):
-            if peer == self.leader_id:
+            if self.government.is_led_by(peer):  # It says so once, and goes on leading.
                 self.part.hurried(message.stamp)
         elif self.office is None or isinstance(message, RELAY):
             self.relaying.take(peer, message, now)

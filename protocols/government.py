@@ -26,6 +26,8 @@ class Government:
         """Whom our reports are meant for."""
         self._told_all = NOBODY
         """And whom we told that it has them all."""
+        self._led = NOBODY
+        """Who was heard to lead last."""
 
     def follow(self, now: float) -> bool:
         """Take or leave the office as the last election says; True: somebody new hears us."""
@@ -36,7 +38,13 @@ class Government:
             self.office = Office(raft, self._members, self._links, now)
         changed = self._reported != (raft.leader, raft.term)
         self._reported = (raft.leader, raft.term)
+        if raft.leader is not None:
+            self._led = self._reported
         return changed
+
+    def is_led_by(self, peer: PeerId) -> bool:
+        """It leads in our term, even if we have not heard it for a while and look for another."""
+        return self._led == (peer, self._raft.term)
 
     def reconnected(self, peer: PeerId, incarnation: int) -> None:
         """What we told the leader on the last connection may be lost."""
