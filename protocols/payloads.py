@@ -4,7 +4,7 @@ Only names and digests of bytes; the shell has the bytes. Must NOT decide which 
 (steps.py) nor which steps are part of the model (closing.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from protocols.entries import View
@@ -19,12 +19,12 @@ class Payloads:
         default_factory=dict[tuple[int, int], dict[PeerId, str]]
     )
     """By (view, step) and peer."""
-    _newest: dict[int, int] = field(default_factory=dict[int, int])
-    """By view: the last step in `held`."""
+    _newest: dict[int, dict[PeerId, int]] = field(default_factory=dict[int, dict[PeerId, int]])
+    """By view and peer: the last step in `held`."""
 
     def add(self, view: int, step: int, peer: PeerId, digest: str) -> bool:
         """False if another payload of the same peer is here: the first one stays."""
-        self._newest[view] = max(step, self._newest.get(view, 0))
+        self._noted(view, step, peer)
         return self.held.setdefault((view, step), {}).setdefault(peer, digest) == digest
 
     def of(self, view: int, step: int) -> dict[PeerId, str]:
@@ -40,13 +40,18 @@ class Payloads:
         found = ((step, self.of(view, step)) for step in range(first, first + count))
         return tuple(StepPayloads(step, tuple(sorted(held))) for step, held in found if held)
 
-    def newest(self, view: int) -> int:
-        """The last step of which anybody's payload is here; 0: none."""
-        return self._newest.get(view, 0)
+    def newest(self, view: int) -> Mapping[PeerId, int]:
+        """Of everybody of whom a payload is here: the step of the last one."""
+        return self._newest.get(view, {})
 
     def prune(self, fits: Callable[[int, int], bool]) -> None:
         """Forget those whose (view, step) does not fit any more."""
         self.held = {key: held for key, held in self.held.items() if fits(*key)}
         self._newest = {}
-        for view, step in self.held:
-            self._newest[view] = max(step, self._newest.get(view, 0))
+        for (view, step), held in self.held.items():
+            for peer in held:
+                self._noted(view, step, peer)
+
+    def _noted(self, view: int, step: int, peer: PeerId) -> None:
+        newest = self._newest.setdefault(view, {})
+        newest[peer] = max(step, newest.get(peer, 0))

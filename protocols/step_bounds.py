@@ -72,9 +72,19 @@ class StepBounds:
         agreed = self.members.course
         if agreed.close is not None:
             return agreed.close.last_step
-        # Who sent a payload had completed the step before.
-        seen = payloads.newest(self.newest) - 1 if self.runs else 0
-        return max(agreed.step, self.begun, seen)
+        return max(agreed.step, self.begun, self._seen(payloads))
+
+    def _seen(self, payloads: Payloads) -> int:
+        """The last step that others completed, going by what they sent: who sends a payload has
+        completed the step before. But nobody has who lacks ours; and where nobody needs ours, one
+        alone is not believed: a roster is never more than a step apart."""
+        if not self.runs:
+            return 0
+        newest = payloads.newest(self.newest)
+        last = sorted(newest.get(peer, 0) for peer in self.members.views[-1].roster)
+        if self.own_view is not None:
+            return min(last[-1] - 1, newest.get(self.me.peer, 0))
+        return min(last[-2:]) - 1
 
     @property
     def limit(self) -> int:
