@@ -202,8 +202,9 @@ class Stepping:
 
     def _may_come(self, peer: PeerId, chunk: StepChunk) -> bool:
         steps, known = self._core.part.steps, peer in self._core.members.receivers
-        fits = chunk.size_bytes == self._work.payload_bytes
-        return steps is not None and known and fits and steps.expects(chunk.stamp)
+        if steps is None or not known or chunk.size_bytes != self._work.payload_bytes:
+            return False
+        return steps.expects(chunk.stamp, peer, chunk.whose)
 
     def _prune(self) -> None:
         """Keep what the core names: it forgets by itself what nobody can ask for."""

@@ -32,6 +32,8 @@ class Refill:
         self._bounds = bounds
         self._step = 0
         """The first one that lacks."""
+        self._asked: set[tuple[PeerId, int, PeerId]] = set()
+        """(whom, for which step, of whose payload): the answer may come long after."""
 
     def over(self) -> None:
         """We lack nothing that anybody has."""
@@ -59,7 +61,15 @@ class Refill:
         others = sorted(connected & members.members.keys())
         if not asked and others:
             asked[others[self.tries % len(others)]] = lacking
+        self._asked.update((holder, *one) for holder, what in asked.items() for one in what)
         return [Send(holder, self._fetch(what)) for holder, what in sorted(asked.items())]
+
+    def has_asked(self, holder: PeerId, step: int, whose: PeerId) -> bool:
+        return (holder, step, whose) in self._asked
+
+    def prune(self, floor: int) -> None:
+        """Steps up to here are of no use any more."""
+        self._asked = {one for one in self._asked if one[1] > floor}
 
     def give(self, peer: PeerId, message: FetchSteps, payloads: Payloads) -> list[Command]:
         """Whatever we hold of what the peer lacks."""

@@ -5,12 +5,16 @@ Must NOT remember anything: what a peer holds and did is steps.py.
 
 from protocols.course import TENTATIVE_COMMITS
 from protocols.entries import Run, View
+from protocols.events import StepReceived
 from protocols.hellos import Identity
 from protocols.ids import Stamp
 from protocols.membership import Membership
 from protocols.payloads import Payloads
 from protocols.record import record
 from protocols.step_entries import furthest_step, step_view
+
+PARKED_VIEWS = 4
+"""Payloads are kept for so many views beyond our log: their sender has read more of it."""
 
 
 @record
@@ -85,6 +89,15 @@ class StepBounds:
         if self.own_view is not None:
             return min(last[-1] - 1, newest.get(self.me.peer, 0))
         return min(last[-2:]) - 1
+
+    def is_of_roster(self, event: StepReceived) -> bool:
+        """Of one that makes this step, as far as the log says."""
+        stamp = event.stamp
+        if stamp.view > self.newest:
+            # Its sender has read more of the log. Nobody passes on what nobody can ask for yet.
+            return stamp.view <= self.newest + PARKED_VIEWS and event.sender == event.peer
+        view = step_view(self.members, stamp.round)
+        return view is not None and view.view == stamp.view and event.peer in view.roster
 
     @property
     def limit(self) -> int:

@@ -35,8 +35,6 @@ from protocols.step_bounds import StepBounds
 from protocols.step_entries import batch_of, step_view
 
 NONE = -1
-PARKED_VIEWS = 4
-"""Payloads are kept for so many views beyond our log: their sender has read more of it."""
 
 
 class Steps:
@@ -86,18 +84,10 @@ class Steps:
 
     def received(self, event: StepReceived) -> bool:
         """True if the bytes are worth keeping (I3)."""
-        stamp, members = event.stamp, self.members
-        if not self.expects(stamp):
+        stamp, whose = event.stamp, event.peer
+        if not (self.expects(stamp, event.sender, whose) and self.bounds.is_of_roster(event)):
             return False
-        newest = self.bounds.newest
-        if stamp.view > newest:
-            # Its sender has read more of the log. Nobody passes on what nobody can ask for yet.
-            near = stamp.view <= newest + PARKED_VIEWS and event.sender == event.peer
-            return near and self.payloads.add(stamp.view, stamp.round, event.peer, event.digest)
-        view = step_view(members, stamp.round)
-        if view is None or view.view != stamp.view or event.peer not in view.roster:
-            return False
-        return self.payloads.add(stamp.view, stamp.round, event.peer, event.digest)
+        return self.payloads.add(stamp.view, stamp.round, whose, event.digest)
 
     def made(self, event: StepMade) -> None:
         """Our ranks' payload is bytes now, the same ones for every view."""
@@ -147,7 +137,7 @@ class Steps:
         self._void()
         self.base, self.base_digest, self.awaited, self.damaged = NONE, "", None, False
         self._reached, self._returned, self._strays = (0, NONE), None, 0
-        self.payloads, self.digests = Payloads(), {}
+        self.payloads, self.digests, self.refill = Payloads(), {}, Refill(self.bounds)
         self._said.clear()
 
     def forget(self, peer: PeerId) -> None:
@@ -165,9 +155,12 @@ class Steps:
 
     # Questions ------------------------------------------------------------------------------
 
-    def expects(self, stamp: Stamp) -> bool:
-        """A payload of this step may come now: nobody makes us hold others (I3)."""
+    def expects(self, stamp: Stamp, sender: PeerId, whose: PeerId) -> bool:
+        """A payload of this step may come now: nobody makes us hold others (I3). Nor is another's
+        taken from anybody whom we did not ask for it: the first one stays, and it may be a lie."""
         if (stamp.run, stamp.lineage) != (self.bounds.run.run, self.members.lineage):
+            return False
+        if sender != whose and not self.refill.has_asked(sender, stamp.round, whose):
             return False
         return self._floor < stamp.round <= self.bounds.limit
 
@@ -290,6 +283,7 @@ class Steps:
             return step > floor and (view > newest or (owner is not None and owner.view == view))
 
         self.payloads.prune(fits)
+        self.refill.prune(floor)
         for step in [step for step in self.digests if step < self.base]:
             del self.digests[step]
 

@@ -248,9 +248,10 @@ def test_the_report_is_a_promise() -> None:
     scene = stepper(C)
     scene.steps_to(2, A, C)
     scene.makes(3)
-    scene.gets(3, A)
+    scene.gets(3, C)
     index = lost(scene, C)
-    scene.gets(3, C, sender=A)
+    scene.gets(3, A)
+    assert steps_of(scene).payloads.of(1, 3).keys() == {A, B, C}
     assert applied(scene) == []
     assert not scene.sent(m.Stopped)
     # A new leader hears the same, and still nothing moves.
