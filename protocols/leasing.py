@@ -15,6 +15,9 @@ from protocols.samples import Grant, SampleRange, Samples, count, first, subtrac
 FREE_RANGES_MAX = 32
 """Beyond that, what others left behind in pieces goes to somebody else, or later."""
 
+WANTS_MAX = 1 << 26
+"""Samples that nobody draws between a few results."""
+
 
 @dataclass(slots=True)
 class Leasing:
@@ -26,6 +29,7 @@ class Leasing:
 
     def wanted(self, peer: PeerId, wants: Wants) -> None:
         """The peer says what it wants."""
+        wants = Wants(min(wants.ahead, WANTS_MAX), min(wants.carried, WANTS_MAX))
         self.wants[peer], self._enough_at = wants, -1
 
     def forget(self, peer: PeerId) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from protocols.ids import PeerId, PeerInfo
 from protocols.image import Books, Gone, Held
 from protocols.samples import (
+    RANGES_MAX,
+    REMAINING_MAX,
     START,
     Grant,
     Remaining,
@@ -25,6 +27,14 @@ from protocols.samples import (
     union_of,
     well_formed,
 )
+
+CLAIM_RANGES_MAX = 256
+"""Of one peer. Ranks draw the lowest first, so that a lease of at most 33 ranges (leasing.py) gets
+shorter from its beginning, and only a crash leaves a hole: several lives of one make fewer."""
+RANGES_LEFT_MAX = REMAINING_MAX // 2
+"""Of all: beyond that, in one round each of 64 peers may still leave as many as its contribution
+has ranges."""
+assert RANGES_LEFT_MAX + 64 * RANGES_MAX <= REMAINING_MAX
 
 
 @dataclass(slots=True)
@@ -61,6 +71,19 @@ class Ledger:
             if gone.held.peer == peer:
                 samples = union(samples, gone.held.samples)
         return samples
+
+    def may_count(self, peer: PeerId, samples: Samples) -> bool:
+        """The peer has claims on all of them, and does not tear them up: what it leaves behind has
+        to fit into a message, with what all others do."""
+        claims = self.claims(peer)
+        if not contains(claims, samples):
+            return False
+        left = len(subtract(claims, samples))
+        more = left - len(claims)
+        if more <= 0:
+            return True  # As mostly.
+        whole = len(self.remaining.samples) + more
+        return left <= CLAIM_RANGES_MAX and whole <= RANGES_LEFT_MAX
 
     @property
     def remaining(self) -> Remaining:

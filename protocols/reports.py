@@ -18,7 +18,7 @@ from protocols.membership import Membership
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.plan import Plan
 from protocols.reduction import divide
-from protocols.samples import Samples, contains, well_formed
+from protocols.samples import Samples, well_formed
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class Reports:
         if not self.members.counts(peer, message.stamp.view):
             return  # Of a view that knew an earlier life of it.
         samples = message.samples
-        if not (well_formed(samples) and contains(self.members.ledger.claims(peer), samples)):
+        if not (well_formed(samples) and self.members.ledger.may_count(peer, samples)):
             return  # Somebody else may have trained them: the round goes on without it.
         if reports is not None and peer not in reports.ready:  # As owners do: the first stays.
             reports.ready[peer], reports.ready_at[peer] = contributor, now

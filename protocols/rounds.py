@@ -37,7 +37,7 @@ from protocols.membership import KEEP_COMMITS, STALENESS_ROUNDS_MAX, Membership
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.patience import Fetching, Stall, accuse
 from protocols.plan import Plan
-from protocols.samples import RANGES_MAX, Samples, contains, subtract, union
+from protocols.samples import RANGES_MAX, Samples, subtract, union
 from protocols.sums import reduce, share
 
 KEEP_ROUNDS = 1
@@ -100,7 +100,7 @@ class FragmentRounds:
             return []
         stale = self.version - self.base > STALENESS_ROUNDS_MAX
         # Others may have trained meanwhile what is not ours; what no message holds, nobody counts.
-        ours = len(seen) <= RANGES_MAX and contains(self.members.ledger.claims(self.me), seen)
+        ours = len(seen) <= RANGES_MAX and self.members.ledger.may_count(self.me, seen)
         if self.finished or stale or not ours:
             return self._resume("anew")
         if made.round is not None and made.round < round_:

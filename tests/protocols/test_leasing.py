@@ -1,8 +1,11 @@
 """Who gets which samples, when: ahead of need, in bulk, lost ones first."""
 
+import pytest
+
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.leasing import WANTS_MAX
 from protocols.samples import SampleRange, Samples
 from tests.protocols.led import Led, last, leading, ready, written
 from tests.protocols.scenes import STRANGER, B, C, contributor
@@ -38,6 +41,13 @@ def test_whoever_asks_gets_what_it_wants_ahead() -> None:
     assert leases(scene)[1:] == [{C: ranges((40, 60))}]
     scene.hears(B, m.Wants(40, 0))
     assert len(leases(scene)) == 2, "it has them"
+
+
+@pytest.mark.parametrize("carried", [0, 7, (1 << 32) - 1])
+def test_nobody_gets_more_than_anybody_may_want(carried: int) -> None:
+    scene = leading(B, C)
+    scene.hears(B, m.Wants((1 << 32) - 1, carried))
+    assert leases(scene) == [{B: ranges((0, WANTS_MAX + min(carried, WANTS_MAX)))}]
 
 
 def two() -> Led:

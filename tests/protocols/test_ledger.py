@@ -7,8 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.ids import PeerId
-from protocols.ledger import Ledger
-from protocols.samples import ALL_REMAIN, Grant, Remaining, SampleRange, Samples, count, first
+from protocols.ledger import CLAIM_RANGES_MAX, RANGES_LEFT_MAX, Ledger
+from protocols.samples import (
+    ALL_REMAIN,
+    RANGES_MAX,
+    Grant,
+    Remaining,
+    SampleRange,
+    Samples,
+    count,
+    first,
+)
 from tests.protocols.scenes import A, B, C, info
 
 NOBODY: tuple[PeerId, ...] = ()
@@ -51,6 +60,36 @@ def test_a_peer_commits_only_what_it_holds() -> None:
     ledger.committed(A, ranges((8, 15)))
     assert ledger.of(B, 1) == ranges((10, 20))
     assert ledger.consumed == 2
+
+
+def singles(first: int, many: int) -> Samples:
+    """With a gap after each."""
+    return ranges(*((first + 2 * n, first + 2 * n + 1) for n in range(many)))
+
+
+def test_a_contribution_leaves_no_more_pieces_than_messages_hold() -> None:
+    ledger, at = leased(a=(0, 1 << 20), b=(1 << 20, 1 << 21)), 1
+    while ledger.may_count(A, singles(at, RANGES_MAX)):
+        ledger.committed(A, singles(at, RANGES_MAX))
+        at += 2 * RANGES_MAX
+    pieces = len(ledger.of(A, 1))
+    assert CLAIM_RANGES_MAX - RANGES_MAX < pieces <= CLAIM_RANGES_MAX
+    ledger.committed(A, singles(at, 2 * RANGES_MAX))
+    assert len(ledger.of(A, 1)) > CLAIM_RANGES_MAX + 2
+    assert ledger.may_count(A, ranges((0, 1), (2, 3))), "which only takes pieces away"
+    assert ledger.may_count(B, singles((1 << 20) + 1, RANGES_MAX)), "others may still have holes"
+    assert not ledger.may_count(B, ranges((0, 1)))
+
+
+def test_nor_do_all_together() -> None:
+    """Who goes leaves its pieces to others, and may come again."""
+    free = singles(0, RANGES_LEFT_MAX - 2)
+    ledger, start = Ledger(), free[-1].stop + 1
+    ledger.restore(Remaining(free[-1].stop, free))
+    grant(ledger, A, (free[-1].stop, start + 9))
+    assert len(ledger.remaining.samples) == RANGES_LEFT_MAX - 2
+    assert ledger.may_count(A, singles(start, 2))
+    assert not ledger.may_count(A, singles(start, 3))
 
 
 def test_what_a_lost_peer_held_waits_for_it_and_then_is_free() -> None:

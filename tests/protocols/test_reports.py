@@ -10,8 +10,10 @@ from protocols.admission import Admission
 from protocols.clock import NEVER
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Contributor, FragmentParts, PeerId, Stamp, digest_text
+from protocols.ledger import CLAIM_RANGES_MAX
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.reports import Reports, RoundReports
+from protocols.samples import RANGES_MAX, Grant, SampleRange, Samples
 from tests.protocols.fragment import Peer
 from tests.protocols.led import keep_alive, last, say, three, written
 from tests.protocols.scenes import RULES, START, A, B, C, D, caught_up, contributor, join
@@ -55,6 +57,27 @@ def test_all_hold_a_result_if_nobody_lacks_it_or_has_another_one() -> None:
     assert not noted.is_held_by((A, B, C), plan, X)
     reports.hold(C, Hold(peer.stamp(attempt=1), X))
     assert not noted.is_held_by((A, B, C), plan, X), "of another attempt"
+
+
+def test_who_tears_up_its_lease_is_not_ready() -> None:
+    """What is left of it could not be said in any message, nor in a checkpoint."""
+    reports, peer = told()
+    held = Grant(B, (SampleRange(0, 1 << 20),))
+    peer.reads(e.Lease((held,)))
+    ledger, at = peer.members.ledger, 1
+    while len(ledger.of(B, 1)) + RANGES_MAX <= CLAIM_RANGES_MAX:
+        ledger.committed(B, torn(at))
+        at += 2 * RANGES_MAX
+    reports.ready(B, Ready(peer.stamp(), contributor(B), torn(at)), 0.0)
+    noted = reports.open(0)[1]
+    assert noted is not None
+    assert noted.ready == {}
+    reports.ready(B, Ready(peer.stamp(), contributor(B), (SampleRange(0, 1),)), 0.0)
+    assert noted.ready == {B: contributor(B)}
+
+
+def torn(first: int) -> Samples:
+    return tuple(SampleRange(first + 2 * n, first + 2 * n + 1) for n in range(RANGES_MAX))
 
 
 def test_the_first_contribution_of_a_peer_stays() -> None:
