@@ -108,7 +108,9 @@ def accuse(plan: Plan, leader: PeerId | None, *, held: Holdings, done: Deeds) ->
 
 @dataclass(slots=True)
 class Stall:
-    """An attempt that we take part in is slow: the leader is told once, and leaves somebody out."""
+    """An attempt that we take part in is slow: the leader is told, and leaves somebody out. It is
+    told again and again, since the leader's own clock may start later than ours: whom we wait for
+    is another one by then, or it is another leader."""
 
     after_s: float = 30.0
     at: float = NEVER
@@ -119,11 +121,11 @@ class Stall:
         self.at, self.attempt = NEVER, None
 
     def is_slow(self, attempt: Stamp | None, now: float) -> bool:
-        """True once per attempt. None: we take part in none."""
+        """True now and then in a long attempt. None: we take part in none."""
         if attempt != self.attempt:
             self.attempt = attempt
             self.at = now + self.after_s if attempt else NEVER
         if now < self.at:
             return False
-        self.at = NEVER
+        self.at = now + self.after_s
         return True

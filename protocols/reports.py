@@ -59,6 +59,7 @@ class RoundReports:
         """A reduction's time runs from when its last contribution was ready, per attempt."""
         if self.everybody_ready(plan) and self.plan != plan.stamp:
             self.plan, self.plan_since = plan.stamp, now
+            self.waiting.clear()  # That was for who had not contributed yet.
 
     def holders(self, plan: Plan) -> dict[PeerId, str]:
         """Who holds the result of this attempt, and with which digest."""

@@ -40,9 +40,10 @@ class Room:
         parts: int = 3,
         samples_ahead: int = 0,
         fragments: int = 1,
+        rules: ProtocolConfig = RULES,
     ) -> None:
         self.now = 0.0
-        self.accepted = v.RunAccepted(RULES, samples_ahead)
+        self.accepted = v.RunAccepted(rules, samples_ahead)
         self.ids = {name: PeerId(f"{name}.00000001") for name in names}
         self.peers: dict[str, PeerCore] = {}
         self.disks: dict[str, Disk] = {}

@@ -1,14 +1,18 @@
 """Slow rounds are reported, and results that do not come are fetched."""
 
+from dataclasses import replace
+
 from protocols import commands as c
 from protocols import entries as e
 from protocols import messages as m
 from protocols.contributions import Holdings, PartResult
+from protocols.events import PartReduced, ResultReceived
 from protocols.ids import FragmentParts, PeerId, Stamp
 from protocols.membership import KEEP_COMMITS
 from protocols.patience import FETCH_RETRY_S, FETCHES_MAX, Asking, Stall
 from protocols.plan import Plan
 from tests.protocols.fragment import only, sent, training
+from tests.protocols.room import RULES, Room
 from tests.protocols.scenes import A, B, C, contributor, part_digest
 
 
@@ -35,7 +39,7 @@ def test_an_open_rounds_result_is_asked_for_now_and_then_until_it_is_here() -> N
 # Complaints -----------------------------------------------------------------------------------
 
 
-def test_a_slow_round_is_reported_once_with_whom_it_waits_for() -> None:
+def test_a_slow_round_is_reported_with_whom_it_waits_for() -> None:
     peer = training()
     peer.rounds.stall.after_s = 30.0
     peer.contributes()
@@ -45,11 +49,12 @@ def test_a_slow_round_is_reported_once_with_whom_it_waits_for() -> None:
     assert peer.does() == []
     peer.now = 30.0
     assert peer.does() == [c.Send(A, m.Waiting(peer.stamp(), (C,)))]
-    assert peer.rounds.deadline == float("inf"), "a deadline in the past would be a busy loop"
+    assert peer.rounds.deadline == 60.0, "a deadline in the past would be a busy loop"
     assert peer.does() == []
+    peer.now = 40.0
     peer.reads(e.Attempt(1, 0, 1, 1, (A, B), (A, B, A), "c is slow"))
     peer.does()
-    assert peer.rounds.deadline == 60.0, "another attempt, another clock"
+    assert peer.rounds.deadline == 70.0, "another attempt, another clock"
 
 
 def test_an_owner_waits_for_slices_first_and_then_for_results() -> None:
@@ -81,13 +86,49 @@ def test_without_a_leader_nobody_complains() -> None:
     assert peer.rounds.deadline == float("inf")
 
 
-def test_a_stall_is_seen_once_per_attempt() -> None:
+def test_the_one_that_was_late_is_not_left_out_for_the_one_that_hangs() -> None:
+    """All complained about D while it was late. When C, whose part nobody gets, is to be left out,
+    they wait for C."""
+    rules = replace(RULES, round_grace_s=55.0)
+    assert rules.reduction_timeout_s / 2 < rules.round_grace_s
+    room = Room("abcd", parts=4, rules=rules)
+    for name in "abc":
+        room.contribute(name)
+    room.wait(50.0)
+    hung = room.ids["c"]
+    room.hold = lambda name, event: (
+        (name == "c" and isinstance(event, PartReduced))
+        or (isinstance(event, ResultReceived) and event.sender == hung)
+    )
+    room.contribute("d")
+    room.wait(rules.reduction_timeout_s - 1.0)
+    assert room.log(e.Attempt) == []
+    room.wait(2.0)
+    [attempt] = room.log(e.Attempt)
+    assert attempt.why == "no result in time because of c"
+    assert room.rosters() == [["a", "b", "d"]]
+
+
+def test_the_next_leader_is_told_as_well_whom_we_wait_for() -> None:
+    """Between the two there is no moment without a leader in which the complaint is forgotten."""
+    peer = training()
+    peer.contributes()
+    peer.now = 30.0
+    assert sent(m.Waiting, peer.does()) == [(A, m.Waiting(peer.stamp(), (A, C)))]
+    peer.rounds.forget_reports()
+    peer.now = 60.0
+    made = peer.rounds.advance(peer.now, peer.up, C)
+    assert sent(m.Waiting, made) == [(C, m.Waiting(peer.stamp(), (A, C)))]
+
+
+def test_a_stall_is_seen_now_and_then_in_each_attempt() -> None:
     one, other = training().stamp(), training().stamp(attempt=1)
     stall = Stall(after_s=5.0)
     assert not stall.is_slow(one, 0.0)
     assert not stall.is_slow(one, 4.9)
     assert stall.is_slow(one, 5.0)
-    assert not stall.is_slow(one, 99.0)
+    assert not stall.is_slow(one, 9.9)
+    assert stall.is_slow(one, 99.0)
     assert not stall.is_slow(other, 100.0)
     assert stall.is_slow(other, 105.0)
     assert not stall.is_slow(None, 200.0)

@@ -160,9 +160,13 @@ def test_the_clock_of_a_reduction_starts_when_the_last_one_is_ready_and_with_eac
     plan, noted = reports.open(0)
     assert plan is not None
     assert noted is not None
+    reports.waits(A, Waiting(peer.stamp(), (C,)))
     noted.start_clock(plan, 7.0)
+    assert noted.complaints(plan) == {}, "C has contributed meanwhile"
+    reports.waits(A, Waiting(peer.stamp(), (B,)))
     noted.start_clock(plan, 8.0)
     assert (noted.plan, noted.plan_since) == (plan.stamp, 7.0)
+    assert noted.complaints(plan) == {B: 1}
     peer.leaves(A, B)
     plan, noted = reports.open(0)
     assert plan is not None
