@@ -199,6 +199,8 @@ class Driver:
                 self.exchange.reduce(command)
             case c.DropSlices(fragment=fragment, round=round_):
                 self.exchange.drop_slices(fragment, round_)
+            case c.DropResult(stamp=stamp, part=part):
+                self.exchange.drop_result(stamp, part)
             case c.ReleaseRound(fragment=fragment, round=round_):
                 # After the steps that read these results: their memory is used again.
                 self._job(

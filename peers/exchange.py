@@ -163,6 +163,10 @@ class Exchange:
         """This round is committed: whatever was not summed will not be."""
         self._end(fragment, round_, released=False)
 
+    def drop_result(self, stamp: Stamp, part: int) -> None:
+        """It was not its sender's to give. Not to be used again: a step may be begun from it."""
+        self.inbound.results.pop(ResultKey(stamp, part), None)
+
     def release(self, fragment: int, round_: int) -> None:
         """Nobody needs anything of this round and before."""
         self._end(fragment, round_, released=True)
@@ -207,7 +211,7 @@ class Exchange:
         if wanted and self._core.members.run is not None:
             held = self._core.rounds[stamp.fragment].held
             if isinstance(event, v.ResultReceived):
-                wanted = held.result(stamp, part) == PartResult(event.contributors, event.digest)
+                wanted = held.result(stamp, part) == PartResult.of(event)
             else:
                 kind = held.slices if isinstance(event, v.SliceReceived) else held.begun
                 slices = kind.get((stamp.round, stamp.view, part), {})

@@ -160,6 +160,15 @@ class DropSlices:
 
 
 @record
+class DropResult:
+    """Drop what is here of this result: whoever gave it to us does not own the part. From here on
+    the owner's may come."""
+
+    stamp: Stamp
+    part: int
+
+
+@record
 class Discard:
     """These bytes belong to no open round (I3): drop and count them."""
 
@@ -346,6 +355,7 @@ Command = (
     | ApplyRound
     | SkipRound
     | ReleaseRound
+    | DropResult
     | DropSlices
     | Discard
     | TransferCommand

@@ -7,7 +7,7 @@ Only names and digests of bytes; the shell has the bytes. Must NOT decide which 
 from dataclasses import dataclass, field
 
 from protocols.errors import RemoteProtocolError
-from protocols.events import ContributionReady, PartReduced
+from protocols.events import ContributionReady, PartReduced, ResultReceived
 from protocols.ids import Contributor, PeerId, Stamp, digest_text
 from protocols.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
 from protocols.plan import Plan
@@ -40,12 +40,22 @@ class Own:
         return Contributor(me, self.tokens, self.steps, self.manifest)
 
 
+OURS = PeerId("")
+"""We made it."""
+
+
 @record
 class PartResult:
     """What an owner made of one part: the sum's terms, and the digest of its bytes."""
 
     contributors: tuple[Contributor, ...]
     digest: str
+    sender: PeerId = OURS
+    """Who gave it to us."""
+
+    @classmethod
+    def of(cls, event: ResultReceived) -> "PartResult":
+        return cls(event.contributors, event.digest, event.sender)
 
 
 def check_contributor(contributor: Contributor, sender: PeerId) -> None:
@@ -86,6 +96,9 @@ class Holdings:
     results: dict[Stamp, dict[int, PartResult]] = field(
         default_factory=dict[Stamp, dict[int, PartResult]]
     )
+    usurped: Stamp | None = None
+    """The last attempt of which we held what was not its sender's to give: what the owner sent
+    meanwhile was not kept."""
 
     def add_begun(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
         """False if another contribution of the same peer is here, whole or on its way."""
@@ -105,6 +118,17 @@ class Holdings:
     def add_result(self, stamp: Stamp, part: int, result: PartResult) -> bool:
         """False if another result of this part is here: the first one stays."""
         return self.results.setdefault(stamp, {}).setdefault(part, result) == result
+
+    def drop_usurped(self, plan: Plan) -> list[int]:
+        """Forget what others than the parts' owners gave us before we had read who they are; of
+        which parts."""
+        held, owners = self.results.get(plan.stamp, {}), dict(enumerate(plan.parts.owners))
+        wrong = [x for x in held if held[x].sender not in (OURS, owners.get(x))]
+        for part in wrong:
+            del held[part]
+        if wrong:
+            self.usurped = plan.stamp
+        return wrong
 
     def reduced(self, event: PartReduced) -> None:
         """Our own sum of a part is ready, or cannot be made of what some contributed."""

@@ -371,13 +371,14 @@ class Participant:
         return commands
 
     def _plan_of_others(self, rounds: FragmentRounds) -> Plan | None:
-        """Of the open round, if we could hold its result and contribute nothing to it."""
+        """Of the open round, if we could hold its result, and it does not come by itself."""
         plan = self.members.open_plan(rounds.fragment)
         if plan is None or rounds.version != plan.stamp.round - 1 or not self.standing.is_member:
             return None
         if plan.pairs:
             return None
-        return None if rounds.takes_part(plan) or rounds.finished else plan
+        comes = rounds.takes_part(plan) and rounds.held.usurped != plan.stamp
+        return None if comes or rounds.finished else plan
 
     def _advance_steps(
         self, steps: Steps, now: float, connected: Set[PeerId], leader: PeerId | None

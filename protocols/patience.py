@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from protocols.clock import NEVER
-from protocols.commands import Command, ReleaseRound, Send
+from protocols.commands import Command, DropResult, ReleaseRound, Send
 from protocols.contributions import Holdings
 from protocols.deeds import Deeds
 from protocols.entries import Commit
@@ -70,8 +70,9 @@ class Fetching:
 
 @dataclass(slots=True)
 class Asking:
-    """An open round's result that we lack though we contribute nothing to it: two at least must
-    hold it, and what came before we had read of its round was dropped."""
+    """An open round's result that we lack and that will not come by itself. We contribute nothing
+    to it: two at least must hold it, and what came before we had read of its round was dropped. Or
+    somebody gave us another in its place."""
 
     after_s: float = 30.0
     at: float = NEVER
@@ -95,6 +96,19 @@ class Asking:
         self.at = now + self.after_s
         asked = [part for part in missing if owners[part] in connected]
         return [Send(owners[part], Fetch(plan.stamp, part)) for part in asked]
+
+
+def disown(plan: Plan, connected: Set[PeerId], *, held: Holdings) -> list[Command]:
+    """Whoever has read less of the log than the sender of a result cannot tell whether it owns the
+    part. Now we can: what is not its own is dropped, and the owner sends its once more. Before our
+    own sums, which would be taken for second ones."""
+    commands: list[Command] = []
+    for part in held.drop_usurped(plan):
+        commands.append(DropResult(plan.stamp, part))
+        owner = dict(enumerate(plan.parts.owners)).get(part)
+        if owner is not None and owner in connected:
+            commands.append(Send(owner, Fetch(plan.stamp, part)))
+    return commands
 
 
 def accuse(plan: Plan, leader: PeerId | None, *, held: Holdings, done: Deeds) -> list[Command]:

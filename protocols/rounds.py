@@ -35,7 +35,7 @@ from protocols.fencing import Fence
 from protocols.ids import PeerId, Stamp
 from protocols.membership import KEEP_COMMITS, STALENESS_ROUNDS_MAX, Membership
 from protocols.messages import Have, Hold, Ready, Waiting
-from protocols.patience import Fetching, Stall, accuse
+from protocols.patience import Fetching, Stall, accuse, disown
 from protocols.plan import Plan
 from protocols.samples import RANGES_MAX, Samples, subtract, union
 from protocols.sums import reduce, share
@@ -125,7 +125,7 @@ class FragmentRounds:
             return may and add(stamp, part, event.contributor)
         if stamp.round <= self.version or not self.fence.may_result(stamp, part, sender):
             return False
-        return self.held.add_result(stamp, part, PartResult(event.contributors, event.digest))
+        return self.held.add_result(stamp, part, PartResult.of(event))
 
     def part_reduced(self, event: PartReduced) -> None:
         """Our own sum is ready or cannot be made, if its plan still stands."""
@@ -279,6 +279,7 @@ class FragmentRounds:
             commands.append(Send(hears, have))
         plan = self.members.open_plan(self.fragment)
         if plan is not None and not self.finished:
+            commands += disown(plan, connected, held=self.held)
             commands += self._offer(plan, connected, leader)
             commands += reduce(plan, self.me, held=self.held, done=self.done)
             commands += accuse(plan, leader, held=self.held, done=self.done)

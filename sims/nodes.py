@@ -200,12 +200,8 @@ class Node:
                 world.checkers.note(kind, text)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 world.dialling.gates.do(self, command)
-            case c.DropSlices(fragment=fragment, round=round_):
-                self.reductions.drop(fragment, round_)
-                self.store.drop_slices(fragment, round_)
-            case c.ReleaseRound(fragment=fragment, round=round_):
-                self.reductions.drop(fragment, round_)
-                self.store.release(fragment, round_)
+            case c.DropSlices() | c.ReleaseRound() | c.DropResult():
+                self.reductions.drop(command)
             case c.Discard():
                 world.happened["discard"] += 1  # `give` did not keep it.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():

@@ -95,8 +95,17 @@ class Reductions:
         for key, commands in self._receivers.items():
             self._receivers[key] = [command for command in commands if command.peer != peer]
 
-    def drop(self, fragment: int, round_: int) -> None:
-        """Sums of this round and before: it is committed."""
+    def drop(self, command: c.DropSlices | c.ReleaseRound | c.DropResult) -> None:
+        """What nobody needs any more, or was not its sender's to give."""
+        store = self._node.store
+        match command:
+            case c.DropResult(stamp=stamp, part=part):
+                store.results.pop((stamp, part), None)
+                return
+            case c.DropSlices(fragment=fragment, round=round_):
+                store.drop_slices(fragment, round_)
+            case c.ReleaseRound(fragment=fragment, round=round_):
+                store.release(fragment, round_)
         for stamp, part in [*self._waiting, *self._receivers]:
             if stamp.fragment == fragment and stamp.round <= round_:
                 self._waiting.pop((stamp, part), None)

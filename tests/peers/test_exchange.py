@@ -262,6 +262,17 @@ def test_a_result_is_looked_at_before_it_counts_as_here(gathers: bool) -> None:
     assert alone.work.checked == [bytes(payload.piece(1)), bytes(payload.piece(2))]
 
 
+def test_a_result_that_was_not_its_senders_to_give_makes_room_for_the_owners() -> None:
+    alone = Alone()
+    results, key = alone.exchange.inbound.results, ResultKey(STAMP, 0)
+    for part in (0, 1):
+        results[ResultKey(STAMP, part)] = Payload(1, lambda _: 8, memoryview(bytes(8)))
+    alone.exchange.drop_result(*key)
+    assert list(results) == [ResultKey(STAMP, 1)]
+    assert alone.exchange._pool._free == {}, "what was begun from it is known by its memory"
+    alone.exchange.drop_result(*key)
+
+
 # Memory -----------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.ids import Version, digest_text
+from protocols.ids import PeerId, Version, digest_text
 from protocols.membership import Membership
 from protocols.participant import Participant
 from tests.protocols.scenes import (
@@ -193,6 +193,25 @@ def test_a_snapshot_of_another_lineage_takes_our_state_with_it() -> None:
 
 
 # Leaders --------------------------------------------------------------------------------------
+
+
+def test_an_owner_whose_result_another_took_the_place_of_is_asked_until_it_comes() -> None:
+    """Its sum may have been under way when it was asked first: then it did not answer."""
+    scene = follower(B, C)
+    scene.encode(1)
+    later = scene.stamp(1, attempt=1)
+    scene.result(later, 0, C, A, B)
+    scene.reads(e.Attempt(1, 0, 1, 1, (A, B, C), (A, B, C), "?"))
+    assert scene.one(c.DropResult) == c.DropResult(later, 0)
+    assert scene.sent(m.Fetch) == [(A, m.Fetch(later, 0))]
+    asked: list[tuple[PeerId, m.Fetch]] = []
+    for _ in range(int(RULES.reduction_timeout_s / 2) + 1):
+        scene.hears(C, m.Heartbeat())
+        scene.beat()
+        asked += scene.sent(m.Fetch)
+        scene.waits(1.0)
+        asked += scene.sent(m.Fetch)
+    assert (A, m.Fetch(later, 0)) in asked
 
 
 def test_a_new_leader_hears_everything_once_more() -> None:

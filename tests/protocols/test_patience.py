@@ -5,7 +5,7 @@ from dataclasses import replace
 from protocols import commands as c
 from protocols import entries as e
 from protocols import messages as m
-from protocols.contributions import Holdings, PartResult
+from protocols.contributions import OURS, Holdings, PartResult
 from protocols.events import PartReduced, ResultReceived
 from protocols.ids import FragmentParts, PeerId, Stamp
 from protocols.membership import KEEP_COMMITS
@@ -133,6 +133,54 @@ def test_a_stall_is_seen_now_and_then_in_each_attempt() -> None:
     assert stall.is_slow(other, 105.0)
     assert not stall.is_slow(None, 200.0)
     assert stall.at == float("inf")
+
+
+# Results of an attempt that was not read yet -----------------------------------------------------
+
+
+def test_what_came_from_somebody_else_than_its_owner_makes_room_for_the_owners() -> None:
+    """C has read less than it seems: it owns the last part, and gives us those of A and ours."""
+    peer = training()
+    peer.contributes()
+    later = peer.stamp(attempt=1)
+    for part in range(3):
+        assert peer.gets_result(C, part, A, B, stamp=later), "nobody knows yet whose it is"
+    assert not peer.gets_result(A, 0, A, B, C, stamp=later), "the first one stays"
+    peer.reads(e.Attempt(1, 0, 1, 1, (A, B, C), (A, B, C), "?"))
+    made = peer.does()
+    usurped = [c.DropResult(later, part) for part in (0, 1)]
+    assert only(c.DropResult, made) == usurped
+    assert sent(m.Fetch, made) == [(A, m.Fetch(later, 0))], "and nobody asks us"
+    assert peer.gets_result(A, 0, A, B, C, stamp=later)
+    assert not peer.gets_result(C, 0, A, B, stamp=later)
+    peer.gets_slices(A, C, attempt=1)
+    sums = only(c.ReducePart, peer.does())
+    peer.rounds.part_reduced(PartReduced(later, 1, part_digest(1)))
+    assert sums != []
+    held = peer.rounds.held.results[later]
+    assert {part: x.sender for part, x in held.items()} == {0: A, 1: OURS, 2: C}
+
+
+def test_our_own_sum_is_begun_after_what_stood_in_its_place_is_dropped() -> None:
+    """The shell has one place for both."""
+    peer = training()
+    peer.contributes()
+    peer.gets_slices(A, C)
+    peer.does()
+    peer.gets_result(C, 1, A, B, stamp=peer.stamp(attempt=1))
+    peer.leaves(A, B)
+    made = [x for x in peer.does() if isinstance(x, c.DropResult | c.ReducePart)]
+    assert [type(x) for x in made] == [c.DropResult, c.ReducePart]
+
+
+def test_what_an_owner_gave_us_early_stays() -> None:
+    peer = training()
+    peer.contributes()
+    assert peer.gets_result(A, 0, A, B, stamp=peer.stamp(attempt=1))
+    peer.leaves(A, B)
+    made = peer.does()
+    assert (only(c.DropResult, made), sent(m.Fetch, made)) == ([], [])
+    assert peer.rounds.held.usurped is None
 
 
 # Fetching -------------------------------------------------------------------------------------
