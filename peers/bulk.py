@@ -248,8 +248,8 @@ class Bulk:
             self.close(f"its bytes are no chunks: {error}")
         except OSError as error:
             self.close(str(error))
-        except Exception as error:
-            self.close(f"a fault of ours: {error!r}")  # In the middle of a chunk nobody can go on.
+        except BaseException:
+            self.close("a fault of ours")  # In the middle of a chunk nobody can go on.
             raise
 
     def began(self, chunk: Chunk, size: int) -> memoryview | None:

@@ -6,26 +6,20 @@ from dataclasses import replace
 import pytest
 
 from peers.donation import CellStream
-from peers.exchange import Exchange
-from peers.frames import Frame
 from peers.keys import ResultKey, slice_key
 from peers.pacing import Pace
 from peers.pieces import IDLE_ROUNDS, PIECE_ELEMENTS, Encoding, Payload, Pool
 from protocols import commands as c
-from protocols import entries as e
 from protocols import events as v
-from protocols.core import PeerCore
-from protocols.errors import LowcommError
-from protocols.hellos import Identity
 from protocols.ids import PeerId
 from protocols.messages import ContributionChunk, PieceChunk, ResultChunk, StateChunk
 from protocols.reduction import ELEMENT_BYTES
 from tests.peers import xor_node
+from tests.peers.exchange_room import ELEMENTS, ME, Alone
 from tests.peers.payload_room import (
     ALPHA,
     BETA,
     STAMP,
-    CodedWork,
     contributor,
     gathered,
     pieces_of,
@@ -35,41 +29,7 @@ from tests.peers.payload_room import (
     summed,
 )
 
-ME = PeerId("me.0")
 STATE = StateChunk(1, 2, 3, 0, 4, 0, 3)
-ELEMENTS = 5 * PIECE_ELEMENTS
-
-
-class Alone:
-    """An exchange whose events and wakes are remembered."""
-
-    def __init__(self) -> None:
-        self.events: list[v.Event] = []
-        self.woken: list[PeerId] = []
-        self.failed: list[LowcommError] = []
-        self.notes: list[str] = []
-        self.work = CodedWork(ELEMENTS)
-        me = Identity(peer=ME, name="me", incarnation=1, address="127.0.0.1:1")
-        self.exchange = Exchange(
-            PeerCore(me, join=True),
-            feed=self.events.append,
-            note=self.notes.append,
-            failed=self.failed.append,
-        )
-        self.exchange.work = self.exchange.states = self.work
-        self.exchange.wake = self.woken.append
-
-    def reduce(self) -> None:
-        """A sum of our own contribution only."""
-        self.exchange.encoded[0, STAMP.round] = Encoding(self.work, 0, ELEMENTS, Pool())
-        terms = (contributor(ME),)
-        self.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
-        for peer in (ALPHA, BETA):
-            self.exchange.send_result(c.SendResult(peer, STAMP, 0, terms))
-
-    def fetch(self, peer: PeerId) -> list[Frame]:
-        """What a link does when it is woken."""
-        return list(iter(lambda: self.exchange.next_chunk(peer), None))
 
 
 def test_what_is_sent_to_nobody_is_not_kept() -> None:
@@ -165,50 +125,6 @@ async def test_a_result_that_began_before_its_view_was_read_may_turn_out_to_be_n
             payload = Payload(elements, lambda count: ELEMENT_BYTES * count, buffer)
             payload.terms = (contributor(xor_node.BETA),)
             assert not exchange.result_grew(ResultKey(plan.stamp, part), payload, 0)
-
-
-def test_what_another_lineage_left_is_dropped() -> None:
-    """A Restore takes the run back by many rounds: nobody waits until their numbers come again."""
-    alone = Alone()
-    after = replace(STAMP, lineage=STAMP.lineage + 1, round=1)
-
-    async def scenario() -> None:
-        for peer in (ALPHA, BETA):
-            alone.exchange.meet(peer, 1)
-        alone.reduce()
-        alone.exchange.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
-        inbound = alone.exchange.inbound
-        for stamp in (STAMP, after):
-            buffer = memoryview(bytearray(size_of(ELEMENTS)))
-            payload = Payload(ELEMENTS, size_of, buffer)
-            inbound.slices[slice_key(stamp, 0, contributor(BETA))] = payload
-            inbound.results[ResultKey(stamp, 1)] = payload
-            inbound._open.setdefault(BETA, {})[ResultKey(stamp, 2)] = payload
-        alone.exchange.restored(after.lineage)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert list(inbound.slices) == [slice_key(after, 0, contributor(BETA))]
-        assert list(inbound.results) == [ResultKey(after, 1)]
-        assert list(inbound._open[BETA]) == [ResultKey(after, 2)]
-
-    asyncio.run(scenario())
-    assert alone.events == []
-    assert alone.fetch(ALPHA) == alone.fetch(BETA) == []
-    assert alone.exchange.encoded == {}
-
-
-@pytest.mark.asyncio
-async def test_a_restore_is_heard_of_in_the_turn_of_the_work() -> None:
-    async with xor_node.open_round() as (alpha, _):
-        await alpha.until(lambda: bool(alpha.driver.exchange.encoded))
-        lineage = alpha.driver.core.members.lineage
-        entry = e.Left(xor_node.BETA, "over")
-        alpha.driver._do(c.Applied(8, entry, lineage))
-        alpha.driver._do(c.Encode(0, 77))
-        alpha.driver._do(c.Applied(9, entry, lineage + 1))
-        alpha.driver._do(c.Encode(0, 78))
-        await alpha.until(lambda: (0, 78) in alpha.driver.exchange.encoded)
-        assert list(alpha.driver.exchange.encoded) == [(0, 78)]
 
 
 def test_what_cannot_be_encoded_for_a_link_is_our_own_failure() -> None:

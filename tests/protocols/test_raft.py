@@ -36,22 +36,6 @@ def test_the_founder_leads_at_once_but_nothing_holds_before_it_is_on_its_disk() 
     assert raft.settled
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        m.Appended((1 << 63) - 1, False, 0),
-        m.Voted((1 << 63) - 1, False, False),
-        m.Voted((1 << 63) - 1, False, True),
-    ],
-)
-def test_one_message_does_not_use_up_all_terms(message: m.Control) -> None:
-    circle = Circle(A, B)
-    circle.begin()
-    raft = circle.rafts[A]
-    raft.receive(B, message, circle.now)
-    assert (raft.leads, raft.term) == (True, 1)
-
-
 def test_nobody_hears_of_a_run_that_its_founder_could_forget() -> None:
     """Seed 1500280: it founded the run anew, in the same term, and B kept what it had heard."""
     circle = Circle(A, B)

@@ -1,0 +1,50 @@
+"""The data plane of one peer without a driver, for tests of it.
+
+Must NOT hold tests.
+"""
+
+from peers.exchange import Exchange
+from peers.frames import Frame
+from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
+from protocols import commands as c
+from protocols import events as v
+from protocols.core import PeerCore
+from protocols.errors import LowcommError
+from protocols.hellos import Identity
+from protocols.ids import PeerId
+from tests.peers.payload_room import ALPHA, BETA, STAMP, CodedWork, contributor
+
+ME = PeerId("me.0")
+ELEMENTS = 5 * PIECE_ELEMENTS
+
+
+class Alone:
+    """An exchange whose events and wakes are remembered."""
+
+    def __init__(self) -> None:
+        self.events: list[v.Event] = []
+        self.woken: list[PeerId] = []
+        self.failed: list[LowcommError] = []
+        self.notes: list[str] = []
+        self.work = CodedWork(ELEMENTS)
+        me = Identity(peer=ME, name="me", incarnation=1, address="127.0.0.1:1")
+        self.exchange = Exchange(
+            PeerCore(me, join=True),
+            feed=self.events.append,
+            note=self.notes.append,
+            failed=self.failed.append,
+        )
+        self.exchange.work = self.exchange.states = self.work
+        self.exchange.wake = self.woken.append
+
+    def reduce(self) -> None:
+        """A sum of our own contribution only."""
+        self.exchange.encoded[0, STAMP.round] = Encoding(self.work, 0, ELEMENTS, Pool())
+        terms = (contributor(ME),)
+        self.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
+        for peer in (ALPHA, BETA):
+            self.exchange.send_result(c.SendResult(peer, STAMP, 0, terms))
+
+    def fetch(self, peer: PeerId) -> list[Frame]:
+        """What a link does when it is woken."""
+        return list(iter(lambda: self.exchange.next_chunk(peer), None))
