@@ -133,15 +133,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     RankStateError for tensors that share memory."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
-        try:
-            safetensors.torch.save_file(tensors, temporary, metadata)
-        except SafetensorError as error:  # Its own type also for a full disk.
-            raise OSError(str(error)) from error
-        except RuntimeError as error:
-            raise RankStateError(f"{path.name} has no format for these: {error}") from error
+        safetensors.torch.save_file(tensors, temporary, metadata)
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
+    except SafetensorError as error:  # Its own type also for a full disk.
+        raise OSError(str(error)) from error
+    except RuntimeError as error:
+        raise RankStateError(f"{path.name} has no format for these: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -122,8 +122,8 @@ class Holdings:
     def drop_usurped(self, plan: Plan) -> list[int]:
         """Forget what others than the parts' owners gave us before we had read who they are; of
         which parts."""
-        held, owners = self.results.get(plan.stamp, {}), dict(enumerate(plan.parts.owners))
-        wrong = [x for x in held if held[x].sender not in (OURS, owners.get(x))]
+        held = self.results.get(plan.stamp, {})
+        wrong = [x for x in held if held[x].sender not in (OURS, plan.owner_of(x))]
         for part in wrong:
             del held[part]
         if wrong:

@@ -60,7 +60,7 @@ class Fence:
             return False
         plan = self._plan(stamp.round)
         if plan is not None and plan.stamp == stamp:
-            return part < len(plan.parts.owners) and plan.parts.owners[part] == sender
+            return plan.owner_of(part) == sender
         same_view = plan is not None and plan.stamp.view == stamp.view
         oldest = plan.stamp.attempt + 1 if plan is not None and same_view else 0
         return oldest <= stamp.attempt < oldest + PARKED_PLANS

@@ -105,7 +105,7 @@ def disown(plan: Plan, connected: Set[PeerId], *, held: Holdings) -> list[Comman
     commands: list[Command] = []
     for part in held.drop_usurped(plan):
         commands.append(DropResult(plan.stamp, part))
-        owner = dict(enumerate(plan.parts.owners)).get(part)
+        owner = plan.owner_of(part)
         if owner is not None and owner in connected:
             commands.append(Send(owner, Fetch(plan.stamp, part)))
     return commands

@@ -38,6 +38,11 @@ class Plan:
             return self.roster
         return next((pair for pair in self.pairs if peer in pair), ())
 
+    def owner_of(self, part: int) -> PeerId | None:
+        """Who sums this part for all; None: there is no such part, or everybody makes its own."""
+        owners = self.parts.owners
+        return owners[part] if part < len(owners) else None
+
     def owned_by(self, peer: PeerId) -> list[int]:
         """The parts that this peer sums."""
         if self.pairs:

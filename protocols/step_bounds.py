@@ -11,7 +11,7 @@ from protocols.ids import Stamp
 from protocols.membership import Membership
 from protocols.payloads import Payloads
 from protocols.record import record
-from protocols.step_entries import furthest_step, step_view
+from protocols.step_entries import begun, furthest_step, step_view
 
 PARKED_VIEWS = 4
 """Payloads are kept for so many views beyond our log: their sender has read more of it."""
@@ -56,7 +56,7 @@ class StepBounds:
     @property
     def begun(self) -> int:
         """The last step before the newest view: the view before ended with it, for all."""
-        return self.members.views[-1].first_round[0] - 1 if self.members.views else 0
+        return begun(self.members)
 
     def stamp(self, view: int, step: int) -> Stamp:
         return Stamp(self.run.run, self.members.lineage, view, 0, step, 0)

@@ -55,15 +55,19 @@ def num_making(members: Membership) -> int:
     return sum(members.counts(peer, view.view) for peer in view.roster)
 
 
+def begun(members: Membership) -> int:
+    """The last step before the newest view: the view before ended with it, for all."""
+    return members.views[-1].first_round[0] - 1 if members.views else 0
+
+
 def furthest_step(members: Membership) -> int:
     """Beyond that nobody can be, whatever it says: what is not committed is tentative, and of that
     there is an end."""
     run = members.run
     if run is None:
         return 0
-    begun = members.views[-1].first_round[0] - 1 if members.views else 0
     tentative = (TENTATIVE_COMMITS + 2) * run.commit_every_steps
-    return max(begun, members.course.step) + tentative
+    return max(begun(members), members.course.step) + tentative
 
 
 def step_view(members: Membership, step: int) -> e.View | None:

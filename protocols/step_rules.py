@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from protocols import entries as e
 from protocols.course import commits
-from protocols.step_entries import furthest_step, num_making, step_view
+from protocols.step_entries import begun, furthest_step, num_making, step_view
 
 if TYPE_CHECKING:
     from protocols.membership import Membership
@@ -66,11 +66,11 @@ def _commit(members: Membership, commit: e.StepCommit) -> str:
 
 
 def _close(members: Membership, close: e.Close) -> str:
-    course, begun = members.course, members.views[-1].first_round[0] - 1
+    course = members.course
     if not course.halted or course.close is not None:
         return "ends a view that runs, or has ended"
     # What is committed is never taken back, nor what all who are left of the roster began with.
-    if close.last_step < max(course.step, begun if num_making(members) else 0):
+    if close.last_step < max(course.step, begun(members) if num_making(members) else 0):
         return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
     assert members.run is not None
     if close.last_step > min(members.run.outer_steps, furthest_step(members)):
