@@ -148,6 +148,16 @@ def others(told: Told) -> Verdict:
     return ", ".join(words), ours <= min(rest, default=ours)
 
 
+def _name(sealed: str) -> str:
+    return sealed.replace(" --", "-")
+
+
+def _words(sealed: str) -> str:
+    return sealed.replace(" --", ", ")
+
+
+BESIDE = ("", " --encrypted")
+"""What is asked in the clear is reported over encrypted links, too."""
 LONG = "exchange --against none --encrypted --line 100mbit --rtt 100ms"
 COLD = f"{LONG} --idle 20s --warmup 1"
 SHARED = "exchange --against none --line 1gbit --warmup 1"
@@ -169,14 +179,13 @@ SHARES = (
 BARS = (
     *(
         Bar(
-            f"shared-{codec}-{peers}{'-encrypted' if sealed else ''}",
-            f"1 Gbit/s that {peers} peers share, {codec}{sealed.replace(' --', ', ')}: "
-            f"at least {least:.0%}",
+            f"shared-{codec}-{peers}{_name(sealed)}",
+            f"1 Gbit/s that {peers} peers share, {codec}{_words(sealed)}: at least {least:.0%}",
             f"{SHARED}{sealed} --codec {codec} --peers {peers} --mib {mib}",
             share(least),
         )
         for codec, peers, mib, least in SHARES
-        for sealed in ("", " --encrypted")
+        for sealed in BESIDE
     ),
     Bar(
         "long-64-cold",
@@ -227,26 +236,15 @@ BARS = (
         f"{INT8} --peers 2 --mib 64",
         int8_exact,
     ),
-    Bar(
-        "int8-2",
-        "int8, 2 peers, loopback: at most 1.8 times our fp32",
-        f"{INT8} --peers 2 --mib 64",
-        ratio(1.8),
-    ),
-    Bar(
-        "int8-4",
-        "int8, 4 peers, loopback: at most 1.25 times our fp32",
-        f"{INT8} --peers 4 --mib 64",
-        ratio(1.25),
-    ),
     *(
         Bar(
-            f"int8-{peers}-encrypted",
-            f"int8, {peers} peers, loopback, encrypted: at most {most:.2f} times our fp32",
-            f"{INT8} --encrypted --peers {peers} --mib 64",
+            f"int8-{peers}{_name(sealed)}",
+            f"int8, {peers} peers, loopback{_words(sealed)}: at most {most} times our fp32",
+            f"{INT8}{sealed} --peers {peers} --mib 64",
             ratio(most),
         )
         for peers, most in ((2, 1.8), (4, 1.25))
+        for sealed in BESIDE
     ),
     Bar(
         "codec-int8",
@@ -279,21 +277,16 @@ BARS = (
         LAG,
         heartbeats,
     ),
-    Bar(
-        "memory-fp32",
-        "a peer's memory beyond its outer state, fp32: at most 4 fragments",
-        "memory --mib 64",
-        memory(4.0),
-    ),
-    Bar("memory-int8", "the same, int8: at most 3", "memory --mib 64 --codec int8", memory(3.0)),
     *(
         Bar(
-            f"memory-{codec}-encrypted",
-            f"{codec}, encrypted: at most {most:.0f}",
-            f"memory --mib 64 --codec {codec} --encrypted",
+            f"memory-{codec}{_name(sealed)}",
+            f"a peer's memory beyond its outer state, {codec}{_words(sealed)}: at most {most:.0f} "
+            "fragments",
+            f"memory --mib 64 --codec {codec}{sealed}",
             memory(most),
         )
         for codec, most in (("fp32", 4.0), ("int8", 3.0))
+        for sealed in BESIDE
     ),
     Bar(
         "memory-growth",
@@ -320,53 +313,32 @@ BARS = (
         for peers, most in ((2, 0.9), (4, 0.95))
         for mib in (64, 256)
     ),
-    Bar(
-        "encrypted-2",
-        "64 MiB fp32, 2 peers, encrypted over in the clear: at most 1.7",
-        f"{SEALED} --peers 2 --mib 64",
-        ratio(1.7),
-    ),
-    Bar(
-        "encrypted-4",
-        "the same, 4 peers: at most 1.6",
-        f"{SEALED} --peers 4 --mib 64",
-        ratio(1.6),
+    *(
+        Bar(
+            f"encrypted-{peers}-{mib}",
+            f"{mib} MiB fp32, {peers} peers, encrypted over in the clear: at most {most}",
+            f"{SEALED} --peers {peers} --mib {mib}",
+            ratio(most),
+        )
+        for peers, most in ((2, 1.7), (4, 1.6))
+        for mib in (64, 256)
     ),
     Bar(
         "encrypted-4-gloo",
-        "the same, over gloo in the clear: at most 1.0",
+        "64 MiB fp32, 4 peers, encrypted over gloo in the clear: at most 1.0",
         f"{SEALED} --peers 4 --mib 64",
         ratio(1.0, over=2),
     ),
     *(
         Bar(
-            f"encrypted-{peers}-256",
-            f"256 MiB fp32, {peers} peers, encrypted over in the clear: at most {most:.1f}",
-            f"{SEALED} --peers {peers} --mib 256",
-            ratio(most),
-        )
-        for peers, most in ((2, 1.7), (4, 1.6))
-    ),
-    Bar(
-        "step-2",
-        "4 KiB per step, 2 peers, from payload to mean: p50 at most 0.4 ms, p99 2 ms",
-        "steps --peers 2 --kib 4",
-        step(p50_ms=0.4, p99_ms=2.0),
-    ),
-    Bar(
-        "step-4",
-        "the same, 4 peers: 1.0 and 4 ms",
-        "steps --peers 4 --kib 4",
-        step(p50_ms=1.0, p99_ms=4.0),
-    ),
-    *(
-        Bar(
-            f"step-{peers}-encrypted",
-            f"the same, {peers} peers, encrypted: {p50_ms} and {p99_ms:.0f} ms",
-            f"steps --peers {peers} --kib 4 --encrypted",
+            f"step-{peers}{_name(sealed)}",
+            f"4 KiB per step, {peers} peers{_words(sealed)}, from payload to mean: p50 at most "
+            f"{p50_ms} ms, p99 {p99_ms:.0f} ms",
+            f"steps --peers {peers} --kib 4{sealed}",
             step(p50_ms=p50_ms, p99_ms=p99_ms),
         )
         for peers, p50_ms, p99_ms in ((2, 0.4, 2.0), (4, 1.0, 4.0))
+        for sealed in BESIDE
     ),
     Bar(
         "join",

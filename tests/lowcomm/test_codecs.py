@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lowcomm.codecs import codec, known_codecs
 from lowcomm.codecs.base import CodecError
 from lowcomm.methods.base import GATHERED
+from lowcomm.outer import F32
 from protocols.errors import ConfigError
 from tests.lowcomm.codecs.samples import (
     BOUNDS,
@@ -63,16 +64,18 @@ def test_bytes_of_a_value_are_as_stated(name: str) -> None:
     assert sizes == sorted(sizes)
 
 
+def assert_within_bound(name: str, values: F32) -> None:
+    back = there_and_back(made(name), values)
+    assert np.isfinite(back).all()
+    error = np.abs(back.astype(np.float64) - values)
+    assert (error <= BOUNDS[name](values)).all()
+
+
 @pytest.mark.parametrize("name", sorted(BOUNDS))
 @EXAMPLES
 @given(data=st.data())
 def test_the_error_is_within_the_stated_bound(name: str, data: st.DataObject) -> None:
-    one = made(name)
-    values = data.draw(some_values(one.grain, special=FINITE))
-    back = there_and_back(one, values)
-    assert np.isfinite(back).all()
-    error = np.abs(back.astype(np.float64) - values)
-    assert (error <= BOUNDS[name](values)).all()
+    assert_within_bound(name, data.draw(some_values(made(name).grain, special=FINITE)))
 
 
 @pytest.mark.parametrize("name", sorted(BOUNDS))
@@ -81,9 +84,7 @@ def test_the_error_of_small_values_is_too(name: str, exponent: int) -> None:
     """Of denormal ones, and of those below 2**-100."""
     one = made(name)
     values = np.random.default_rng(0).standard_normal(one.grain + 300) * 2.0**exponent
-    values = values.astype(np.float32)
-    error = np.abs(there_and_back(one, values).astype(np.float64) - values)
-    assert (error <= BOUNDS[name](values)).all()
+    assert_within_bound(name, values.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", GATHERED)

@@ -122,6 +122,12 @@ def ours_left_out(room: Room) -> list[tuple[ResultChunk, bytes]]:
     return found
 
 
+def forgery_of(frame: tuple[ResultChunk, bytes]) -> tuple[ResultChunk, bytes]:
+    """Zeros in place of what we contributed, of the same piece."""
+    forged = bytes(len(frame[1]))
+    return replace(frame[0], contributors=(), layer=1, digest=digest_of(forged).hex()), forged
+
+
 @settings(deadline=None)
 @given(order=st.permutations(range(6)))
 def test_what_we_contributed_is_put_into_its_place_here(order: list[int]) -> None:
@@ -161,8 +167,7 @@ def test_nobody_writes_over_our_own_slice_once_it_is_there() -> None:
     """A chunk that a link had a place for before we knew which layer is ours."""
     room = gathering()
     chunks = ours_left_out(room)
-    forged = bytes(len(chunks[0][1]))
-    header = replace(chunks[0][0], contributors=(), layer=1, digest=digest_of(forged).hex())
+    header, forged = forgery_of(chunks[0])
     place = room.inbound.place(ALPHA, header, len(forged))
     assert place is not None
     for chunk, piece in chunks:
@@ -189,8 +194,7 @@ def test_nobody_forges_our_own_slice() -> None:
     room = gathering()
     chunks = ours_left_out(room)
     room.bring(ALPHA, *chunks[0])
-    forged = bytes(len(chunks[0][1]))
-    header = replace(chunks[0][0], contributors=(), layer=1, digest=digest_of(forged).hex())
+    header, forged = forgery_of(chunks[0])
     assert not room.bring(ALPHA, header, forged)
     for chunk, piece in chunks[1:]:
         room.bring(ALPHA, chunk, piece)
