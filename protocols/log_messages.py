@@ -53,6 +53,8 @@ class Append:
     previous_term: int
     entries: tuple[LogEntry, ...]
     commit_index: int
+    durable_index: int = 0
+    """What the leader has on its own disk; 0 from whoever passes its log on."""
 
 
 @record

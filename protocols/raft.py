@@ -5,7 +5,6 @@ and changes of one voter at a time (4.1). Must NOT know what an entry means, bey
 must not send what its disk does not hold (promises.py).
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 
 from protocols.clock import NEVER
@@ -20,7 +19,7 @@ from protocols.log import Log, Voters
 from protocols.messages import Append, Appended, Control, HandOver, Vote, Voted
 from protocols.promises import Promises
 from protocols.replication import Replication
-from protocols.roles import MOVES, Role
+from protocols.roles import Moves, Role
 from protocols.snapshots import Incoming
 from protocols.storage import Saved, Snapshot
 
@@ -31,24 +30,23 @@ class Raft:
     def __init__(self, me: PeerId, saved: Saved | None = None, voters: Voters = ()) -> None:
         """`saved`: what an earlier life of ours left; `voters` are those of its snapshot."""
         self.me = me
-        self.rules = ProtocolConfig()
-        self.run = 0
-        self.log = Log()
+        self.rules, self.run, self.log = ProtocolConfig(), 0, Log()
         self.term, self.vote, self.role = 0, "", Role.FOLLOWER
-        self.moves: Counter[tuple[Role, Role]] = Counter()
+        self.moves = Moves()
         self.leader: PeerId | None = None
         """Of the present term, once we know."""
         self.commit_index = 0
         self.durable_index = 0
         """Our own log is on the disk up to here."""
+        self._leader_durable = 0
+        """Whom we follow has on its disk, too, what our log has up to here."""
         self.up, self.disk = set[PeerId](), Promises()
         self.replication = Replication(me, self.log)
         self.incoming = Incoming()
         self._leader_down = False
         """The connection with the leader has ended: others may have noticed too."""
-        self._heard_at = -NEVER
-        """When the leader spoke last."""
-        self._timer = ElectionTimer(me)
+        self._heard_at, self._timer = -NEVER, ElectionTimer(me)
+        """When the leader spoke last, and how long we wait."""
         self._granted, self._quorum_at, self._handing_over = set[PeerId](), NEVER, False
         self._out: list[Command] = []
         if saved is None:
@@ -175,13 +173,14 @@ class Raft:
             self.durable_index = min(end, self.log.last_index)
         if self.role is Role.LEADER:
             self._commit(now)
+        else:
+            self._conclude()
 
     def persist_failed(self, ticket: int, why: str, now: float) -> None:
         """No promise of ours counts until the disk takes what is under way."""
         if not self.disk.is_under_way(ticket):
             return  # It was handed over behind one that failed.
-        snapshot = self.replication.snapshot
-        self.disk.failed(why, now, durable=self.durable_index, snapshot=snapshot)
+        self.disk.failed(why, now, durable=self.durable_index, snapshot=self.replication.snapshot)
         if self.role is Role.LEADER:
             self._step_down(now)
 
@@ -292,8 +291,8 @@ class Raft:
         fits = (vote.last_term, vote.last_index) >= ours and vote.term >= self.term
         if vote.pre:
             granted = fits and vote.term > self.term and not self._follows(now)
-            answer = Voted(vote.term if granted else self.term, granted, pre=True)
-            self._out.append(Send(peer, answer))
+            term = vote.term if granted else self.term
+            self._out.append(Send(peer, Voted(term, granted, pre=True)))
             return
         granted = fits and vote.term == self.term and self.vote in ("", peer)
         if granted:
@@ -334,7 +333,7 @@ class Raft:
     # Replication ----------------------------------------------------------------------------
 
     def _header(self) -> Append:
-        return Append(self.run, self.term, 0, 0, (), self.commit_index)
+        return Append(self.run, self.term, 0, 0, (), self.commit_index, self.durable_index)
 
     def _append(self, peer: PeerId, append: Append, now: float) -> None:
         if append.term < self.term:
@@ -356,6 +355,8 @@ class Raft:
             self.durable_index = min(self.durable_index, first - 1)
         last = append.previous_index + len(append.entries)
         self.commit_index = max(self.commit_index, min(append.commit_index, last))
+        self._leader_durable = max(self._leader_durable, min(append.durable_index, last))
+        self._conclude()
         self.disk.promise(peer, Appended(self.term, True, last))
 
     def _heard(self, peer: PeerId, now: float) -> None:
@@ -373,28 +374,27 @@ class Raft:
 
     def _commit(self, now: float) -> None:
         """Entries of our own term that a majority holds, and with them all before."""
-        held = sorted(
-            (
-                self.durable_index if voter == self.me else self.replication.match(voter)
-                for voter in self.log.voters
-            ),
-            reverse=True,
-        )
-        index = held[len(held) // 2] if held else 0
+        index = self.replication.held(self.durable_index)
         if index > self.commit_index and self.log.term_at(index) == self.term:
             self.commit_index = index
-            for peer in sorted(self.up - self.replication.relayed):
-                self._out += self.replication.beat(peer, self._header())
+            self._out += self.replication.tell_commit(self._header(), self.up)
+        self._out += self.replication.tell_durable(self._header(), self.up)
         if self.me not in self.log.voters and not self.reconfiguring:
             self._step_down(now)  # We wrote down that we no longer vote, and it holds.
 
+    def _conclude(self) -> None:
+        """Entries of this term that are on the leader's disk and on ours hold, if we two are more
+        than half of the voters: a round trip before it could tell us so."""
+        index = min(self._leader_durable, self.durable_index)
+        new = index > self.commit_index and self.log.term_at(index) == self.term
+        if new and self.leader and self.log.is_majority({self.me, self.leader}):
+            self.commit_index = index
+
     def _become(self, role: Role, leader: PeerId | None) -> None:
-        before, self.role = self.role, role
-        self.leader, self._leader_down = leader, False
-        if (before, role) != (Role.FOLLOWER, Role.FOLLOWER):
-            assert (before, role) in MOVES, f"no peer goes from {before} to {role}"
-            self.moves[before, role] += 1
+        self.moves.note(self.role, role)
+        self.role, self.leader, self._leader_down = role, leader, False
 
     def _vote(self, term: int, vote: str) -> None:
         self.term, self.vote = term, vote
+        self._leader_durable = 0
         self.disk.vote_changed()

@@ -6,7 +6,7 @@ committed (raft.py).
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocols.commands import Command, Send
 from protocols.entries import LogEntry
@@ -50,12 +50,15 @@ class Replication:
     """Who answered since somebody last looked."""
     relayed: set[PeerId] = field(default_factory=set[PeerId])
     """To whom others bring the log. Heartbeats ask them whether it has come."""
+    _told_durable: int = 0
+    """What our disk has, as those were told who are a majority with us."""
     _strayed: set[PeerId] = field(default_factory=set[PeerId])
     """Those to whom it had not."""
     _readers: dict[PeerId, Progress] = field(default_factory=dict[PeerId, Progress])
 
     def begin(self) -> None:
         """We lead now, and know nothing about anybody."""
+        self._told_durable = 0
         self._readers.clear()
         self.acknowledged.clear()
         self.relayed.clear()
@@ -71,6 +74,15 @@ class Replication:
     def complete(self, peers: Iterable[PeerId]) -> set[PeerId]:
         """Who of these has our whole log on its disk."""
         return {peer for peer in peers if self.match(peer) == self.log.last_index}
+
+    def held(self, durable_index: int) -> int:
+        """More than half of the voters have everything up to here on their disks; `durable_index`:
+        we have."""
+        ends = (
+            durable_index if voter == self.me else self.match(voter) for voter in self.log.voters
+        )
+        found = sorted(ends, reverse=True)
+        return found[len(found) // 2] if found else 0
 
     def follow(self, readers: Iterable[PeerId], header: Header, up: set[PeerId]) -> list[Command]:
         """Exactly these read the log from now on; new ones are asked how far they are."""
@@ -127,6 +139,35 @@ class Replication:
         term = self.log.term_at(previous)
         assert term is not None, "nobody is thought to have more than the leader"
         return [Send(peer, _following(header, previous, term, ()))]
+
+    def tell_durable(self, header: Append, up: set[PeerId]) -> list[Command]:
+        """Where one more is enough, whoever it is may know at once that an entry holds."""
+        if header.durable_index <= max(header.commit_index, self._told_durable):
+            return []
+        self._told_durable = header.durable_index
+        return [
+            beat
+            for peer in self._near(up)
+            if self._decides(peer)
+            for beat in self.beat(peer, header)
+        ]
+
+    def tell_commit(self, header: Append, up: set[PeerId]) -> list[Command]:
+        """To all but those who know."""
+        beats: list[Command] = []
+        for peer in self._near(up):
+            both = min(self._told_durable, self.match(peer))
+            if header.commit_index > both or not self._decides(peer):
+                beats += self.beat(peer, header)
+        return beats
+
+    def _near(self, up: set[PeerId]) -> list[PeerId]:
+        """Who hears us without a relay."""
+        return sorted(up - self.relayed)
+
+    def _decides(self, peer: PeerId) -> bool:
+        """It is a majority with us."""
+        return self.log.is_majority({self.me, peer})
 
     def answered(self, peer: PeerId, answer: Appended, header: Header) -> list[Command]:
         """A reader says where its log agrees with ours."""
@@ -194,4 +235,4 @@ class Replication:
 
 def _following(header: Append, index: int, term: int, entries: Iterable[LogEntry]) -> Append:
     """What follows the entry with this index and term, in a message with this header."""
-    return Append(header.run, header.term, index, term, tuple(entries), header.commit_index)
+    return replace(header, previous_index=index, previous_term=term, entries=tuple(entries))

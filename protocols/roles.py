@@ -3,6 +3,7 @@
 Must NOT decide when a peer changes its role: raft.py does.
 """
 
+from collections import Counter
 from enum import Enum
 
 
@@ -32,3 +33,12 @@ MOVES: frozenset[tuple[Role, Role]] = frozenset(
     }
 )
 """Every legal change of role; there is no other."""
+
+
+class Moves(Counter[tuple[Role, Role]]):
+    """How often one peer has changed its role, and how."""
+
+    def note(self, before: Role, after: Role) -> None:
+        if (before, after) != (Role.FOLLOWER, Role.FOLLOWER):
+            assert (before, after) in MOVES, f"no peer goes from {before} to {after}"
+            self[before, after] += 1

@@ -225,6 +225,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "previous_term": _u63,
         "entries": many(struct(e.LogEntry), ENTRIES_MAX),
         "commit_index": _u63,
+        "durable_index": _u63,
     },
     m.Appended: {"term": _u63, "matches": flag, "index": _u63},
     m.Install: {

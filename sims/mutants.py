@@ -26,13 +26,13 @@ from protocols.errors import LowcommError
 from sims import gossip_sweep, step_sweep, sweep
 from sims.faults import FaultKind, draw_plan
 from sims.mutations import MUTANTS as CORE_MUTANTS
-from sims.mutations import UnplantableError
 from sims.mutations_forks import FORK_MUTANTS
 from sims.mutations_gossip import GOSSIP_MUTANTS
 from sims.mutations_leases import LEASE_MUTANTS
 from sims.mutations_steps import STEP_MUTANTS
 from sims.mutations_transfers import TRANSFER_MUTANTS
 from sims.mutations_voids import VOID_MUTANTS
+from sims.planting import UnplantableError
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS)
 SEED_CPU_S = 20.0

@@ -1,81 +1,19 @@
 """Bugs to plant into the protocol core, one at a time: does the simulator notice?
 
-A mutant is a change of its source text, so that it reads as the diff that a careless commit would
-make, and so that it cannot be planted any more, loudly, when the line that it changes is another
-one. Must NOT run anything (mutants.py), nor be planted in a process that does anything else.
+Must NOT run anything (mutants.py).
 """
-
-import inspect
-import textwrap
-from dataclasses import dataclass
-from types import CodeType, FunctionType
 
 from protocols.admission import Admission
 from protocols.contributions import Holdings
 from protocols.fencing import Fence
 from protocols.leader import Leader
-from protocols.log import Log
-from protocols.logbook import Logbook
 from protocols.membership import Membership
 from protocols.participant import Participant
-from protocols.promises import Promises
-from protocols.raft import Raft
 from protocols.reports import Reports, RoundReports
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
-
-
-class UnplantableError(Exception):
-    """The source does not read as it did when the mutant was written: write it anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """In one function, method or property, `old` occurs once and becomes `new`."""
-
-    what: object
-    old: str
-    new: str
-
-    def plant(self) -> None:
-        """Raises UnplantableError."""
-        self.function.__code__ = self.changed().__code__  # Whoever imported it has the bug too.
-
-    def changed(self) -> FunctionType:
-        """The function with the bug in it. Raises UnplantableError."""
-        before = self.function
-        text = textwrap.dedent(inspect.getsource(before))
-        if text.count(self.old) != 1:
-            times = text.count(self.old)
-            raise UnplantableError(f"{before.__qualname__} has {times} times: {self.old}")
-        module = compile(text.replace(self.old, self.new), f"mutant of {before}", "exec")
-        (code,) = [x for x in module.co_consts if isinstance(x, CodeType)]
-        changed = FunctionType(code, before.__globals__, before.__name__, before.__defaults__)
-        changed.__kwdefaults__ = before.__kwdefaults__
-        return changed
-
-    @property
-    def function(self) -> FunctionType:
-        found = self.what.fget if isinstance(self.what, property) else self.what
-        assert isinstance(found, FunctionType), f"{self.what} is no function"
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One bug, and why it is one."""
-
-    name: str
-    why: str
-    edit: Edit
-    also: Edit | None = None
-
-    def plant(self) -> None:
-        """Into the classes of this process, for good. Raises UnplantableError."""
-        self.edit.plant()
-        if self.also is not None:
-            self.also.plant()
-
+from sims.mutations_log import LOG_MUTANTS
+from sims.planting import Edit, Mutant
 
 APPLY_STALE = """\
 parts = len(commit.borders) - 1
@@ -89,113 +27,6 @@ plan = self.members.open_plan(self.fragment)
         self.applying = plan.stamp
         return [ApplyRound(plan.stamp, plan.parts.borders, False)]
     if commit is None or self.applying:"""
-TRUNCATE = """\
-if last < self.log.last_index:
-        self.log.cut_off(last + 1)
-        self.disk.log_changed(last + 1)
-    self.commit_index = max("""
-
-LOG_MUTANTS = (
-    Mutant(
-        "votes-twice",
-        "Two candidates of one term may both get a majority: two leaders write two logs.",
-        Edit(Raft._asked, 'self.vote in ("", peer)', "True"),
-    ),
-    Mutant(
-        "forgets-its-vote",
-        "A voter that restarts within a term votes a second time in it.",
-        Edit(Raft.__init__, "saved.term, saved.vote", 'saved.term, ""'),
-    ),
-    Mutant(
-        "forgets-its-term",
-        "A voter that restarts votes in terms in which it has voted, and follows their leaders.",
-        Edit(Raft.__init__, "saved.term, saved.vote", '0, ""'),
-    ),
-    Mutant(
-        "votes-for-a-shorter-log",
-        "A leader that lacks committed entries overwrites them.",
-        Edit(Raft._asked, "(vote.last_term, vote.last_index) >= ours and ", ""),
-    ),
-    Mutant(
-        "half-is-a-majority",
-        "Both halves of a partition elect a leader, and commit.",
-        Edit(Log.is_majority, "> len(voters)", ">= len(voters)"),
-        Edit(Raft._commit, "held[len(held) // 2]", "held[(len(held) - 1) // 2]"),
-    ),
-    Mutant(
-        "commits-older-terms-by-counting",
-        "Raft's figure 8: a later leader of a term in between may still overwrite the entry.",
-        Edit(Raft._commit, " and self.log.term_at(index) == self.term", ""),
-    ),
-    Mutant(
-        "promises-before-the-disk",
-        "A vote or an acknowledgement that a crash forgets was counted by somebody.",
-        Edit(Promises.promise, "self.ticket + self._is_dirty", "0"),
-    ),
-    Mutant(
-        "acknowledges-before-the-disk",
-        "An entry counts as held by a peer whose crash loses it.",
-        Edit(
-            Raft._append,
-            "self.disk.promise(peer, Appended(self.term, True, last))",
-            "self._out.append(Send(peer, Appended(self.term, True, last)))",
-        ),
-    ),
-    Mutant(
-        "leader-counts-itself-before-the-disk",
-        "With two voters, an entry is committed that only one disk has: another leader lacks it.",
-        Edit(Raft._commit, "self.durable_index if", "self.log.last_index if"),
-    ),
-    Mutant(
-        "forgets-what-the-disk-refused",
-        "After a full disk the log on it has a gap, and a restart cannot read it.",
-        Edit(
-            Promises.failed,
-            "self.log_changed(min((first for first, _ in self._under_way.values()), "
-            "default=durable + 1))",
-            "pass",
-        ),
-    ),
-    Mutant(
-        "no-pre-vote",
-        "A peer that hears nobody raises its term for ever, and disturbs the run when it is back.",
-        Edit(Raft.advance, "self._ask_first(now)", "self._stand(now, urgent=False)"),
-    ),
-    Mutant(
-        "no-check-quorum",
-        "A leader that is heard and hears nobody is followed, and nothing is ever committed.",
-        Edit(
-            Raft._check_quorum,
-            "self.log.is_majority(self.replication.acknowledged | {self.me})",
-            "True",
-        ),
-    ),
-    Mutant(
-        "no-log-matching",
-        "A follower keeps entries of a lost leader below those of the new one.",
-        Edit(Raft._append, "if held != append.previous_term:", "if held is None:"),
-    ),
-    Mutant(
-        "truncates-what-it-acknowledged",
-        "A heartbeat that overtook nothing cuts off entries that were counted as held.",
-        Edit(Raft._append, "self.commit_index = max(", TRUNCATE),
-    ),
-    Mutant(
-        "follows-an-old-leader",
-        "Entries of a term that is over are taken, and acknowledged in the new one.",
-        Edit(Raft._append, "if append.term < self.term:", "if False:"),
-    ),
-    Mutant(
-        "changes-two-voters-at-once",
-        "The majorities before and after need not overlap: a minority removes all others.",
-        Edit(Raft.reconfiguring, "self.log.reconfigured > self.commit_index", "False"),
-    ),
-    Mutant(
-        "ignores-a-snapshot",
-        "A peer that was behind applies the next entries to a membership that is too old.",
-        Edit(Logbook.install, "self.members.become(image)", "pass"),
-    ),
-)
 
 ROUND_MUTANTS = (
     Mutant(

@@ -5,7 +5,7 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 
 from protocols.forks import Forks
 from protocols.leader import Leader
-from sims.mutations import Edit, Mutant
+from sims.planting import Edit, Mutant
 
 DECIDE = "(-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks)"
 

@@ -6,7 +6,7 @@ Must NOT run anything (mutants.py).
 from protocols.leader import Leader
 from protocols.membership import Membership
 from protocols.rounds import FragmentRounds
-from sims.mutations import Edit, Mutant
+from sims.planting import Edit, Mutant
 
 GOSSIP_MUTANTS = (
     Mutant(

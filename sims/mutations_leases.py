@@ -7,7 +7,7 @@ from protocols.ledger import Ledger
 from protocols.membership import Membership
 from protocols.recovery import back_to
 from protocols.rounds import FragmentRounds
-from sims.mutations import Edit, Mutant
+from sims.planting import Edit, Mutant
 
 LEASE_MUTANTS = (
     Mutant(

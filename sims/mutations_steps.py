@@ -7,7 +7,7 @@ from protocols.closing import Closing
 from protocols.step_bounds import StepBounds
 from protocols.step_entries import forget_views, step_view
 from protocols.steps import Steps
-from sims.mutations import Edit, Mutant
+from sims.planting import Edit, Mutant
 
 ALL_REPORTED = """\
 if owner is None or owner.view != view or not roster <= states.keys():

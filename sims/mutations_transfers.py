@@ -6,7 +6,7 @@ Must NOT run anything (mutants.py).
 from protocols.giving import Giving
 from protocols.rooting import Rooting
 from protocols.transfers import Intake
-from sims.mutations import Edit, Mutant
+from sims.planting import Edit, Mutant
 
 TRANSFER_MUTANTS = (
     Mutant(

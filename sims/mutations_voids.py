@@ -12,7 +12,7 @@ from protocols.patience import accuse
 from protocols.recovery import usable
 from protocols.reports import Reports
 from protocols.rounds import FragmentRounds
-from sims.mutations import Edit, Mutant
+from sims.planting import Edit, Mutant
 
 VOID_MUTANTS = (
     Mutant(

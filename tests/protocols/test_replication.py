@@ -12,8 +12,8 @@ from protocols.log import Log
 from protocols.raft import Raft
 from protocols.replication import WINDOW, Replication
 from protocols.storage import Snapshot
-from tests.protocols.circle import RULES, note, voting
-from tests.protocols.scenes import A, B, C
+from tests.protocols.circle import RULES, Circle, note, stands, votes, voting
+from tests.protocols.scenes import A, B, C, D
 
 TIMEOUT_S = RULES.election_timeout_s
 UP = {B, C}
@@ -286,3 +286,90 @@ def test_what_a_bad_message_began_with_is_on_the_disk_or_nowhere() -> None:
     saved = circle.disks[B].saved
     assert saved is not None
     assert list(saved.entries) == raft.log.entries
+
+
+# Who knows before the leader can say so ---------------------------------------------------------
+
+
+def knows(circle: Circle) -> set[PeerId]:
+    """To whom the last entry holds."""
+    end = circle.rafts[A].log.last_index
+    return {peer for peer, raft in circle.rafts.items() if raft.commit_index == end}
+
+
+@pytest.mark.parametrize(
+    ("voters", "who"), [((A, B), {B}), ((A, B, C), {B, C}), ((A, B, C, D), set[PeerId]())]
+)
+def test_two_disks_are_enough_for_whoever_has_one_of_them(
+    voters: tuple[PeerId, ...], who: set[PeerId]
+) -> None:
+    circle = voting(*voters)
+    circle.deaf.add(A)
+    circle.append(A, note("x"))
+    circle.settle()
+    assert knows(circle) == who
+
+
+@pytest.mark.parametrize(("stuck", "who"), [(A, set[PeerId]()), (B, {C})])
+def test_not_before_both_have_it(stuck: PeerId, who: set[PeerId]) -> None:
+    circle = voting(A, B, C)
+    circle.deaf.add(A)
+    circle.stuck.add(stuck)
+    circle.append(A, note("x"))
+    circle.settle()
+    assert knows(circle) == who
+    circle.stuck.clear()
+    circle.settle()
+    assert knows(circle) == {B, C}, "in whichever order they have it"
+
+
+def test_who_has_no_vote_waits_for_word() -> None:
+    circle = Circle(A, B, C)
+    circle.begin()
+    circle.append(A, votes(B))
+    circle.settle()
+    circle.deaf.add(A)
+    circle.append(A, note("x"))
+    circle.settle()
+    assert knows(circle) == {B}
+    circle.deaf.clear()
+    circle.pass_time(RULES.heartbeat_interval_s)
+    assert knows(circle) == {A, B, C}
+
+
+def test_what_held_for_one_alone_holds_for_the_next_leader() -> None:
+    circle = voting(A, B, C)
+    circle.deaf.update((A, C))
+    circle.append(A, note("x"))
+    circle.settle()
+    assert knows(circle) == {B}
+    circle.deaf.clear()
+    circle.crash(A)
+    stands(circle, C)
+    circle.settle()
+    assert circle.leaders() == [], "it lacks what holds"
+    stands(circle, B)
+    circle.settle()
+    assert circle.leader() == B
+    assert note("x") in circle.committed(C)
+
+
+def test_who_knows_that_an_entry_holds_is_not_told_so() -> None:
+    circle = voting(A, B)
+    circle.append(A, note("x"))
+    circle.write(A)
+    assert circle.sent(m.Append) == [(A, B)] * 2, "the entry, and that our disk has it"
+    circle.deliver()
+    circle.write(B)
+    circle.deliver()
+    assert knows(circle) == {B}
+    circle.deliver()
+    assert (knows(circle), circle.sent(m.Append)) == ({A, B}, [])
+    circle.settle()
+    circle.append(A, note("y"))
+    circle.deliver()
+    circle.write(B)
+    circle.deliver()
+    assert circle.wire == [], "its answer was here before our disk's"
+    circle.write(A)
+    assert (knows(circle), circle.sent(m.Append)) == ({A}, [(A, B)])

@@ -79,7 +79,7 @@ def test_as_many_corrupt_states_as_true_ones_take_the_run_back_and_one_reads_tha
 
 
 def test_of_an_odd_number_one_more_is_corrupt_and_in_another_way() -> None:
-    world = World(9, peers=5, outer_steps=30)
+    world = World(10, peers=5, outer_steps=30)
     world.run(until_s=SETTLED_S)
     (leader,) = world.leaders
     assert corrupt_half(world, 1)

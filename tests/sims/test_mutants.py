@@ -22,7 +22,7 @@ from sims.mutants import (
     main,
     what_fails,
 )
-from sims.mutations import Edit, Mutant, UnplantableError
+from sims.planting import Edit, Mutant, UnplantableError
 from sims.sweep import PAIR_EVERY, SAFETY_S
 
 EASY = (

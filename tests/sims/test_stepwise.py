@@ -10,8 +10,8 @@ from protocols import entries as e
 from protocols.ids import PeerId
 from sims.faults import Fault
 from sims.mutants import Hunt, hunt_all
-from sims.mutations import Mutant
 from sims.mutations_steps import STEP_MUTANTS
+from sims.planting import Mutant
 from sims.step_checkers import FACTOR
 from sims.step_sweep import main, run_seed
 from sims.stepwise import StepNode, StepWorld
