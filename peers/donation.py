@@ -172,7 +172,7 @@ class CellStream:
     """Cells that one joiner waits for, in its order; they give way to all payload."""
 
     rank = 2
-    lineage = None
+    stamp = None
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from peers.exchange import Exchange
 from peers.frames import Frame
 from peers.mesh import Mesh
 from peers.outbound import Stream
+from peers.releases import Releases
 from peers.scribe import Scribe
 from peers.snapshots import Snapshots
 from peers.stepping import StepCommand, Stepping
@@ -60,6 +61,7 @@ class Driver:
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._lineage = 0
         """Of the last entry that was applied."""
+        self._releases = Releases(self._release)
         self._scribe = Scribe(wal, self.feed)
         self.snapshots = Snapshots(core, listener=listener, shell=self, exchange=self.exchange)
 
@@ -101,6 +103,7 @@ class Driver:
         finally:
             self._waiting = False  # If we were cancelled the core has not stopped.
             self.snapshots.close()
+            self._releases.close()
 
     @property
     def discarded(self) -> int:
@@ -202,11 +205,8 @@ class Driver:
             case c.DropResult(stamp=stamp, part=part):
                 self.exchange.drop_result(stamp, part)
             case c.ReleaseRound(fragment=fragment, round=round_):
-                # After the steps that read these results: their memory is used again.
-                self._job(
-                    lambda: self.work.settle(fragment),
-                    lambda _: self.exchange.release(fragment, round_),
-                )
+                size = self.states.state_bytes(fragment)
+                self._releases.put_off(fragment, round_, copied_bytes=size)
             case c.Discard():
                 pass  # The exchange did not keep it.
             case c.Resume() | c.Leased():
@@ -219,6 +219,7 @@ class Driver:
                 if lineage != self._lineage:
                     # After contributions of the one before, and before those of this one.
                     self._lineage = lineage
+                    self._releases.make()  # Of rounds of the one before.
                     self.in_turn(self._restored)
             case c.Note() | c.Stop():
                 self._listener.handle(command)
@@ -237,6 +238,7 @@ class Driver:
         """What needs arithmetic goes to the worker thread, in order."""
         match command:
             case c.Encode(fragment=fragment, round=round_):
+                self._releases.make(fragment)  # Its steps are made ahead as results come in.
                 # After the steps that it builds on. No two contributions ever have one name.
                 name = secrets.token_hex(16)
                 self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))
@@ -263,6 +265,12 @@ class Driver:
 
     def _job(self, compute: Callable[[], T], done: Callable[[T], None]) -> None:
         self._jobs.put_nowait((compute, cast(Callable[[object], None], done)))
+
+    def _release(self, fragment: int, round_: int) -> None:
+        """After the steps that read these results: their memory is used again."""
+        self._job(
+            lambda: self.work.settle(fragment), lambda _: self.exchange.release(fragment, round_)
+        )
 
     def _restored(self) -> None:
         """Nobody sends for a lineage that our core does not know: all of any other one is old."""
@@ -298,7 +306,7 @@ class Driver:
         assert self.mesh is not None
         session = self.mesh.sessions[hello.peer]
         self.counters.follow(hello.peer, session.control, session)
-        self.exchange.meet(hello.peer, hello.incarnation)
+        self.exchange.meet(hello.peer, hello.incarnation, far=session.far)
         self.snapshots.connected()
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 

@@ -299,10 +299,10 @@ class Exchange:
             self._failed(error)
             return None
 
-    def meet(self, peer: PeerId, incarnation: int) -> None:
-        """The connection is up."""
+    def meet(self, peer: PeerId, incarnation: int, *, far: bool = False) -> None:
+        """The connection is up. `far`: round trips are long."""
         self.inbound.lives[peer] = incarnation
-        self._outbound[peer] = Outbound()
+        self._outbound[peer] = Outbound(far=far)
 
     def forget(self, peer: PeerId) -> None:
         """The connection is over: what it still needs, the core says again."""

@@ -15,10 +15,10 @@ from peers.link import Link
 from peers.passages import TUNNELLING, Passages
 from peers.reception import Reception
 from peers.seals import Keys, Seal
-from peers.session import Half, MeshOwner, Session, Tls
+from peers.session import Half, MeshOwner, Session, Tls, Watched
 from peers.tickets import Tickets
-from peers.upkeep import look
-from peers.widening import CONNECTIONS_MAX, LOOK_S, NOTHING, best
+from peers.upkeep import Upkeep
+from peers.widening import CONNECTIONS_MAX, best, is_far
 from protocols.ids import PeerId
 from protocols.limits import ADMIT_BYTES_MAX, PEERS_MAX
 from protocols.messages import (
@@ -70,7 +70,7 @@ class Mesh:
         self._closing = False
         self._changed = asyncio.Event()
         """A connection ended."""
-        self._looking: asyncio.TimerHandle | None = None
+        self._upkeep = Upkeep(self.sessions, owner.padding_bytes, self._ask_for_bulk)
 
     # Interface ------------------------------------------------------------------------------
 
@@ -132,8 +132,7 @@ class Mesh:
     async def close(self) -> None:
         """End every connection and task; idempotent."""
         self._closing = True
-        if self._looking is not None:
-            self._looking.cancel()
+        self._upkeep.close()
         await self._passages.close()
         await self._reception.close()
         await self._dialling.close()
@@ -252,11 +251,11 @@ class Mesh:
         control.become(peer)
         self._reception.known(control)
         self.sessions[peer] = session
+        session.far = is_far(bulk)
         self._owner.connected(session.hello)
         self._add_bulk(session, bulk, keys)
         control.resume()
-        if self._looking is None:
-            self._look_again()
+        self._upkeep.start()
 
     def _end(self, session: Session, why: str) -> None:
         peer = session.hello.peer
@@ -327,7 +326,7 @@ class Mesh:
             if any(other.held for other in self._bulks):
                 bulk.hold()
         self._bulks.add(bulk)
-        session.bulks[bulk] = NOTHING
+        session.bulks[bulk] = Watched()
         bulk.start()
         bulk.feed_from(partial(self._owner.next_chunk, peer))
 
@@ -338,14 +337,12 @@ class Mesh:
             for other in self._bulks:
                 other.hold()
 
-    def _look_again(self) -> None:
-        """Does anybody need another connection?"""
-        self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
-        for session in look(self.sessions.values(), self._owner.padding_bytes):
-            if session.address:
-                session.control.send(WantBulk())
-            else:
-                session.control.send(BulkKeys(self._tickets.give(session.control)))
+    def _ask_for_bulk(self, session: Session) -> None:
+        """Another connection."""
+        if session.address:
+            session.control.send(WantBulk())
+        else:
+            session.control.send(BulkKeys(self._tickets.give(session.control)))
 
     def _widen(self, session: Session, message: BulkKeys | WantBulk) -> None:
         """The other side has more to send than its connections carry, or answers that."""

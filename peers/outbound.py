@@ -1,8 +1,10 @@
 """What is to be sent to one peer in bulk, and which piece of it is next.
 
-Results before contributions before states: others wait for the first, and nobody's training for
-the last. A payload that is still being made gives way to the next one. Must NOT send: the link
-asks for the next frame when it has room.
+Results before contributions before states: others wait for the first, what lies in a cache is
+sent from there, and nobody's training waits for the last. Over a far line contributions go first:
+what others make of them is under way for as long as there are results to send, where else the line
+would have nothing to carry at the end but what is still to be summed. A payload that is still being
+made gives way to the next one. Must NOT send: the link asks for the next frame when it has room.
 """
 
 from collections.abc import Iterable
@@ -22,11 +24,11 @@ class Stream(Protocol):
     """One payload on its way out."""
 
     rank: int
-    """The lowest goes first."""
+    """0: somebody waits for it already."""
 
     @property
-    def lineage(self) -> int | None:
-        """Of its round; None: it is of none."""
+    def stamp(self) -> Stamp | None:
+        """None: it is of no round."""
         ...
 
     def next(self) -> Frame | None:
@@ -74,8 +76,8 @@ class SliceStream(_Cursor):
         super().__init__(spans(header.elements))
 
     @property
-    def lineage(self) -> int:
-        return self._header.stamp.lineage
+    def stamp(self) -> Stamp:
+        return self._header.stamp
 
     def next(self) -> Frame | None:
         start, stop = self._step()
@@ -120,8 +122,8 @@ class ResultStream(_Cursor):
         return header, self._payload.chunk(index)
 
     @property
-    def lineage(self) -> int:
-        return self._header.stamp.lineage
+    def stamp(self) -> Stamp:
+        return self._header.stamp
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
         unfinished = self._payload.missing > 0  # It will stay so.
@@ -131,7 +133,8 @@ class ResultStream(_Cursor):
 class Outbound:
     """To one peer, while the connection lasts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, far: bool = False) -> None:
+        self._far = far
         self._streams: list[Stream] = []
 
     def add(self, stream: Stream) -> bool:
@@ -140,7 +143,7 @@ class Outbound:
             return False
         if not stream.over:
             self._streams.append(stream)
-            self._streams.sort(key=lambda each: each.rank)  # Stable: first come, first served.
+            self._streams.sort(key=self._order)  # Stable: first come, first served.
         return True
 
     def replace(self, rank: int, stream: Stream | None) -> None:
@@ -166,7 +169,15 @@ class Outbound:
 
     def keep(self, lineage: int) -> None:
         """What is of another one is not sent any more."""
-        self._streams = [x for x in self._streams if x.lineage in (None, lineage)]
+        self._streams = [x for x in self._streams if x.stamp is None or x.stamp.lineage == lineage]
+
+    def _order(self, stream: Stream) -> tuple[int, ...]:
+        """The lowest goes first."""
+        stamp = stream.stamp
+        if stamp is None or not self._far:
+            return (stream.rank,)
+        # One round after the other, or the results of one would wait for the next one's training.
+        return 0, stamp.round, stamp.fragment, -stream.rank
 
 
 def _is_of(stamp: Stamp, fragment: int, round_: int) -> bool:

@@ -7,7 +7,8 @@ from typing import Protocol
 from peers.bulk import Bulk, BulkOwner
 from peers.frames import Frame
 from peers.link import Link
-from peers.widening import NO_LINE, Flow, Line
+from peers.throttle import Throttle
+from peers.widening import NO_LINE, NOTHING, Flow, Line
 from protocols.ids import PeerId
 from protocols.messages import Admit, Control, Hello
 
@@ -78,6 +79,15 @@ class Half:
     control: Link
 
 
+@dataclass(slots=True)
+class Watched:
+    """What is known of one bulk connection."""
+
+    flow: Flow = NOTHING
+    """What became of it until we looked last whether there should be another one."""
+    throttle: Throttle = field(default_factory=Throttle)
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """The connections with one peer."""
@@ -86,13 +96,14 @@ class Session:
     control: Link
     address: str
     """Where we dialled it; empty if it dialled us."""
-    bulks: dict[Bulk, Flow] = field(default_factory=dict[Bulk, Flow])
-    """With what became of them until we looked last."""
+    bulks: dict[Bulk, Watched] = field(default_factory=dict[Bulk, Watched])
     ticket: bytes = b""
     """The last one that we used, if we dialled: it may be offered again until it has arrived."""
     dialling: bool = False
     """We open another bulk connection."""
     line: Line = NO_LINE
+    far: bool = False
+    """Round trips are long."""
 
     @property
     def congested(self) -> bool:

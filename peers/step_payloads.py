@@ -185,7 +185,7 @@ class StepStream:
     """A payload on its way to one peer. Implements peers.outbound.Stream."""
 
     rank = 0  # Others wait for it.
-    lineage = None
+    stamp = None
 
     def __init__(self, header: StepChunk, payload: Bytes) -> None:
         """`header`: of the first piece."""

@@ -1,4 +1,4 @@
-"""How many bulk connections a pair needs, and how fast one may send.
+"""How many bulk connections a pair needs, and what the kernel says of them.
 
 One is enough, until that is what slows a pair down.
 
@@ -6,8 +6,7 @@ A connection carries at most its buffers' size in a round trip, 4 MiB where nobo
 kernel: 28 MB/s at 150 ms. And where packets get lost by chance, one that takes every loss for a
 full line (cubic, reno) carries less than a tenth of a long one. The kernel counts what we need to
 know. While packets queue the line is full, and another connection would only make more of them
-drop; and where bbr believes in more than the line carries, which short queues and late
-confirmations make it do, one is slowed down to what arrived. Must NOT open or set anything.
+drop. Must NOT open or set anything.
 """
 
 import socket
@@ -32,14 +31,12 @@ LOSS_KEEPS = (b"bbr",)
 LINE_LONG_S, LINE_BYTES_MIN = 0.2, 32 << 10
 """Of the time between two looks a line has to be busy to show what it carries, and with how much:
 fewer bytes are round trips."""
-CLEAN_MAX = 0.01
-"""With fewer lost a connection may try to be faster again ..."""
-FASTER = 1.1
-"""... by so much until the next look."""
-_INFO_BYTES = 192
-_RTT, _AGAIN, _MIN_RTT, _SEGMENTS, _PACE, _RATES = 68, 100, 148, 156, 112, 160
-"""Where struct tcp_info has tcpi_rtt, _total_retrans, _min_rtt, _data_segs_out; _max_pacing_rate
-and _bytes_acked; and _delivery_rate, _busy_time, _rwnd_limited and _sndbuf_limited."""
+_INFO_BYTES = 196
+_SIZE, _RTT, _AGAIN, _MIN_RTT, _SEGMENTS, _ARRIVED = 16, 68, 100, 148, 156, 192
+"""Where struct tcp_info has tcpi_snd_mss, _rtt, _total_retrans, _min_rtt, _data_segs_out and
+_delivered ..."""
+_PACE, _TIMES = 112, 168
+"""... _max_pacing_rate and _bytes_acked; and _busy_time, _rwnd_limited and _sndbuf_limited."""
 _UNPACED = 1 << 63
 """What the kernel says of a connection without a limit is above this, or 32 bits of ones."""
 _NAME_BYTES = 16
@@ -54,8 +51,10 @@ class Flow:
     limited_s: float = 0.0
     """One of the two kernels' buffers was full, and everything in it on its way."""
     confirmed_bytes: int = 0
-    rate: int = 0
-    """Bytes a second that arrived lately: in the last round trip or so."""
+    sent_bytes: int = 0
+    """In whole packets, what was lost and what was sent again with them ..."""
+    arrived_bytes: int = 0
+    """... and what is known to have arrived of them, in whatever order."""
     segments: int = 0
     """Sent ..."""
     again: int = 0
@@ -85,6 +84,8 @@ class Flow:
             busy_s=self.busy_s - earlier.busy_s,
             limited_s=self.limited_s - earlier.limited_s,
             confirmed_bytes=self.confirmed_bytes - earlier.confirmed_bytes,
+            sent_bytes=self.sent_bytes - earlier.sent_bytes,
+            arrived_bytes=self.arrived_bytes - earlier.arrived_bytes,
             segments=self.segments - earlier.segments,
             again=self.again - earlier.again,
         )
@@ -99,16 +100,18 @@ def flow_of(connection: socket.socket) -> Flow:
     if len(info) < _INFO_BYTES:
         raise OSError("no times in TCP_INFO")
     control = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
-    rate, busy_us, receiver_us, sender_us = struct.unpack_from("=4Q", info, _RATES)
+    busy_us, receiver_us, sender_us = struct.unpack_from("=3Q", info, _TIMES)
     pace, confirmed_bytes = struct.unpack_from("=2Q", info, _PACE)
-    rtt_us, again, min_rtt_us, segments = (
-        struct.unpack_from("=I", info, at)[0] for at in (_RTT, _AGAIN, _MIN_RTT, _SEGMENTS)
+    size_bytes, rtt_us, again, min_rtt_us, segments, arrived = (
+        struct.unpack_from("=I", info, at)[0]
+        for at in (_SIZE, _RTT, _AGAIN, _MIN_RTT, _SEGMENTS, _ARRIVED)
     )
     return Flow(
         busy_s=busy_us / 1e6,
         limited_s=(receiver_us + sender_us) / 1e6,
         confirmed_bytes=confirmed_bytes,
-        rate=rate,
+        sent_bytes=segments * size_bytes,
+        arrived_bytes=(arrived - 1) * size_bytes,  # The first one was a SYN.
         segments=segments,
         again=again,
         pace=None if pace >= _UNPACED or pace == (1 << 32) - 1 else pace,
@@ -116,6 +119,14 @@ def flow_of(connection: socket.socket) -> Flow:
         smoothed_rtt_s=rtt_us / 1e6,
         fears_loss=not control.startswith(LOSS_KEEPS),
     )
+
+
+def is_far(connection: socket.socket) -> bool:
+    """Round trips are long, as the kernel has found so far."""
+    try:
+        return flow_of(connection).rtt_s >= RTT_MIN_S
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +173,3 @@ def wants_more(flows: Sequence[Flow]) -> bool:
         return False
     unlucky = lost >= LOST_MIN and any(flow.fears_loss for flow in flows)
     return lost <= LOST_MAX and (unlucky or limited_s >= LIMITED_MIN * busy_s)
-
-
-def new_pace(flow: Flow) -> int | None:
-    """How many bytes a second it may send from now on; None: as before. `flow`: since the last
-    look."""
-    if flow.busy_s < LOOK_S / 2 or flow.rtt_s < RTT_MIN_S:
-        return None
-    if flow.queued and flow.lost > LOST_MAX:
-        # The mean is too low where the connection has only just become so fast.
-        return max(int(flow.confirmed_bytes / flow.busy_s), flow.rate)
-    if flow.pace is not None and flow.lost < CLEAN_MAX:
-        return int(FASTER * flow.pace)
-    return None

@@ -88,6 +88,24 @@ def test_a_result_goes_out_while_it_is_made() -> None:
     assert alone.fetch(BETA) == []
 
 
+@pytest.mark.parametrize(("far", "first"), [(False, ResultChunk), (True, ContributionChunk)])
+def test_contributions_go_first_to_who_is_far(far: bool, first: type[PieceChunk]) -> None:
+    alone = Alone()
+
+    async def scenario() -> None:
+        alone.exchange.meet(ALPHA, 1, far=far)
+        alone.reduce()
+        own = contributor(ME)
+        alone.exchange.send_slice(c.SendSlice(ALPHA, STAMP, 1, 0, ELEMENTS, own))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        found = [type(chunk) for chunk, _ in alone.fetch(ALPHA)]
+        assert found[0] is first
+        assert len(found) == 10
+
+    asyncio.run(scenario())
+
+
 def test_whose_slice_cannot_be_averaged_is_said_and_there_is_no_sum() -> None:
     alone = Alone()
     alone.work.void = (0,)

@@ -60,7 +60,7 @@ class Cells:
     """Of a state: so many chunks, as a donation sends them."""
 
     rank = 2
-    lineage = None
+    stamp = None
 
     def __init__(self, count: int = 1) -> None:
         self.left = count
@@ -91,8 +91,8 @@ def taken(frame: Frame) -> Sent:
     return message, bytes(piece)
 
 
-def filled(*streams: Stream) -> Outbound:
-    outbound = Outbound()
+def filled(*streams: Stream, far: bool = False) -> Outbound:
+    outbound = Outbound(far=far)
     for stream in streams:
         assert outbound.add(stream)
     return outbound
@@ -173,6 +173,23 @@ def test_results_go_before_contributions_before_states_whoever_came_first() -> N
     kinds = [ResultChunk] * 3 + [ContributionChunk] * 2 + [StateChunk]
     assert [type(chunk) for chunk in found] == kinds
     assert [x.part for x in found if not isinstance(x, StateChunk)] == [0, 0, 1, 0, 1]
+
+
+def test_over_a_far_line_one_round_goes_after_the_other_and_contributions_go_first() -> None:
+    outbound = filled(Cells(), far=True)
+    fragments = [replace(STAMP, round=9), replace(STAMP, fragment=2), STAMP]
+    for stamp in fragments:
+        outbound.add(Making(1, stamp=stamp).make_all().stream)
+        outbound.add(a_slice(1, stamp=stamp))
+    slow = Making(TWO, part=1)
+    outbound.add(slow.stream)
+    found = [chunk for chunk, _ in frames(outbound)]
+    rounds = [x for x in found if isinstance(x, ContributionChunk | ResultChunk)]
+    assert [x.stamp for x in rounds] == [each for each in reversed(fragments) for _ in range(2)]
+    assert [type(x) for x in rounds] == [ContributionChunk, ResultChunk] * 3
+    assert isinstance(found[-1], StateChunk), "it waits for all of them, and they for no result"
+    slow.make_all()
+    assert len(frames(outbound)) == 2
 
 
 def test_a_result_that_is_not_made_yet_gives_way_and_goes_on_later() -> None:

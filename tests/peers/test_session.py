@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from peers import mesh, upkeep
+from peers import upkeep, widening
 from peers.reception import MAGIC
 from peers.seals import Keys
 from peers.widening import CONNECTIONS_MAX, Flow
@@ -34,7 +34,7 @@ async def test_either_side_has_more_bulk_connections_opened(
     asks: PeerId, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The one that dialled asks, the other one gives keys; chunks go by all of them."""
-    monkeypatch.setattr(mesh, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
         node, other = (alpha, BETA) if asks == ALPHA else (beta, ALPHA)
         mine = node.mesh.sessions[other].bulks
@@ -51,6 +51,16 @@ async def test_either_side_has_more_bulk_connections_opened(
         await (beta if asks == ALPHA else alpha).until_seen(payload)
         assert all(bulk.sent_bytes > 1 << 20 for bulk in bulks_of(node, other))
         await still_works(alpha, beta)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("far", [False, True])
+async def test_who_is_far_is_known_with_the_connection(
+    far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(widening, "RTT_MIN_S", 0.0 if far else 10.0)
+    async with pair() as (alpha, beta):
+        assert alpha.mesh.sessions[BETA].far is beta.mesh.sessions[ALPHA].far is far
 
 
 @pytest.mark.asyncio

@@ -1,12 +1,15 @@
 """Connections over long lines are tried out before there is anything to send."""
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
-from peers import bulk, mesh, upkeep, widening
+from peers import bulk, upkeep, widening
 from peers.mesh import Mesh
+from peers.throttle import Throttle
+from peers.widening import Flow
 from protocols.ids import PeerId
 from tests.peers.mesh_node import ALPHA, BETA, PAYLOAD, Node, certified, pair, still_works
 
@@ -21,7 +24,7 @@ def every_line_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(connection: socket.socket) -> bool:
         return True
 
-    monkeypatch.setattr(mesh, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     monkeypatch.setattr(upkeep, "RTT_MIN_S", 0.0)
     monkeypatch.setattr(widening, "LOSS_KEEPS", (b"",))
     monkeypatch.setattr(bulk, "is_starting", said)
@@ -93,3 +96,21 @@ async def test_payload_comes_whole_before_and_after_padding() -> None:
         await alpha.until(lambda: alpha.padded_bytes[BETA] >= SIZE)
         alpha.stream(BETA, PAYLOAD[4:])
         await beta.until_seen(PAYLOAD[4:])
+
+
+@pytest.mark.asyncio
+async def test_who_is_to_be_slower_is_while_it_is_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upkeep, "SAMPLE_S", 0.01)
+    asked = asyncio.Event()
+
+    def half(self: Throttle, flow: Flow, now: float) -> int:
+        """As fast as it likes at first."""
+        if flow.pace == 4_000_000:
+            asked.set()
+        return (flow.pace or 8_000_000) // 2
+
+    monkeypatch.setattr(Throttle, "sample", half)
+    async with pair():
+        await asyncio.wait_for(asked.wait(), 10.0)

@@ -12,8 +12,8 @@ from peers.widening import (
     Line,
     best,
     flow_of,
+    is_far,
     line_of,
-    new_pace,
     wants_more,
 )
 from tests.peers.link_room import sockets
@@ -123,25 +123,6 @@ def test_the_kernel_tells_how_long_its_buffers_were_full() -> None:
         flow_of(one)
 
 
-def test_who_overruns_a_full_line_is_slowed_down_to_what_arrived() -> None:
-    overrun = replace(FULL, confirmed_bytes=12_000_000, again=400, smoothed_rtt_s=0.2)
-    assert new_pace(overrun) == 12_000_000
-    assert new_pace(replace(overrun, pace=13_000_000)) == 12_000_000
-    assert new_pace(replace(overrun, rate=12_100_000)) == 12_100_000  # It began in between.
-    assert new_pace(replace(overrun, smoothed_rtt_s=0.15)) is None  # Lost by chance.
-    assert new_pace(replace(overrun, again=200)) is None
-    assert new_pace(replace(overrun, busy_s=0.2)) is None
-    assert new_pace(replace(overrun, rtt_s=0.0001)) is None
-
-
-def test_who_was_slowed_down_tries_again() -> None:
-    slow = replace(FREE, confirmed_bytes=10_000_000, pace=10_000_000)
-    assert new_pace(slow) == 11_000_000
-    assert new_pace(replace(slow, again=200)) is None
-    assert new_pace(replace(slow, busy_s=0.1)) is None  # Nobody knows.
-    assert new_pace(replace(slow, pace=None)) is None
-
-
 def test_the_kernel_keeps_to_a_pace() -> None:
     one, other = sockets(window_bytes=1 << 20)
     with one, other:
@@ -150,5 +131,7 @@ def test_the_kernel_keeps_to_a_pace() -> None:
         assert flow_of(one).pace == 5_000_000
         one.sendall(b"confirmed")
         while (flow := flow_of(one)).confirmed_bytes < 9:
-            assert flow.confirmed_bytes == 0
-        assert flow.rate > 0
+            assert flow.confirmed_bytes == flow.arrived_bytes == 0
+        assert flow.arrived_bytes == flow.sent_bytes > 9, "one packet, however full"
+        assert not is_far(one)
+    assert not is_far(one), "it is over"
