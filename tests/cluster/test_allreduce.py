@@ -16,6 +16,7 @@ commit_every_steps = 4
 snapshot_every_steps = 8"""
 
 
+@pytest.mark.long
 @pytest.mark.deadline(240)
 def test_nodes_have_one_model_through_a_loss_and_a_join(tmp_path: Path) -> None:
     """One of them with two ranks (FSDP2), whose shards lie elsewhere."""

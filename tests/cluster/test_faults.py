@@ -171,6 +171,7 @@ def test_the_first_peer_dies_and_the_others_elect_another(shell: Shell, tmp_path
     assert {len(found) for found in digests.values()} == {1}
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_half_of_two_waits_and_goes_on_when_the_other_is_back(shell: Shell, tmp_path: Path) -> None:
     """Neither may go on alone: the other may do the same."""

@@ -15,7 +15,8 @@ UNTRAINED_LOSS = 5.5
 
 
 @pytest.mark.deadline(150)
-@pytest.mark.parametrize("step", [pytest.param("sgd", marks=pytest.mark.long), "adamw"])
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["sgd", "adamw"])
 def test_nodes_have_one_model_and_it_learns(tmp_path: Path, step: str) -> None:
     """FSDP2 cuts the tensors of one of them where no tile ends."""
     method = f'name = "flexdemo"\nstep = "{step}"\ncommit_every_steps = 4\nsnapshot_every_steps = 8'

@@ -38,6 +38,7 @@ def agree(*directories: Path) -> None:
     assert len({digests[shared[-1]] for digests in last}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_the_one_that_is_left_goes_on_alone_and_the_other_joins_anew(
     shell: Shell, tmp_path: Path
@@ -68,6 +69,7 @@ def both_counted(directory: Path, after: int) -> bool:
     return any(len(x.roster) == 2 for x in of(Commit, directory) if x.round > after)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_two_that_both_went_on_agree_on_one_branch(shell: Shell, tmp_path: Path) -> None:
     """The first one is stopped, not dead: it wakes up as a leader that heard nothing of a fork."""
@@ -114,6 +116,7 @@ def test_with_a_witness_either_of_two_may_die(shell: Shell, tmp_path: Path) -> N
     commits_until(beta, commits(beta)[-1] + 3)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_with_a_witness_either_of_two_that_make_steps_together_may_die(tmp_path: Path) -> None:
     """And who comes back makes steps with the other again, at the same state."""
@@ -139,6 +142,7 @@ def test_with_a_witness_either_of_two_that_make_steps_together_may_die(tmp_path:
         assert of(Forked, tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_a_person_lets_a_survivor_go_on(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=3, rounds=100_000))

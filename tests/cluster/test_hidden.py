@@ -30,6 +30,7 @@ def run(tmp_path: Path) -> Iterator[PacedShell]:
         yield shell
 
 
+@pytest.mark.long
 @pytest.mark.deadline(150)
 def test_two_that_nobody_can_dial_go_on_through_another_one_when_the_first_dies(
     run: PacedShell, tmp_path: Path

@@ -24,6 +24,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_nothing_outlives_a_killed_launcher(shell: Shell, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=2, rounds=100_000)

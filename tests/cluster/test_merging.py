@@ -39,10 +39,15 @@ METHODS = {
     "trimmed": ('inner_steps = 4\naggregate = "trimmed_mean"\nresult_codec = "bf16"', 0.0),
 }
 """The table, and how long a contribution is that is gathered; 0: not counted."""
+LONG = ("sparseloco-contributors", "clipped")
+"""Methods that are there with other options as well."""
 
 
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in METHODS],
+)
 def test_real_daemons_make_the_bits_of_lockstep(name: str, tmp_path: Path) -> None:
     table, contribution_bytes = METHODS[name]
     config = write_config(tmp_path, peers=len(NAMES), rounds=ROUNDS, method=table)

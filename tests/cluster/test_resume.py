@@ -51,6 +51,7 @@ def intervals_max(by_round: dict[int, Commit]) -> int:
     return total
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     shell: Shell, tmp_path: Path
@@ -182,6 +183,7 @@ def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
     assert stepped(place) == before + inner * (int(place.name[-6:]) - cut.round)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_a_run_that_had_not_begun_goes_on_from_its_first_state(
     shell: Shell, tmp_path: Path

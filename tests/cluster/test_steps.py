@@ -121,6 +121,7 @@ def test_large_payloads_end_with_the_bits_of_a_plain_loop(tmp_path: Path) -> Non
     assert evaluated.loss == stand_in_loss(last_3P[0])
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_a_run_whose_nodes_all_died_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """I6; and every batch that is committed is committed once (I10)."""

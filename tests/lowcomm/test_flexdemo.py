@@ -12,6 +12,7 @@ from protocols.errors import ConfigError
 from tests.lowcomm.forking import run_ranks
 
 
+@pytest.mark.long
 @pytest.mark.deadline(150)
 def test_the_same_gradient_makes_the_same_payloads_on_one_to_four_ranks(tmp_path: Path) -> None:
     found: dict[int, bytes] = {}

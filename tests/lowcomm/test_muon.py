@@ -90,7 +90,8 @@ def test_a_vector_is_no_matrix() -> None:
 
 
 @pytest.mark.deadline(100)
-@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 3])
 def test_shards_are_stepped_as_the_whole(world: int, tmp_path: Path) -> None:
     """Under FSDP2, with matrices of which some ranks hold nothing."""
     found: list[list[float]] = []
