@@ -21,8 +21,8 @@ from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
 from lowcomm.data.lease import NodeLease
 from lowcomm.methods import AnyMethod
-from peers.lifeline import Attached, TensorPlace
 from peers.rank_client import RankClient
+from peers.rank_messages import Attached, TensorPlace
 from protocols.errors import ConfigError, LowcommError
 
 if TYPE_CHECKING:

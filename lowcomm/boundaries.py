@@ -134,8 +134,9 @@ class Boundaries:
         boundary_steps: int,
         round_steps: int,
     ) -> None:
-        """Its result is taken: as `peers.bus.Result` says. `anew`: it replaced all that our ranks
-        have done since they contributed. `round_steps`: of the round that begins with it."""
+        """Its result is taken: as `peers.rank_messages.Result` says. `anew`: it replaced all that
+        our ranks have done since they contributed. `round_steps`: of the round that begins with
+        it."""
         work = self._works[fragment]
         work.due, work.version, work.over = None, version, finish
         if anew:

@@ -22,10 +22,9 @@ from lowcomm.round_lengths import early_steps, round_steps
 from lowcomm.startup import interval_samples, layout_difference
 from lowcomm.step_replica import StepReplica
 from peers import rank_events as r
-from peers.bus import Result
-from peers.lifeline import NONE, Answer, Boundary
 from peers.orders import Order, StepSlots
 from peers.rank_config import RanksConfig
+from peers.rank_messages import NONE, Answer, Boundary, Result
 from peers.ranks import RankGroup
 from peers.slots import Slots
 from peers.stepping import Stepping

@@ -25,7 +25,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from lowcomm import outer
 from lowcomm.methods.base import Parameter
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from protocols.errors import ConfigError
 
 COLLECTIVE_TIMEOUT_S = 600.0

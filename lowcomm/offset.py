@@ -14,7 +14,7 @@ import numpy as np
 from lowcomm.methods import EagerDiLoCo
 from lowcomm.outer import F32, pseudo_gradient
 from lowcomm.round_state import RoundState
-from peers.bus import Result
+from peers.rank_messages import Result
 
 FRAGMENT = 0  # The whole model.
 

@@ -15,8 +15,7 @@ from lowcomm.methods import EagerDiLoCo, RoundMethod
 from lowcomm.offset import Offset
 from lowcomm.round_lengths import planned_rounds, round_steps
 from lowcomm.round_state import RoundState
-from peers.bus import Result
-from peers.lifeline import Attached
+from peers.rank_messages import Attached, Result
 from protocols.samples import Samples
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from peers.bus import Contributed, Result
-from peers.lifeline import Answer, Boundary, Hello, TensorPlace
 from peers.orders import Order, following
+from peers.rank_messages import Answer, Boundary, Contributed, Hello, Result, TensorPlace
 from protocols.errors import LowcommError
 
 TICK_S = 1.0
@@ -32,13 +31,13 @@ class Stage(Enum):
     GREETED = "waits to be configured"
     BUILDING = "did not report its layout"
     REPORTED = "waits to be attached"
-    MAPPING = "did not join the bus"
+    MAPPING = "did not map the shared memory"
     IDLE = "waits for a result"
     TRAINING = "counts no step"
     WORKING = "neither finishes what the result asked for nor counts a step"
 
 
-BEFORE_BUS = frozenset(
+BEFORE_READY = frozenset(
     {Stage.STARTING, Stage.GREETED, Stage.BUILDING, Stage.REPORTED, Stage.MAPPING}
 )
 PATIENCE_S: Mapping[Stage, float] = {
@@ -110,7 +109,7 @@ class Attempt:
     @property
     def is_ready(self) -> bool:
         """All ranks are attached: results reach them."""
-        return all(rank.stage not in BEFORE_BUS for rank in self._ranks)
+        return all(rank.stage not in BEFORE_READY for rank in self._ranks)
 
     def hello(self, message: Hello) -> int:
         """The rank that says it."""
@@ -153,8 +152,8 @@ class Attempt:
         self._ranks[rank].waits = set(range(len(next_generations)))
 
     def ready(self, rank: int) -> bool:
-        """Its connection to the bus is known; True for the last rank."""
-        self._move(rank, Stage.MAPPING, Stage.IDLE, "joins the bus")
+        """It has mapped the shared memory; True for the last rank."""
+        self._move(rank, Stage.MAPPING, Stage.IDLE, "is ready")
         return self.is_ready
 
     def boundary(self, rank: int, question: Boundary) -> Answer:
@@ -176,12 +175,16 @@ class Attempt:
             del self._boundaries[question]
         return answer
 
-    def contributed(self, message: Contributed) -> bool:
+    def check_attached(self, rank: int, what: str) -> None:
+        """This one is enough: others may still be on their way, and initial parameters are
+        contributed at once."""
+        if self._ranks[rank].stage in BEFORE_READY:
+            raise RankFault(f"rank {rank} says {what} before it is attached")
+
+    def contributed(self, rank: int, message: Contributed) -> bool:
         """True when all ranks have contributed this generation, with the same counts."""
-        rank, fragment, generation = message.rank, message.fragment, message.generation
-        if self._ranks[rank].stage in BEFORE_BUS:
-            # Others may still be on their way: initial parameters are written at once.
-            raise RankFault(f"rank {rank} contributes before it is attached")
+        self.check_attached(rank, "Contributed")
+        fragment, generation = message.fragment, message.generation
         generations = self._ranks[rank].generations
         if fragment >= len(generations):
             raise RankFault(f"rank {rank} contributes to fragment {fragment}, which is not there")

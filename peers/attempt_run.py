@@ -8,12 +8,15 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from peers.attempt import Attempt, RankFault, Stage
-from peers.lifeline import Attached, Configured, Lifeline
+from peers.lifeline import Lifeline
 from peers.orders import Obeyed, Order
+from peers.rank_messages import Attached, Configured, Result
 from peers.supervisor import Spawner, SpawnError
 
 EXIT_REPORT_S = 0.25
 """A lost link says less than the exit status, which comes within milliseconds if the rank died."""
+LAST_WORDS_S = 1.0
+"""Ranks that have finished are heard out: their last words may be read after the exit statuses."""
 
 
 class AttemptRun:
@@ -23,8 +26,6 @@ class AttemptRun:
         self.attempt = attempt
         self.links: dict[int, Lifeline] = {}
         """By rank, of those that said hello."""
-        self.connections: dict[int, bytes] = {}
-        """On the bus, by rank, of those that are attached."""
         self.fragment_bytes: tuple[int, ...] = ()
         """Once all ranks have reported the same layout."""
         self.finished = False
@@ -33,6 +34,9 @@ class AttemptRun:
         self._reason = ""
         self._over = asyncio.Event()
         self._explained = asyncio.Event()
+        self._silent: set[int] = set()
+        """Who will say nothing more."""
+        self._heard_out = asyncio.Event()
 
     @property
     def why(self) -> str:
@@ -63,6 +67,18 @@ class AttemptRun:
         for link in self.links.values():
             link.send(order)
         return True
+
+    def post(self, result: Result) -> None:
+        """To all ranks, which are ready. Who does not take it is closed by its link."""
+        for link in self.links.values():
+            link.send(result)
+        self.attempt.result_sent(result)
+
+    def closed(self, rank: int) -> None:
+        """All that this rank has said is heard."""
+        self._silent.add(rank)
+        if len(self._silent) == len(self.links):
+            self._heard_out.set()
 
     def lose(self, reason: str) -> None:
         """The first reason counts: what follows is its consequence."""
@@ -110,6 +126,10 @@ class AttemptRun:
                     await self._explained.wait()
             for task in watching:
                 task.cancel()
+            if self.finished:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS_S):
+                        await self._heard_out.wait()
 
     async def _watch_exits(self) -> None:
         while True:

@@ -1,8 +1,9 @@
-"""A Unix stream socket between the daemon and each rank: its messages, and the daemon's end.
+"""The Unix stream socket between the daemon and each rank: the daemon's end.
 
-It carries framed records (`peers/records.py`). The end of the stream is itself the message "I am
-gone", in both directions; the
-rank's end is `peers/rank_link.py`. Must NOT decide anything: that is `peers/attempt.py`.
+Framed records (`peers/records.py`) pass over it, all that the two say to each other
+(`peers/rank_messages.py`, `peers/orders.py`), in the order in which it was said. The end of the
+stream is itself the message "I am gone", in both directions; the rank's end is
+`peers/rank_link.py`. Must NOT decide anything: that is `peers/attempt.py`.
 """
 
 import asyncio
@@ -13,112 +14,44 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from peers.orders import Obeyed, Order
+from peers.orders import Obeyed
+from peers.rank_messages import (
+    FD,
+    Boundary,
+    Contributed,
+    DaemonMessage,
+    Evaluated,
+    Hello,
+    Layout,
+    Metrics,
+    RankMessage,
+    Ready,
+    Refused,
+    Snapshotted,
+    Unfit,
+)
 from peers.records import RECORD_BYTES_MAX, LinkError, decode, frame, kinds_of, take_frame
-from peers.slots import SlotsShape
 
-UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that asks and never reads.
-UNREAD_FRAMES_MAX = 4  # A rank waits for each answer, so more than one is already a fault.
+UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that is told and never reads.
+UNREAD_MESSAGES_MAX = 8
+"""In the inbox, of one link, which is not read further then: what a rank says at one boundary
+without waiting for an answer fits. A link holds so many records at most and what is read of the
+next ones, so less than 10 MiB. What a rank says while the daemon is busy lies in the socket:
+there is room for some hundred short messages, and then it waits."""
+READ_BYTES = 1 << 16
+READS_IN_A_ROW_MAX = 4
+"""As much as a socket holds; then it is the turn of others."""
 HELLO_TIMEOUT_S = 10.0
 """A connection that has not said hello after this long is closed."""
 REFUSED_LINGER_S = 5.0
 """A refused rank has this long to read why: its watcher ends it when we close."""
 UNIX_PATH_BYTES_MAX = 107
-NONE = (1 << 32) - 1
-"""In place of a fragment, in an Answer."""
-EXIT_REFUSED = 3
-EXIT_DAEMON_GONE = 4
-FD = struct.Struct("i")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-
-M = TypeVar("M")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """Where one parameter lies in its fragment; `offset` counts elements, not bytes."""
-
-    fragment: int
-    name: str
-    shape: tuple[int, ...]
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """rank -> daemon, first. `pid` is for logs; the daemon believes SO_PEERCRED only."""
-
-    rank: int
-    world_size: int
-    attempt: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
-    """daemon -> rank: `run` and `node` are JSON, `bus` a ZeroMQ endpoint, `corpus` a path."""
-
-    run: str
-    node: str
-    bus: str
-    corpus: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """rank -> daemon: all parameters of the model, and how many elements this rank writes."""
-
-    tensors: tuple[TensorPlace, ...]
-    elements: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attached:
-    """daemon -> rank, with the memfd of this shape. `contribution_generations` and
-    `contribution_places` are of each fragment's next contribution; `slot` picks the data split;
-    `rank_state` is a directory or ""."""
-
-    shape: SlotsShape
-    initial: bool
-    slot: int
-    rank_state: str
-    contribution_generations: tuple[int, ...] = ()
-    contribution_places: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit:
-    """rank -> daemon: what this node is told to run cannot work, in no attempt, because of `why`.
-    The answer is Refused."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
-    """rank -> daemon, after its inner step number `steps`: contribute one of these fragments now?
-    `due`: it is time to; else others may be waiting for us."""
-
-    steps: int
-    due: bool
-    left: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """daemon -> rank: the same for every rank that asks the same. `fragment`: the one to contribute
-    now, or NONE."""
-
-    fragment: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """daemon -> rank: print `why` and exit with EXIT_REFUSED."""
-
-    why: str
+_FROM_RANK = kinds_of(
+    *(Hello, Layout, Ready, Unfit, Boundary),
+    *(Contributed, Metrics, Evaluated, Snapshotted, Obeyed),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +63,6 @@ class Closed:
     ended: bool
 
 
-RankMessage = Hello | Layout | Unfit | Boundary | Obeyed
-DaemonMessage = Configured | Attached | Answer | Order | Refused
-_FROM_RANK = kinds_of(Hello, Layout, Unfit, Boundary, Obeyed)
-
-
 class Lifeline:
     """The daemon's end of one rank's socket: callbacks of the loop, no task. What comes in goes
     to the server's inbox, a `Closed` last; but a rank of ours obeys past the inbox."""
@@ -142,20 +70,23 @@ class Lifeline:
     def __init__(self, connection: socket.socket, *, pid: int, server: "LifelineServer") -> None:
         """Raises OSError when the process has ended already."""
         self.pid = pid
-        self.unread = 0
-        """Messages of this link in the inbox; `receive` counts down."""
         self._socket = connection
         self._server = server
         self._loop = server.loop
         self._pidfd = os.pidfd_open(pid)
         self._received = bytearray()
+        self._unread = 0
+        """Messages of this link in the inbox."""
+        self._reading = True
         self._unsent = bytearray()
         self._identified = False
         self._refused = ""
+        self._ending = ""
+        """Why nothing comes any more, once that is known, but for what the socket holds."""
         self._timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close, "it never said hello")
         self._loop.add_reader(self._socket, self._on_readable)
         # A forked child of the rank may hold its end of the socket open after its death.
-        self._loop.add_reader(self._pidfd, self._on_end)
+        self._loop.add_reader(self._pidfd, self._on_process_end)
 
     def accept(self) -> None:
         """It said a valid hello: it is a rank of ours, to be killed with its attempt."""
@@ -165,8 +96,8 @@ class Lifeline:
     def send(self, message: DaemonMessage, *, fd: int = -1) -> None:
         """Never blocks; a rank that does not read is closed. Raises LinkError if too large."""
         unsent = frame(message)
-        if self._socket.fileno() < 0:
-            return  # Closed already; the inbox says so.
+        if self._ending or self._socket.fileno() < 0:
+            return  # Gone already; the inbox says so, or will after what it said last.
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, FD.pack(fd))] if fd >= 0 else []
         sent = 0
         if not self._unsent:
@@ -175,7 +106,7 @@ class Lifeline:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                self.close(f"cannot send: {error}", ended=True)
+                self._end_of_words(f"cannot send: {error}")
                 return
         if sent == 0 and fd >= 0:
             self.close("it does not read: no room for the shared memory")
@@ -199,6 +130,8 @@ class Lifeline:
         """Close the socket, which ends the rank if it still runs freely; idempotent."""
         if self._socket.fileno() < 0:
             return
+        self._reading = False
+        self._received.clear()
         self._timer.cancel()
         self._loop.remove_reader(self._pidfd)
         self._loop.remove_reader(self._socket)
@@ -220,41 +153,80 @@ class Lifeline:
         self._pidfd = -1
         self._server.links.discard(self)
 
-    def _on_end(self) -> None:
-        self.close("its process has ended", ended=True)
+    def taken(self) -> None:
+        """For the server: a message of this link left the inbox. Reads on where it was full."""
+        self._unread -= 1
+        if not self._reading:
+            self._hand_over()
+
+    def _on_process_end(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self._end_of_words("its process has ended")
+
+    def _end_of_words(self, why: str) -> None:
+        """The rank is gone, but what it said before still counts: from now on nobody can say more
+        (a child of it neither), and reading comes to an end of the stream after the last of it."""
+        if self._ending:
+            return
+        self._ending = why
+        self._unsent.clear()
+        self._loop.remove_writer(self._socket)
+        self._socket.shutdown(socket.SHUT_RD)
 
     def _on_readable(self) -> None:
+        # Until nothing is left, and not once: a rank that ends without having read our last word
+        # resets the stream, of which libuv tells once only, and its own last words come first.
+        for _ in range(READS_IN_A_ROW_MAX):
+            if not self._reading or not self._read():
+                return
+        self._loop.call_soon(self._on_readable)
+
+    def _read(self) -> bool:
+        """False when nothing is left for now."""
         try:
-            data = self._socket.recv(1 << 16)
+            data = self._socket.recv(READ_BYTES)
         except BlockingIOError:
-            return
+            return False
+        except ConnectionResetError:
+            data = b""  # As at the end of the stream, but it left something of ours unread.
         except OSError as error:
             self.close(f"its lifeline broke: {error}", ended=True)
-            return
+            return False
         if not data:
-            self.close("it closed its lifeline", ended=True)
-            return
-        if self._refused:
-            return
+            self.close(self._ending or "it closed its lifeline", ended=True)
+            return False
         self._received += data
+        self._hand_over()
+        return True
+
+    def _hand_over(self) -> None:
+        """Put what has come in whole into the inbox while that has room, and read on only then:
+        a rank that says too much at a time holds up itself and nobody else."""
+        if self._refused:
+            self._received.clear()
         try:
-            while (payload := take_frame(self._received)) is not None:
+            while self._unread < UNREAD_MESSAGES_MAX:
+                if (payload := take_frame(self._received)) is None:
+                    break
                 message = decode(payload, _FROM_RANK)
                 if self._identified and isinstance(message, Obeyed):
                     self._server.obeyed(self, message)
                 else:
-                    self._deliver(message)
+                    self._unread += 1
+                    self._server.inbox.put_nowait((self, message))
         except LinkError as error:
             if self._identified:
                 self.close(str(error))
             else:
                 self.refuse(str(error))
-
-    def _deliver(self, message: RankMessage) -> None:
-        self.unread += 1
-        if self.unread > UNREAD_FRAMES_MAX:
-            raise LinkError("it does not wait for its answers")
-        self._server.inbox.put_nowait((self, message))
+        if self._socket.fileno() < 0:
+            return
+        reads = self._unread < UNREAD_MESSAGES_MAX
+        if reads and not self._reading:
+            self._loop.add_reader(self._socket, self._on_readable)
+        elif self._reading and not reads:
+            self._loop.remove_reader(self._socket)
+        self._reading = reads
 
     def _on_writable(self) -> None:
         try:
@@ -262,7 +234,7 @@ class Lifeline:
         except BlockingIOError:
             return
         except OSError as error:
-            self.close(f"cannot send: {error}", ended=True)
+            self._end_of_words(f"cannot send: {error}")
             return
         del self._unsent[:sent]
         if not self._unsent:
@@ -281,7 +253,7 @@ class LifelineServer:
         self.loop = asyncio.get_running_loop()
         self.obeyed = obeyed
         self.links: set[Lifeline] = set()
-        # Bounded by links_max * (UNREAD_FRAMES_MAX + 1): each link limits its own messages.
+        # Bounded by links_max * (UNREAD_MESSAGES_MAX + 1): each link limits its own messages.
         self.inbox: asyncio.Queue[tuple[Lifeline, RankMessage | Closed]] = asyncio.Queue()
         self._links_max = links_max
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -296,8 +268,11 @@ class LifelineServer:
 
     async def receive(self) -> tuple[Lifeline, RankMessage | Closed]:
         """The next message of any link."""
+        # One turn of the loop for each message: a flood delays others, it does not stop them.
+        await asyncio.sleep(0)
         link, message = await self.inbox.get()
-        link.unread -= type(message) is not Closed
+        if not isinstance(message, Closed):
+            link.taken()
         return link, message
 
     def end_links(self) -> None:

@@ -10,8 +10,9 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from peers.bus import Contributed, Evaluated, Metrics, RankBus, Ready, Result, Snapshotted
-from peers.lifeline import (
+from peers.orders import Obeyed, Order, StepSlots
+from peers.rank_link import RankLink
+from peers.rank_messages import (
     EXIT_DAEMON_GONE,
     EXIT_REFUSED,
     NONE,
@@ -19,14 +20,18 @@ from peers.lifeline import (
     Attached,
     Boundary,
     Configured,
+    Contributed,
+    Evaluated,
     Hello,
     Layout,
+    Metrics,
+    Ready,
     Refused,
+    Result,
+    Snapshotted,
     TensorPlace,
     Unfit,
 )
-from peers.orders import Obeyed, Order, StepSlots
-from peers.rank_link import RankLink
 from peers.records import kinds_of
 from peers.slots import Slots, SlotsError
 from protocols.samples import Samples
@@ -34,9 +39,10 @@ from protocols.samples import Samples
 M = TypeVar("M")
 _CONFIGURED = kinds_of(Configured, Refused)
 _ATTACHED = kinds_of(Attached, Refused)
-_ANSWER = kinds_of(Answer, Refused)
+_ANSWER = kinds_of(Answer, Result, Refused)
+_RESULT = kinds_of(Result, Refused)
 _ORDER = kinds_of(Order, Refused)
-_ANY = kinds_of(Configured, Attached, Answer, Order, Refused)
+_ANY = kinds_of(Configured, Attached, Answer, Result, Order, Refused)
 
 
 class RankClient:
@@ -62,12 +68,11 @@ class RankClient:
     ) -> None:
         """Connect, say hello, wait to be configured. Raises OSError when there is no daemon."""
         self.rank = rank
-        self._attempt = attempt
-        self._bus: RankBus | None = None
         self._slots: Slots | None = None
         self._next: list[int] = []
         """Generation of the next contribution, for each fragment."""
         self._results: defaultdict[int, deque[Result]] = defaultdict(deque)
+        """By fragment: those that came and were not waited for yet."""
         self._link = RankLink(socket_path, timeout_s=timeout_s)
         self._link.watch(self._exit_without_daemon)
         self._link.send(Hello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid()))
@@ -84,8 +89,7 @@ class RankClient:
         self._slots = Slots.attach(self._link.take_fd(), attached.shape)
         self._slots.places = list(attached.contribution_places)
         self._next = list(attached.contribution_generations)
-        self._bus = RankBus(self.configured.bus)
-        self._bus.send(Ready(rank=self.rank, attempt=self._attempt))
+        self._link.send(Ready())
         return attached
 
     def unfit(self, why: str) -> None:
@@ -106,10 +110,8 @@ class RankClient:
         node's since its last contribution: every rank says the same."""
         generation = self._next[fragment]
         self._mapped.set_done(fragment, generation, self.rank)
-        self._connected.send(
+        self._link.send(
             Contributed(
-                rank=self.rank,
-                attempt=self._attempt,
                 fragment=fragment,
                 generation=generation,
                 steps=steps,
@@ -123,7 +125,7 @@ class RankClient:
         """Block until the daemon has published a result of this fragment."""
         waiting = self._results[fragment]
         while not waiting:
-            result = self._connected.receive()
+            result: Result = self._hear(_RESULT)
             self._results[result.fragment].append(result)
         return waiting.popleft()
 
@@ -171,35 +173,19 @@ class RankClient:
 
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
         """Figures for people. Never blocks: dropped when the daemon is slow."""
-        self._connected.offer(
-            Metrics(
-                rank=self.rank,
-                attempt=self._attempt,
-                step=step,
-                tokens=tokens,
-                loss=loss,
-                tokens_per_s=tokens_per_s,
-            )
-        )
+        self._link.offer(Metrics(step=step, tokens=tokens, loss=loss, tokens_per_s=tokens_per_s))
 
     def evaluated(self, *, loss: float, windows: int, sample: str) -> None:
         """Answer a result with `evaluate`: the mean loss over the whole set of `windows`."""
-        self._connected.send(
-            Evaluated(
-                rank=self.rank, attempt=self._attempt, loss=loss, windows=windows, sample=sample
-            )
-        )
+        self._link.send(Evaluated(loss=loss, windows=windows, sample=sample))
 
     def snapshotted(self, directory: str) -> None:
         """Answer a result with `snapshot`: this rank's state is on the disk."""
-        self._connected.send(
-            Snapshotted(rank=self.rank, attempt=self._attempt, directory=directory)
-        )
+        self._link.send(Snapshotted(directory=directory))
 
     def close(self) -> None:
-        """Send what is left, then let go; idempotent. Before `finish` it means: rank lost."""
-        if self._bus is not None:
-            self._bus.close()
+        """Let go; idempotent. The daemon hears all that was said. Before `finish` it means: rank
+        lost."""
         if self._slots is not None:
             self._slots.close()
         self._link.close()
@@ -209,12 +195,13 @@ class RankClient:
         assert self._slots is not None, "attach first"
         return self._slots
 
-    @property
-    def _connected(self) -> RankBus:
-        assert self._bus is not None, "attach first"
-        return self._bus
+    def _expect(self, kinds: Mapping[str, type[M] | type[Result] | type[Refused]]) -> M:
+        """The next message; results that come before it are kept until they are waited for."""
+        while isinstance(message := self._hear(kinds), Result):
+            self._results[message.fragment].append(message)
+        return message
 
-    def _expect(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M:
+    def _hear(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M:
         message = self._link.receive(kinds)
         if isinstance(message, Refused):
             sys.stderr.write(f"rank {self.rank}: refused by its daemon: {message.why}\n")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from protocols.samples import Samples
 
 

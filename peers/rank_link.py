@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from peers.lifeline import FD, RankMessage
+from peers.rank_messages import FD, RankMessage
 from peers.records import LinkError, decode, frame, take_frame
 
 M = TypeVar("M")
@@ -44,11 +44,23 @@ class RankLink:
         self._watcher.start()
 
     def send(self, message: RankMessage) -> None:
-        """Raises LinkError when the daemon is gone."""
+        """Blocks while there is no room. Raises LinkError when the daemon is gone, or if the
+        message is too large."""
+        self._send_all(frame(message))
+
+    def offer(self, message: RankMessage) -> None:
+        """Drops the message when there is no room: figures are not worth a training step. Raises
+        LinkError as `send` does."""
+        framed = frame(message)
         try:
-            self._socket.sendall(frame(message))
+            sent = self._socket.send(framed, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
         except (BrokenPipeError, ConnectionResetError):
             raise self._gone() from None
+        # The kernel may take a part of it. The rest must follow then, even if it has to wait: what
+        # we say next would be read as the rest otherwise.
+        self._send_all(framed[sent:])
 
     def receive(self, kinds: Mapping[str, type[M]]) -> M:
         """The next message, of one of these kinds. Raises LinkError if it is another one, or at
@@ -68,6 +80,12 @@ class RankLink:
             self._buffer += data
         return decode(payload, kinds)
 
+    def _send_all(self, framed: bytes) -> None:
+        try:
+            self._socket.sendall(framed)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._gone() from None
+
     def _gone(self) -> LinkError:
         """The watcher sees it too: let it end the process, rather than race with it."""
         if self._watcher is not None:
@@ -81,7 +99,7 @@ class RankLink:
         return self._fds.pop()
 
     def close(self) -> None:
-        """Stop the watcher, then close; idempotent."""
+        """Stop the watcher, then close; idempotent. The daemon still hears what was sent."""
         if self._watcher is not None:
             os.eventfd_write(self._wake, 1)
             self._watcher.join()

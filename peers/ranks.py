@@ -1,9 +1,9 @@
 """The ranks of this node, as their daemon sees them: one object, started and cancelled as one.
 
-RankGroup runs attempt after attempt of the same number of ranks, serves their lifelines and the
-bus, and turns what they say into events. Whatever a rank does wrong ends its attempt and never
-the daemon. Must NOT decide anything about training: when to contribute, what a result holds,
-and what to do after a loss are its owner's.
+RankGroup runs attempt after attempt of the same number of ranks, serves their lifelines, turns what
+they say into events, and answers clients on the bus. Whatever a rank does wrong ends its attempt
+and never the daemon. Must NOT decide anything about training: when to contribute, what a result
+holds, and what to do after a loss are its owner's.
 """
 
 import asyncio
@@ -17,30 +17,8 @@ from dataclasses import replace
 
 from peers.attempt import Attempt, RankFault, fragment_elements
 from peers.attempt_run import AttemptRun
-from peers.bus import (
-    Bus,
-    Contributed,
-    FromRank,
-    Metrics,
-    Question,
-    Ready,
-    Result,
-    Snapshotted,
-    Stop,
-)
-from peers.lifeline import (
-    Answer,
-    Attached,
-    Boundary,
-    Closed,
-    Configured,
-    Hello,
-    Layout,
-    Lifeline,
-    LifelineServer,
-    RankMessage,
-    Unfit,
-)
+from peers.bus import Bus, Question, Stop
+from peers.lifeline import Closed, Lifeline, LifelineServer
 from peers.orders import Obeyed, Order
 from peers.rank_config import RanksConfig, free_directory
 from peers.rank_events import (
@@ -55,6 +33,23 @@ from peers.rank_events import (
     RanksReady,
     RanksSnapshotted,
     StopAsked,
+)
+from peers.rank_messages import (
+    Answer,
+    Attached,
+    Boundary,
+    Configured,
+    Contributed,
+    Evaluated,
+    Hello,
+    Layout,
+    Metrics,
+    RankMessage,
+    Ready,
+    Result,
+    Snapshotted,
+    TensorPlace,
+    Unfit,
 )
 from peers.records import LinkError
 from peers.slots import Slots
@@ -102,7 +97,6 @@ class RankGroup:
         self._contributions: list[int] = []
         """Last complete generation of each fragment; goes on across attempts, as do results'."""
         self._results: list[int] = []
-        self._bus: Bus | None = None
         self._running: AttemptRun | None = None
         """None between two attempts."""
 
@@ -113,7 +107,7 @@ class RankGroup:
 
     def configure(self, *, run: str, node: str, corpus: str) -> None:
         """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
-        self._configured = Configured(run=run, node=node, bus=self.bus_endpoint, corpus=corpus)
+        self._configured = Configured(run=run, node=node, corpus=corpus)
         if self._running is not None:
             self._running.configure(self._configured)
 
@@ -144,7 +138,7 @@ class RankGroup:
         if self._running is None:
             return
         if self._running.attempt.is_ready:
-            self._running.lose(why)  # They train, and would not read it.
+            self._running.lose(why)  # They train, and may not read it for long.
         for link in self._running.links.values():
             link.refuse(why)
 
@@ -160,13 +154,8 @@ class RankGroup:
         self._results[fragment] += 1
         result = replace(result, generation=self._results[fragment])
         self.slots.publish_result(fragment, result.place, result.generation)
-        running = self._running
-        if running is None or self._bus is None or not running.attempt.is_ready:
-            return
-        for rank, connection in running.connections.items():
-            if not self._bus.send(connection, result):
-                running.suspect(f"rank {rank} does not take its results")
-        running.attempt.result_sent(result)
+        if self._running is not None and self._running.attempt.is_ready:
+            self._running.post(result)
 
     def restart(self, why: str) -> None:
         """The ranks cannot go on from where they are: new ones begin anew. If none of what these
@@ -193,13 +182,13 @@ class RankGroup:
             links_max = 4 * self._config.ranks + 16  # Late ones of a dead attempt, strangers.
             lifelines = LifelineServer(self._socket_path, links_max=links_max, obeyed=self._obeyed)
             stack.callback(lifelines.close)
-            self._bus = Bus(self.bus_endpoint)
-            stack.callback(self._bus.close)
+            bus = Bus(self.bus_endpoint)
+            stack.callback(bus.close)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     serving = (
                         tasks.create_task(self._serve_lifelines(lifelines)),
-                        tasks.create_task(self._serve_bus(self._bus)),
+                        tasks.create_task(self._serve_bus(bus)),
                     )
                     failure = await self._run_attempts(lifelines)
                     for task in serving:
@@ -299,73 +288,46 @@ class RankGroup:
             self._on_event(RanksObeyed(message.number))
 
     def _hear_rank(self, running: AttemptRun, rank: int, message: RankMessage | Closed) -> None:
-        link, attempt = running.links[rank], running.attempt
+        attempt = running.attempt
         if isinstance(message, Boundary):
-            link.send(attempt.boundary(rank, message))
+            running.links[rank].send(attempt.boundary(rank, message))
+        elif isinstance(message, Contributed):
+            if attempt.contributed(rank, message):
+                self._take_contribution(message)
+        elif isinstance(message, Metrics | Evaluated | Snapshotted):
+            self._take_report(attempt, rank, message)
         elif isinstance(message, Layout):
             tensors = attempt.layout(rank, message.tensors, message.elements)
-            if tensors is None:
-                return
-            running.fragment_bytes = tuple(4 * count for count in fragment_elements(tensors))
-            self._layout_bytes = self._layout_bytes or running.fragment_bytes
-            if self._layout_bytes != running.fragment_bytes:
-                raise RankFault("the model has another layout than in the attempts before")
-            self._on_event(RanksLayout(attempt.number, tensors))
-            if self.slots is not None:
-                self._attach_waiting(running, self.slots)
+            if tensors is not None:
+                self._take_layout(running, tensors)
+        elif isinstance(message, Ready):
+            if attempt.ready(rank):
+                self._on_event(RanksReady(attempt.number))
         elif isinstance(message, Unfit):
             self._refuse(ConfigError(message.why))
         elif isinstance(message, Hello | Obeyed):
             raise RankFault(f"rank {rank} says {type(message).__name__} out of turn")
-        elif not message.ended:
-            running.lose(f"rank {rank}: {message.why}")
-        elif not attempt.finishing:
-            running.suspect(f"rank {rank}: {message.why}")
+        else:
+            running.closed(rank)
+            if not message.ended:
+                running.lose(f"rank {rank}: {message.why}")
+            elif not attempt.finishing:
+                running.suspect(f"rank {rank}: {message.why}")
 
-    def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
-        if self._attached is None or not running.fragment_bytes:
-            return
-        attached = replace(
-            self._attached,
-            initial=self._attached.initial and not any(self._results),
-            contribution_generations=tuple(each + 1 for each in self._contributions),
-            contribution_places=tuple(slots.places),
-        )
-        running.attach(attached, slots.fd)
+    def _take_layout(self, running: AttemptRun, tensors: tuple[TensorPlace, ...]) -> None:
+        running.fragment_bytes = tuple(4 * count for count in fragment_elements(tensors))
+        self._layout_bytes = self._layout_bytes or running.fragment_bytes
+        if self._layout_bytes != running.fragment_bytes:
+            raise RankFault("the model has another layout than in the attempts before")
+        self._on_event(RanksLayout(running.attempt.number, tensors))
+        if self.slots is not None:
+            self._attach_waiting(running, self.slots)
 
-    async def _serve_bus(self, bus: Bus) -> None:
-        while True:
-            sender, message = await bus.receive()
-            running = self._running
-            if isinstance(message, Question):
-                bus.answer(sender, self._answer(message))
-            elif isinstance(message, Stop):
-                bus.answer(sender, json.dumps({"type": "stopping"}))
-                self._on_event(StopAsked())
-            elif isinstance(message, LinkError):
-                if running is not None and sender in running.connections.values():
-                    running.lose(f"a rank sent on the bus: {message}")
-                else:
-                    bus.answer(sender, json.dumps({"type": "refused", "why": str(message)}))
-            elif running is not None and message.attempt == running.attempt.number:
-                try:
-                    self._hear_bus(running, sender, message)
-                except RankFault as error:
-                    running.lose(str(error))
-
-    def _hear_bus(self, running: AttemptRun, sender: bytes, message: FromRank) -> None:
-        rank, attempt = message.rank, running.attempt
-        if isinstance(message, Ready):
-            last = attempt.ready(rank)
-            running.connections[rank] = sender
-            if last:
-                self._on_event(RanksReady(attempt.number))
-        elif running.connections.get(rank) != sender:
-            raise RankFault(f"rank {rank} speaks on a connection that is not its own")
-        elif isinstance(message, Contributed):
-            if attempt.contributed(message):
-                self._take_contribution(message)
-        elif isinstance(message, Metrics):
+    def _take_report(
+        self, attempt: Attempt, rank: int, message: Metrics | Evaluated | Snapshotted
+    ) -> None:
+        attempt.check_attached(rank, type(message).__name__)
+        if isinstance(message, Metrics):
             self._on_event(
                 RankMetrics(rank, message.step, message.tokens, message.loss, message.tokens_per_s)
             )
@@ -383,6 +345,28 @@ class RankGroup:
         self._contributions[fragment] = generation
         counts = (message.steps, message.tokens, message.samples)
         self._on_event(RankContribution(fragment, generation, *counts))
+
+    def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
+        if self._attached is None or not running.fragment_bytes:
+            return
+        attached = replace(
+            self._attached,
+            initial=self._attached.initial and not any(self._results),
+            contribution_generations=tuple(each + 1 for each in self._contributions),
+            contribution_places=tuple(slots.places),
+        )
+        running.attach(attached, slots.fd)
+
+    async def _serve_bus(self, bus: Bus) -> None:
+        while True:
+            sender, message = await bus.receive()
+            if isinstance(message, Question):
+                bus.answer(sender, self._answer(message))
+            elif isinstance(message, Stop):
+                bus.answer(sender, json.dumps({"type": "stopping"}))
+                self._on_event(StopAsked())
+            else:
+                bus.answer(sender, json.dumps({"type": "refused", "why": str(message)}))
 
     def _close_slots(self) -> None:
         if self.slots is not None:

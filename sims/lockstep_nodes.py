@@ -21,8 +21,7 @@ from lowcomm.outer import F32
 from lowcomm.round_lengths import early_steps, planned_rounds, round_steps
 from lowcomm.round_rank import RoundRank
 from lowcomm.round_state import RoundState
-from peers.bus import Result
-from peers.lifeline import Attached, TensorPlace
+from peers.rank_messages import Attached, Result, TensorPlace
 from peers.slots import SlotsShape
 from protocols.ids import PeerId, TensorSpec
 from protocols.samples import Samples

@@ -11,7 +11,7 @@ import numpy as np
 from lowcomm.methods import AnyMethod, RoundMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.outer import F32
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 
 FRAGMENT = 0  # The whole model, with methods that do not divide it.
 TENSORS = 4

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lowcomm.round_state import Kind
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from sims.paced_moves import initial_parameters, movement
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from lowcomm.attachment import Peer
 from lowcomm.methods import StepMethod
 from lowcomm.step_rank import StepRank
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from sims.paced_moves import share, stand_in_loss
 from sims.paced_nodes import FlexNode, PacedNode, paced_node
 

@@ -19,7 +19,7 @@ from lowcomm.methods import RoundMethod
 from lowcomm.models.llama import Llama
 from lowcomm.outer import F32
 from lowcomm.round_state import Kind
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from protocols.errors import ConfigError
 from sims.lockstep import Given, Lockstep
 from sims.lockstep_nodes import LockstepNodes

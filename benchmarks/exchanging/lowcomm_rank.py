@@ -17,7 +17,7 @@ from benchmarks.exchanging.worker import (
 )
 from lowcomm import outer
 from lowcomm.attachment import attach
-from peers.bus import Result
+from peers.rank_messages import Result
 from sims.paced_moves import FRAGMENT, tensors
 
 

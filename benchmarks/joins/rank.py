@@ -12,7 +12,7 @@ import numpy as np
 
 from lowcomm.attachment import attach
 from lowcomm.methods import RoundMethod
-from peers.bus import Result
+from peers.rank_messages import Result
 from sims.paced_moves import FRAGMENT, tensors
 
 

@@ -17,8 +17,6 @@ import numpy as np
 from lowcomm.config import NodeConfig, RunConfig, run_to_json
 from lowcomm.outer import F32
 from peers.attempt import fragment_elements
-from peers.bus import Result
-from peers.lifeline import NONE, Answer, Boundary
 from peers.rank_config import RanksConfig
 from peers.rank_events import (
     RankContribution,
@@ -28,6 +26,7 @@ from peers.rank_events import (
     RanksLost,
     RanksReady,
 )
+from peers.rank_messages import NONE, Answer, Boundary, Result
 from peers.ranks import RankGroup
 from peers.slots import MOVE, Slots, SlotsShape
 from peers.supervisor import Spawner

@@ -19,7 +19,7 @@ from lowcomm.methods.base import Parameter, RoundMethod
 from lowcomm.models.llama import build_model
 from lowcomm.nodes import join_node, places, rank_device, read_shards, shard_views, write_shards
 from lowcomm.outer import F32
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from protocols.errors import ConfigError
 from tests.lowcomm import node_ranks
 from tests.lowcomm.forking import run_ranks

@@ -9,7 +9,7 @@ from lowcomm.methods import EagerDiLoCo
 from lowcomm.offset import Offset
 from lowcomm.outer import F32
 from lowcomm.round_state import Kind
-from peers.bus import Result
+from peers.rank_messages import Result
 
 SIZE = 6
 LR = 0.5

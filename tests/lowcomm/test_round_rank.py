@@ -12,8 +12,7 @@ from lowcomm.data.lease import NodeLease
 from lowcomm.methods import AnyMethod, DiLoCo, StreamingDiLoCo
 from lowcomm.round_rank import RoundRank
 from lowcomm.round_state import Kind
-from peers.bus import Result
-from peers.lifeline import Attached
+from peers.rank_messages import Attached, Result
 from peers.slots import SlotsShape
 from protocols.samples import SampleRange, Samples
 

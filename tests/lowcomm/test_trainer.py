@@ -16,8 +16,8 @@ from lowcomm.data.batches import permutation_keys, permuted
 from lowcomm.methods import PER_STEP_METHODS, AnyMethod, DiLoCo
 from lowcomm.nodes import EXIT_PAUSE_S
 from lowcomm.trainer import ROUND_METHODS, _stepped
-from peers.lifeline import TensorPlace
 from peers.rank_events import RanksFinished
+from peers.rank_messages import TensorPlace
 from peers.supervisor import CommandSpawner
 from protocols.errors import ConfigError
 from protocols.samples import SampleRange

@@ -32,8 +32,8 @@ from lowcomm.models.llama import Llama, build_model, next_token_loss
 from lowcomm.nodes import places
 from lowcomm.outer import F32
 from lowcomm.worker import make_optimizer
-from peers.lifeline import NONE, Answer, Boundary
 from peers.rank_events import RanksEvaluated, RanksFinished, RanksSnapshotted
+from peers.rank_messages import NONE, Answer, Boundary
 from peers.supervisor import ZygoteSpawner
 from protocols.samples import SampleRange, Samples
 from tests.lowcomm import rank_driver

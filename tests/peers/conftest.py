@@ -14,10 +14,9 @@ from typing import TypeVar
 
 import pytest
 
-from peers.bus import Result
-from peers.lifeline import NONE, Answer, Boundary
 from peers.rank_config import RanksConfig
 from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksLost, RanksReady
+from peers.rank_messages import NONE, Answer, Boundary, Result
 from peers.ranks import RankGroup
 from peers.slots import COPIES, Slots, SlotsShape
 from peers.supervisor import Spawner, ZygoteSpawner
@@ -92,8 +91,8 @@ class Owner:
             )
         )
 
-    async def until(self, kind: type[E], *, within_s: float = 20) -> E:
-        """The next event of this kind; those before it are passed over."""
+    async def until(self, kind: type[E] | tuple[type[E], ...], *, within_s: float = 20) -> E:
+        """The next event of this kind, or of these; those before it are passed over."""
         async with asyncio.timeout(within_s):
             while True:
                 event = await self.events.get()

@@ -13,13 +13,11 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from peers.bus import Contributed, Result
-from peers.lifeline import NONE, Answer, Boundary, TensorPlace
 from peers.rank_client import RankClient
 from peers.rank_config import RanksConfig
 from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksReady
+from peers.rank_messages import NONE, Answer, Boundary, Contributed, Metrics, Result, TensorPlace
 from peers.ranks import RankGroup
-from peers.records import encode
 from peers.slots import COPIES, Slots, SlotsShape
 from peers.supervisor import ZygoteSpawner
 
@@ -28,6 +26,8 @@ TENSORS = (TensorPlace(0, "a", (2, ELEMENTS // 4), 0), TensorPlace(0, "b", (ELEM
 STEPS = 3
 EXIT_WRONG_BYTES = 9
 EXIT_UNFIT = 10
+WORDS = 100
+"""What a talkative rank says for each result: more than an inbox has room for."""
 
 
 def rank() -> int:
@@ -44,11 +44,13 @@ def rank() -> int:
     if behaviour == "unfit":
         client.unfit("9 fragments of 2 tensors")
         return EXIT_UNFIT
+    if behaviour == "early":
+        tell_pid(client, loss=0.0)
     elements = ELEMENTS // ranks + (behaviour == "layout")
     client.attach(TENSORS, elements=elements)
     tell_pid(client, loss=0.0)
     if behaviour:
-        misbehave(client, behaviour, attempt)
+        misbehave(client, behaviour)
     step = 0
     while True:
         result = client.wait_result(0)
@@ -56,6 +58,8 @@ def rank() -> int:
         if bytes(view) != bytes([result.version]) * (4 * ELEMENTS):
             return EXIT_WRONG_BYTES
         client.check_untorn(result)
+        for word in range(WORDS if behaviour == "talkative" else 0):
+            client._link.send(Metrics(step=word, tokens=0, loss=2.0, tokens_per_s=0.0))
         if result.evaluate:
             client.evaluated(loss=1.5, windows=4, sample=f"rank {number}")
         if result.snapshot:
@@ -94,35 +98,20 @@ def tell_pid(client: RankClient, *, loss: float) -> None:
     client.metrics(step=os.getpid(), tokens=port, loss=loss, tokens_per_s=0.0)
 
 
-def misbehave(client: RankClient, behaviour: str, attempt: int) -> None:
+def misbehave(client: RankClient, behaviour: str) -> None:
     """One thing that ends the attempt, unless the loop does it later."""
-    assert client._bus is not None
-    boundary = encode(Boundary(steps=1, due=False, left=(0,)))
     bad_frames = {
         "malformed": struct.pack("<I", 1) + b"\xc1",
         "oversized": struct.pack("<I", 1 << 21),
-        "impatient": 100 * (struct.pack("<I", len(boundary)) + boundary),
     }
-    if behaviour == "impatient":
-        client.wait_result(0)
     if behaviour in bad_frames:
         client._link._socket.sendall(bad_frames[behaviour])
-        hang()
-    if behaviour == "bus":
-        client._bus._socket.send(b"\xc1")
         hang()
     if behaviour in {"flagless", "generation"}:
         client.wait_result(0)
         generation = 1 + (behaviour == "generation")
-        client._bus.send(
-            Contributed(
-                rank=client.rank,
-                attempt=attempt,
-                fragment=0,
-                generation=generation,
-                steps=STEPS,
-                tokens=STEPS * 100,
-            )
+        client._link.send(
+            Contributed(fragment=0, generation=generation, steps=STEPS, tokens=STEPS * 100)
         )
         hang()
     if behaviour == "unfit later":

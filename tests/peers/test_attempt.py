@@ -13,9 +13,8 @@ from peers.attempt import (
     Stage,
     fragment_elements,
 )
-from peers.bus import Contributed, Result
-from peers.lifeline import NONE, Answer, Boundary, Hello, TensorPlace
 from peers.orders import Order, OrderKind
+from peers.rank_messages import NONE, Answer, Boundary, Contributed, Hello, Result, TensorPlace
 from protocols.samples import SampleRange
 
 NOT_NOW = Answer(fragment=NONE)
@@ -31,10 +30,9 @@ def hello(rank: int, world_size: int = 2) -> Hello:
     return Hello(rank=rank, world_size=world_size, attempt=3, pid=1)
 
 
-def contributed(rank: int, generation: int, *, fragment: int = 0, steps: int = 10) -> Contributed:
-    return Contributed(
-        rank=rank, attempt=3, fragment=fragment, generation=generation, steps=steps, tokens=5
-    )
+def contributed(attempt: Attempt, rank: int, generation: int, **said: Any) -> bool:
+    values: dict[str, Any] = {"fragment": 0, "steps": 10, **said}
+    return attempt.contributed(rank, Contributed(generation=generation, tokens=5, **values))
 
 
 def report(attempt: Attempt, rank: int) -> None:
@@ -160,59 +158,58 @@ def test_a_rank_may_contribute_while_another_is_still_on_its_way() -> None:
         report(attempt, rank)
         attempt.layout(rank, LAYOUT, (5, 6)[rank])
         attempt.attached(rank, (1, 8))
-    with pytest.raises(RankFault, match="before it is attached"):
-        attempt.contributed(contributed(1, 1, steps=0))
+    with pytest.raises(RankFault, match="says Contributed before it is attached"):
+        contributed(attempt, 1, 1, steps=0)
+    with pytest.raises(RankFault, match="rank 0 says Metrics before it is attached"):
+        attempt.check_attached(0, "Metrics")
     attempt.ready(1)
-    assert not attempt.contributed(contributed(1, 1, steps=0))
+    attempt.check_attached(1, "Metrics")
+    assert not contributed(attempt, 1, 1, steps=0)
     attempt.ready(0)
-    assert attempt.contributed(contributed(0, 1, steps=0))
+    assert contributed(attempt, 0, 1, steps=0)
 
 
 def test_a_contribution_counts_when_all_ranks_are_done() -> None:
     attempt = ready_attempt()
     train(attempt)
-    assert not attempt.contributed(contributed(1, 1))
-    assert not attempt.contributed(contributed(0, 8, fragment=1))
+    assert not contributed(attempt, 1, 1)
+    assert not contributed(attempt, 0, 8, fragment=1)
     assert not attempt.contributed_once
-    assert attempt.contributed(contributed(0, 1))
+    assert contributed(attempt, 0, 1)
     assert attempt.contributed_once
-    assert attempt.contributed(contributed(1, 8, fragment=1))
-    assert not attempt.contributed(contributed(0, 2))
+    assert contributed(attempt, 1, 8, fragment=1)
+    assert not contributed(attempt, 0, 2)
 
 
 @pytest.mark.parametrize(
-    ("message", "why"),
-    [
-        (contributed(0, 2), "1 is next"),
-        (contributed(0, 0), "1 is next"),
-        (contributed(0, 1, fragment=2), "not there"),
-    ],
+    ("generation", "fragment", "why"),
+    [(2, 0, "1 is next"), (0, 0, "1 is next"), (1, 2, "not there")],
 )
-def test_a_contribution_out_of_order_is_a_fault(message: Contributed, why: str) -> None:
+def test_a_contribution_out_of_order_is_a_fault(generation: int, fragment: int, why: str) -> None:
     with pytest.raises(RankFault, match=why):
-        ready_attempt().contributed(message)
+        contributed(ready_attempt(), 0, generation, fragment=fragment)
 
 
 def test_ranks_must_agree_on_the_counts() -> None:
     attempt = ready_attempt()
-    attempt.contributed(contributed(0, 1, steps=10))
+    contributed(attempt, 0, 1, steps=10)
     with pytest.raises(RankFault, match="disagree"):
-        attempt.contributed(contributed(1, 1, steps=11))
+        contributed(attempt, 1, 1, steps=11)
 
 
 def test_ranks_must_agree_on_what_their_steps_saw() -> None:
     attempt = ready_attempt()
-    attempt.contributed(replace(contributed(0, 1), samples=(SampleRange(0, 8),)))
+    contributed(attempt, 0, 1, samples=(SampleRange(0, 8),))
     with pytest.raises(RankFault, match="disagree on the samples"):
-        attempt.contributed(replace(contributed(1, 1), samples=(SampleRange(0, 9),)))
+        contributed(attempt, 1, 1, samples=(SampleRange(0, 9),))
 
 
 def test_a_rank_must_not_overwrite_a_contribution_that_is_not_complete() -> None:
     attempt = ready_attempt()
-    attempt.contributed(contributed(0, 1))
-    attempt.contributed(contributed(0, 2))
+    contributed(attempt, 0, 1)
+    contributed(attempt, 0, 2)
     with pytest.raises(RankFault, match="overwrites generation 1"):
-        attempt.contributed(contributed(0, 3))
+        contributed(attempt, 0, 3)
 
 
 def test_a_snapshot_is_complete_when_all_ranks_have_written_it() -> None:
@@ -247,7 +244,7 @@ def test_a_standing_step_counter_means_a_hang_only_while_training() -> None:
     train(attempt)
     for step in range(1000):
         attempt.tick([step, step])
-    attempt.contributed(contributed(0, 1))
+    contributed(attempt, 0, 1)
     for step in range(1000, 1039):
         attempt.tick([1000, step])
     for _ in range(40):  # The first one still sees a new step.
@@ -261,7 +258,7 @@ def test_who_gets_another_result_yet_may_wait_for_it() -> None:
     train(attempt)
     for fragment, generation in ((0, 1), (1, 8)):
         for rank in (0, 1):
-            attempt.contributed(contributed(rank, generation, fragment=fragment))
+            contributed(attempt, rank, generation, fragment=fragment)
     train(attempt, 1)
     for _ in range(1000):
         attempt.tick([5, 5])

@@ -3,11 +3,19 @@
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from peers.rank_events import RankContribution, RankMetrics, RanksFinished, RanksLost, RanksReady
+from peers.rank_events import (
+    RankContribution,
+    RankMetrics,
+    RanksFinished,
+    RanksLost,
+    RanksReady,
+    RanksSnapshotted,
+)
 from peers.ranks import RanksFailed
 from peers.supervisor import CommandSpawner, ZygoteSpawner
 
@@ -16,6 +24,8 @@ if TYPE_CHECKING:
 
 
 STEPS = 3
+WORDS = 100
+"""Of a talkative rank, as in rank_programs.py."""
 
 
 @pytest.mark.asyncio
@@ -87,8 +97,7 @@ async def test_a_hung_rank_is_noticed_only_while_it_trains(
         ("layout", "ranks write 1025 elements, their layout has 1024"),
         ("malformed", "rank 1: undecodable record"),
         ("oversized", "rank 1: a frame of 2097152 bytes, at most 1048576"),
-        ("impatient", "rank 1: it does not wait for its answers"),
-        ("bus", "a rank sent on the bus: undecodable record"),
+        ("early", "rank 1 says Metrics before it is attached"),
         ("close", "rank 1: it closed its lifeline"),
         ("flagless", "generation 1 of fragment 0 is not whole"),
         ("generation", "rank 1 contributes generation 2 of fragment 0, 1 is next"),
@@ -100,7 +109,7 @@ async def test_a_rank_that_misbehaves_ends_its_attempt_only(
     monkeypatch.setenv("BEHAVIOUR", behaviour)
     async with running() as owner:
         owner.configure()
-        if behaviour in {"flagless", "generation", "impatient"}:
+        if behaviour in {"flagless", "generation"}:
             await owner.until(RanksReady)
             owner.post()
         lost = await owner.until(RanksLost)
@@ -109,6 +118,28 @@ async def test_a_rank_that_misbehaves_ends_its_attempt_only(
         assert await owner.until(RanksReady) == RanksReady(1)
         owner.post()
         assert await owner.until(RankContribution) == RankContribution(0, 1, STEPS, 300)
+
+
+@pytest.mark.asyncio
+async def test_a_rank_that_says_much_is_heard_out(
+    running: "Running", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It only holds up itself, and what it says last counts although it has ended meanwhile."""
+    monkeypatch.setenv("BEHAVIOUR", "talkative")
+    async with running() as owner:
+        owner.configure()
+        pids = [metrics.step for metrics in (await owner.ready()).values()]
+        owner.post()
+        words: list[int] = []
+        while isinstance(event := await owner.until((RankMetrics, RankContribution)), RankMetrics):
+            words.append(event.step)
+        assert words == list(range(WORDS))
+        owner.post(finish=True, snapshot="there")
+        while any(state_of(pid) not in {"", "Z"} for pid in pids):
+            time.sleep(0.01)  # noqa: ASYNC251  # Both ranks end before the daemon reads a word.
+        assert await owner.until((RanksSnapshotted, RanksFinished)) == RanksSnapshotted("there")
+        assert await owner.until(RanksFinished) == RanksFinished(0)
+        await owner.ended()
 
 
 @pytest.mark.asyncio

@@ -7,50 +7,37 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
-import threading
 from asyncio.subprocess import Process
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import msgpack
 import pytest
 
 import peers.lifeline
-from peers.lifeline import (
-    NONE,
-    UNREAD_FRAMES_MAX,
+from peers.lifeline import READ_BYTES, UNREAD_MESSAGES_MAX, Closed, LifelineServer
+from peers.rank_link import RankLink
+from peers.rank_messages import (
     Answer,
-    Attached,
-    Boundary,
-    Closed,
     Configured,
-    DaemonMessage,
-    Hello,
-    Layout,
-    Lifeline,
-    LifelineServer,
+    Evaluated,
     RankMessage,
     Refused,
-    TensorPlace,
 )
-from peers.orders import Obeyed
-from peers.rank_link import RankLink
-from peers.records import RECORD_BYTES_MAX, LinkError, encode, kinds_of
-from peers.slots import SlotsShape
-
-HELLO = Hello(rank=1, world_size=2, attempt=3, pid=4)
-LAYOUT = Layout(tensors=(TensorPlace(0, "w", (2, 3), 0), TensorPlace(0, "b", (), 6)), elements=7)
-BOUNDARY = Boundary(steps=9, due=True, left=(0, 2))
-ATTACHED = Attached(
-    shape=SlotsShape(2, (28,)),
-    initial=True,
-    contribution_generations=(1,),
-    contribution_places=(0,),
-    slot=5,
-    rank_state="",
+from peers.records import RECORD_BYTES_MAX, LinkError, encode
+from tests.peers.lifeline_room import (
+    BOUNDARY,
+    CONTRIBUTED,
+    HELLO,
+    LAYOUT,
+    REPORTS,
+    RESULT,
+    frame,
+    heard,
+    ignored,
+    linked,
+    receive,
+    serving,
+    words,
 )
-FROM_DAEMON = kinds_of(Configured, Attached, Answer, Refused)
 
 SAY_HELLO = """
 import socket, sys
@@ -59,44 +46,22 @@ with socket.socket(socket.AF_UNIX) as client:
     client.sendall(bytes.fromhex(sys.argv[2]))
     sys.stdin.read()
 """
+SAY_AND_END = """
+import os, socket, sys
+client = socket.socket(socket.AF_UNIX)
+client.connect(sys.argv[1])
+client.sendall(bytes.fromhex(sys.argv[2]))
+os._exit(0)
+"""
 # Its child holds the connection open, while it ends itself.
 LEAVE_A_CHILD = """
 import os, socket, sys
 client = socket.socket(socket.AF_UNIX)
 client.connect(sys.argv[1])
+client.sendall(bytes.fromhex(sys.argv[2]))
 if os.fork() == 0:
-    sys.stdin.read()
+    os.read(int(sys.argv[3]), 1)
 """
-
-
-def ignored(link: Lifeline, message: Obeyed) -> None:
-    """Nobody is ordered anything here."""
-
-
-@contextmanager
-def serving(*, links_max: int = 4) -> Generator[tuple[LifelineServer, str]]:
-    """Inside a running loop. These tests never `accept` a link of their own process: to end an
-    accepted one kills its process."""
-    with tempfile.TemporaryDirectory(prefix="lc") as directory:
-        path = f"{directory}/lifeline"
-        server = LifelineServer(path, links_max=links_max, obeyed=ignored)
-        try:
-            yield server, path
-        finally:
-            server.close()
-
-
-@contextmanager
-def linked(path: str) -> Generator[RankLink]:
-    link = RankLink(path, timeout_s=5)
-    try:
-        yield link
-    finally:
-        link.close()
-
-
-async def heard(server: LifelineServer) -> tuple[Lifeline, RankMessage | Closed]:
-    return await asyncio.wait_for(server.receive(), 10)
 
 
 async def start(program: str, *arguments: str) -> Process:
@@ -105,23 +70,24 @@ async def start(program: str, *arguments: str) -> Process:
     )
 
 
-def frame(payload: bytes) -> bytes:
-    return struct.pack("<I", len(payload)) + payload
-
-
-def receive(link: RankLink) -> DaemonMessage:
-    return link.receive(FROM_DAEMON)
+def speak(rank: RankLink, *messages: RankMessage) -> None:
+    """All that it ever says."""
+    for message in messages:
+        rank.send(message)
+    rank.close()
 
 
 @pytest.mark.asyncio
 async def test_messages_pass_in_both_directions() -> None:
     with serving() as (server, path), linked(path) as rank:
-        for message in (HELLO, LAYOUT, BOUNDARY):
+        rank.send(HELLO)
+        link, message = await heard(server)
+        assert message == HELLO
+        assert link.pid == os.getpid()
+        for message in (LAYOUT, BOUNDARY, *REPORTS):
             rank.send(message)
-            link, received = await heard(server)
-            assert received == message
-            assert link.pid == os.getpid()
-        for answer in (Answer(fragment=1), Configured(run="{}", node="", bus="b", corpus="")):
+            assert await heard(server) == (link, message)
+        for answer in (Answer(fragment=1), RESULT, Configured(run="{}", node="", corpus="")):
             link.send(answer)
             assert receive(rank) == answer
 
@@ -136,27 +102,6 @@ async def test_a_message_in_pieces_and_two_in_one_piece() -> None:
             await asyncio.sleep(0.01)
         assert (await heard(server))[1] == HELLO
         assert (await heard(server))[1] == LAYOUT
-
-
-@pytest.mark.asyncio
-async def test_a_descriptor_comes_with_its_message() -> None:
-    reading, writing = os.pipe()
-    with serving() as (server, path), linked(path) as rank:
-        rank.send(HELLO)
-        link, _ = await heard(server)
-        link.send(Configured(run="", node="", bus="", corpus=""))
-        link.send(ATTACHED, fd=writing)
-        os.close(writing)
-        receive(rank)
-        assert receive(rank) == ATTACHED
-        theirs = rank.take_fd()
-        assert not os.get_inheritable(theirs)
-        os.write(theirs, b"x")
-        os.close(theirs)
-        assert os.read(reading, 2) == b"x"
-        with pytest.raises(LinkError, match="no shared memory"):
-            rank.take_fd()
-    os.close(reading)
 
 
 @pytest.mark.asyncio
@@ -187,14 +132,104 @@ async def test_bad_bytes_are_refused_with_the_reason(bad: bytes, why: str) -> No
 
 
 @pytest.mark.asyncio
-async def test_a_rank_must_wait_for_its_answers() -> None:
+async def test_a_rank_that_says_too_much_holds_up_itself_and_nobody_else() -> None:
+    count = 3000  # More than the socket has room for.
+    with serving() as (server, path), linked(path) as rank, linked(path) as other:
+
+        def chat() -> None:
+            for step in range(count):
+                rank.send(words(step))
+
+        chatting = asyncio.create_task(asyncio.to_thread(chat))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(chatting), 0.2)
+        assert server.inbox.qsize() == UNREAD_MESSAGES_MAX
+        other.send(HELLO)
+        heard_first = [(await heard(server))[1] for _ in range(UNREAD_MESSAGES_MAX + 2)]
+        assert HELLO in heard_first
+        heard_first.remove(HELLO)
+        rest = count - len(heard_first)
+        assert [*heard_first, *[(await heard(server))[1] for _ in range(rest)]] == [
+            words(step) for step in range(count)
+        ]
+        await chatting
+
+
+@pytest.mark.asyncio
+async def test_a_flood_delays_other_tasks_and_does_not_stop_them() -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
     with serving() as (server, path), linked(path) as rank:
-        rank._socket.sendall(frame(encode(BOUNDARY)) * (UNREAD_FRAMES_MAX + 1))
-        for _ in range(UNREAD_FRAMES_MAX):
-            assert (await heard(server))[1] == BOUNDARY
-        refused = receive(rank)
-        assert isinstance(refused, Refused)
-        assert "does not wait" in refused.why
+        rank._socket.sendall(b"".join(frame(encode(words(step))) for step in range(200)))
+        await heard(server)
+        taking = asyncio.create_task(take_turns())
+        for _ in range(199):
+            await server.receive()
+        taking.cancel()
+        assert turns >= 199
+
+
+@pytest.mark.asyncio
+async def test_who_is_refused_in_a_flood_is_not_heard_further() -> None:
+    with serving() as (server, path), linked(path) as rank:
+        for step in range(3 * UNREAD_MESSAGES_MAX):
+            rank.send(words(step))
+        link, _ = await heard(server)
+        link.refuse("too much")
+        assert receive(rank) == Refused(why="too much")
+        rank.close()
+        for step in range(1, UNREAD_MESSAGES_MAX + 1):
+            assert await heard(server) == (link, words(step))
+        assert await heard(server) == (link, Closed("too much", ended=True))
+
+
+@pytest.mark.asyncio
+async def test_what_a_rank_says_last_is_heard_before_its_end() -> None:
+    """Although it has not read the daemon's last word, which resets the stream."""
+    large = Evaluated(loss=1.0, windows=2, sample="x" * (2 * READ_BYTES))
+    with serving() as (server, path), linked(path) as rank:
+        rank.send(HELLO)
+        link, _ = await heard(server)
+        link.send(Answer(fragment=1))
+        speaking = asyncio.create_task(asyncio.to_thread(speak, rank, large, words(1)))
+        assert await heard(server) == (link, large)
+        assert await heard(server) == (link, words(1))
+        assert await heard(server) == (link, Closed("it closed its lifeline", ended=True))
+        await speaking
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("count", [2, 3 * UNREAD_MESSAGES_MAX])
+async def test_what_a_process_says_as_it_ends_is_heard_before_its_end(count: int) -> None:
+    last = [*(words(step) for step in range(count)), CONTRIBUTED]
+    with serving() as (server, path):
+        process = await start(SAY_AND_END, path, b"".join(frame(encode(m)) for m in last).hex())
+        await asyncio.wait_for(process.wait(), 10)
+        for message in last:
+            assert (await heard(server))[1] == message
+        _, message = await heard(server)
+        assert isinstance(message, Closed)
+        assert message.ended
+
+
+@pytest.mark.asyncio
+async def test_what_a_rank_said_before_it_left_is_heard_although_we_cannot_send() -> None:
+    with serving() as (server, path), linked(path) as rank:
+        rank.send(HELLO)
+        link, _ = await heard(server)
+        rank.send(CONTRIBUTED)
+        rank.close()
+        link.send(Answer(fragment=1))
+        link.send(Answer(fragment=2))
+        assert await heard(server) == (link, CONTRIBUTED)
+        closed = Closed("cannot send: [Errno 32] Broken pipe", ended=True)
+        assert await heard(server) == (link, closed)
 
 
 @pytest.mark.asyncio
@@ -212,13 +247,18 @@ async def test_the_end_of_the_stream_is_told_once() -> None:
 
 @pytest.mark.asyncio
 async def test_the_end_of_the_process_counts_although_its_child_holds_the_socket() -> None:
+    waits, ends = os.pipe()  # The child ends with the test.
     with serving() as (server, path):
-        process = await start(LEAVE_A_CHILD, path)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", LEAVE_A_CHILD, path, frame(encode(HELLO)).hex(), str(waits)),
+            pass_fds=(waits,),
+        )
+        assert (await heard(server))[1] == HELLO
         _, message = await heard(server)
         assert message == Closed("its process has ended", ended=True)
-        assert process.stdin is not None
-        process.stdin.close()  # Ends the child, which waits for the end of its stdin.
         await process.wait()
+    os.close(ends)
+    os.close(waits)
 
 
 @pytest.mark.asyncio
@@ -272,20 +312,8 @@ async def test_who_is_refused_and_stays_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.asyncio
-async def test_a_large_message_passes_whole() -> None:
-    large = Configured(run="x" * 900_000, node="", bus="", corpus="")
-    with serving() as (server, path), linked(path) as rank:
-        rank.send(HELLO)
-        link, _ = await heard(server)
-        link.send(large)
-        link.send(Answer(fragment=NONE))
-        assert await asyncio.to_thread(receive, rank) == large
-        assert await asyncio.to_thread(receive, rank) == Answer(fragment=NONE)
-
-
-@pytest.mark.asyncio
 async def test_who_does_not_read_is_closed() -> None:
-    large = Configured(run="x" * 900_000, node="", bus="", corpus="")
+    large = Configured(run="x" * 900_000, node="", corpus="")
     with serving() as (server, path), linked(path) as rank:
         rank.send(HELLO)
         link, _ = await heard(server)
@@ -314,27 +342,6 @@ async def test_another_user_is_not_heard() -> None:
         assert server.inbox.empty()
         ours.send(HELLO)
         assert (await heard(server))[1] == HELLO
-
-
-@pytest.mark.asyncio
-async def test_the_watcher_sees_the_daemon_go_and_not_ourselves() -> None:
-    gone = threading.Event()
-    with serving() as (server, path):
-        with linked(path) as rank:
-            rank.watch(gone.set)
-            rank.send(HELLO)
-            link, _ = await heard(server)
-            link.send(Answer(fragment=1))
-            assert not gone.wait(0.05), "it wakes for the end only, not for what is to be read"
-            assert receive(rank) == Answer(fragment=1)
-        assert not gone.is_set()
-        with linked(path) as rank:
-            rank.watch(gone.set)
-            rank.send(HELLO)
-            await heard(server)
-            link, _ = await heard(server)
-            server.close()
-            assert gone.wait(10)
 
 
 @pytest.mark.asyncio

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from peers.bus import Bus, Contributed, Evaluated, Metrics, Ready, Result, Snapshotted
-from peers.lifeline import (
+from peers.lifeline import Closed, Lifeline, LifelineServer
+from peers.rank_client import RankClient
+from peers.rank_messages import (
     EXIT_DAEMON_GONE,
     EXIT_REFUSED,
     NONE,
@@ -21,13 +22,17 @@ from peers.lifeline import (
     Attached,
     Boundary,
     Configured,
+    Contributed,
+    Evaluated,
     Hello,
     Layout,
-    Lifeline,
-    LifelineServer,
+    Metrics,
+    RankMessage,
+    Ready,
+    Result,
+    Snapshotted,
     TensorPlace,
 )
-from peers.rank_client import RankClient
 from peers.slots import COPIES, Slots, SlotsError, SlotsShape
 
 ROOT = Path(__file__).parents[2]
@@ -41,21 +46,22 @@ class Daemon:
 
     path: str
     lifelines: LifelineServer
-    bus: Bus
     slots: Slots
+
+    async def heard(self) -> RankMessage | Closed:
+        _, message = await asyncio.wait_for(self.lifelines.receive(), 10)
+        return message
 
 
 @asynccontextmanager
 async def serving() -> AsyncGenerator[Daemon]:
     with tempfile.TemporaryDirectory(prefix="lc") as directory:
         lifelines = LifelineServer(f"{directory}/lifeline", links_max=4, obeyed=lambda _, __: None)
-        bus = Bus(f"ipc://{directory}/bus")
         slots = Slots.create(SHAPE)
         try:
-            yield Daemon(f"{directory}/lifeline", lifelines, bus, slots)
+            yield Daemon(f"{directory}/lifeline", lifelines, slots)
         finally:
             slots.close()
-            bus.close()
             lifelines.close()
 
 
@@ -64,13 +70,12 @@ def connect(path: str) -> RankClient:
 
 
 @asynccontextmanager
-async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline, bytes]]:
-    """A client that is ready, its lifeline and its address on the bus."""
+async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline]]:
+    """A client that is ready, and its lifeline."""
     connecting = asyncio.create_task(asyncio.to_thread(connect, daemon.path))
     link, hello = await daemon.lifelines.receive()
     assert hello == Hello(rank=1, world_size=2, attempt=4, pid=os.getpid())
-    bus_endpoint = f"ipc://{os.path.dirname(daemon.path)}/bus"
-    configured = Configured(run='{"a": 1}', node="{}", bus=bus_endpoint, corpus="there")
+    configured = Configured(run='{"a": 1}', node="{}", corpus="there")
     link.send(configured)
     client = await connecting
     try:
@@ -87,9 +92,8 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline,
         )
         link.send(answer, fd=daemon.slots.fd)
         assert await attaching == answer
-        sender, ready = await daemon.bus.receive()
-        assert ready == Ready(rank=1, attempt=4)
-        yield client, link, sender
+        assert await daemon.heard() == Ready()
+        yield client, link
     finally:
         client.close()  # Before the daemon's parts: its watcher would end this process.
         client.close()
@@ -112,17 +116,15 @@ def result_of(fragment: int, generation: int) -> Result:
 
 @pytest.mark.asyncio
 async def test_a_contribution_is_whole_when_the_daemon_hears_of_it() -> None:
-    async with serving() as daemon, attached(daemon) as (client, _, sender):
+    async with serving() as daemon, attached(daemon) as (client, _):
         for fragment, generation in ((0, 7), (1, 2), (0, 8)):
             daemon.slots.set_done(fragment, generation, 0)
             view = client.contribution(fragment)
             assert not daemon.slots.all_done(fragment, generation)
             view[4:8] = bytes([generation]) * 4
             client.contribute(fragment, steps=3, tokens=6)
-            message = Contributed(
-                rank=1, attempt=4, fragment=fragment, generation=generation, steps=3, tokens=6
-            )
-            assert await daemon.bus.receive() == (sender, message)
+            message = Contributed(fragment=fragment, generation=generation, steps=3, tokens=6)
+            assert await daemon.heard() == message
             written = daemon.slots.contribution(fragment)[4:8]
             assert written == bytes([generation]) * 4
             assert daemon.slots.all_done(fragment, generation)
@@ -132,11 +134,11 @@ async def test_a_contribution_is_whole_when_the_daemon_hears_of_it() -> None:
 
 @pytest.mark.asyncio
 async def test_results_come_by_fragment() -> None:
-    async with serving() as daemon, attached(daemon) as (client, _, sender):
+    async with serving() as daemon, attached(daemon) as (client, link):
         for fragment in (1, 0):
             daemon.slots.result(fragment, 1)[:4] = bytes([fragment]) * 4
             daemon.slots.publish_result(fragment, 1, 1)
-            daemon.bus.send(sender, result_of(fragment, 1))
+            link.send(result_of(fragment, 1))
         result = await asyncio.to_thread(client.wait_result, 0)
         assert result == result_of(0, 1)
         view = client.result(result)
@@ -148,7 +150,7 @@ async def test_results_come_by_fragment() -> None:
 
 @pytest.mark.asyncio
 async def test_a_result_that_is_overwritten_is_torn() -> None:
-    async with serving() as daemon, attached(daemon) as (client, _, _):
+    async with serving() as daemon, attached(daemon) as (client, _):
         daemon.slots.publish_result(0, 1, 1)
         client.result(result_of(0, 1))
         daemon.slots.begin_result(0, 1)
@@ -162,7 +164,7 @@ async def test_a_result_that_is_overwritten_is_torn() -> None:
 
 @pytest.mark.asyncio
 async def test_everything_else_that_a_rank_says() -> None:
-    async with serving() as daemon, attached(daemon) as (client, link, sender):
+    async with serving() as daemon, attached(daemon) as (client, link):
         client.count_step(12)
         assert daemon.slots.step(1) == 12
         for fragment, heard in ((1, 1), (NONE, None)):
@@ -177,11 +179,53 @@ async def test_everything_else_that_a_rank_says() -> None:
         client.evaluated(loss=1.0, windows=2, sample="s")
         client.snapshotted("d")
         for message in (
-            Metrics(rank=1, attempt=4, step=1, tokens=2, loss=3.0, tokens_per_s=4.0),
-            Evaluated(rank=1, attempt=4, loss=1.0, windows=2, sample="s"),
-            Snapshotted(rank=1, attempt=4, directory="d"),
+            Metrics(step=1, tokens=2, loss=3.0, tokens_per_s=4.0),
+            Evaluated(loss=1.0, windows=2, sample="s"),
+            Snapshotted(directory="d"),
         ):
-            assert await daemon.bus.receive() == (sender, message)
+            assert await daemon.heard() == message
+
+
+@pytest.mark.asyncio
+async def test_results_that_come_before_an_answer_are_kept() -> None:
+    async with serving() as daemon, attached(daemon) as (client, link):
+        for generation in (1, 2):
+            link.send(result_of(1, generation))
+        link.send(Answer(fragment=0))
+        link.send(result_of(0, 1))
+        assert await asyncio.to_thread(client.ask_boundary, 30, due=True, left=[0, 1]) == 0
+        assert [client.wait_result(fragment) for fragment in (0, 1, 1)] == [
+            *(result_of(0, 1), result_of(1, 1), result_of(1, 2))
+        ]
+
+
+@pytest.mark.asyncio
+async def test_a_rank_that_is_refused_while_it_waits_for_a_result_ends() -> None:
+    async with serving() as daemon, attached(daemon) as (client, link):
+        link.refuse("another model")
+        with pytest.raises(SystemExit) as caught:
+            await asyncio.to_thread(client.wait_result, 0)
+        assert caught.value.code == EXIT_REFUSED
+
+
+@pytest.mark.asyncio
+async def test_metrics_never_block() -> None:
+    async with serving() as daemon, attached(daemon) as (client, _):
+        for step in range(2000):  # The daemon hears nothing: its loop runs this.
+            client.metrics(step=step, tokens=0, loss=0.0, tokens_per_s=0.0)
+        assert isinstance(await daemon.heard(), Metrics)
+
+
+@pytest.mark.asyncio
+async def test_what_a_rank_says_before_it_closes_is_heard() -> None:
+    async with serving() as daemon, attached(daemon) as (client, link):
+        link.send(result_of(0, 1))  # It does not read that any more.
+        client.evaluated(loss=1.0, windows=2, sample="s")
+        client.contribute(0, steps=3, tokens=6)
+        client.close()
+        assert await daemon.heard() == Evaluated(loss=1.0, windows=2, sample="s")
+        assert await daemon.heard() == Contributed(fragment=0, generation=7, steps=3, tokens=6)
+        assert await daemon.heard() == Closed("it closed its lifeline", ended=True)
 
 
 RANK = """
@@ -214,7 +258,7 @@ async def test_a_rank_ends_with_its_daemon(when: str) -> None:
         link, _ = await daemon.lifelines.receive()
         assert process.stdout is not None
         if when == "working":
-            link.send(Configured(run="", node="", bus="", corpus=""))
+            link.send(Configured(run="", node="", corpus=""))
             assert await process.stdout.read(10) == b"configured"
         link.close("the daemon is gone")
         _, errors = await asyncio.wait_for(process.communicate(), 10)
@@ -238,9 +282,10 @@ def test_no_daemon_is_an_error() -> None:
         connect("/nonexistent/lifeline")
 
 
-def test_the_client_needs_neither_torch_nor_numpy() -> None:
+def test_the_client_needs_neither_torch_nor_numpy_nor_zeromq() -> None:
     program = (
-        "import sys, peers.rank_client; raise SystemExit(bool({'torch', 'numpy'} & {*sys.modules}))"
+        "import sys, peers.rank_client; "
+        "raise SystemExit(bool({'torch', 'numpy', 'zmq'} & {*sys.modules}))"
     )
     result = subprocess.run(
         [sys.executable, "-c", program],

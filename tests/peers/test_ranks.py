@@ -5,9 +5,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import zmq
 
-from peers.bus import RankBus, Ready, Status, Stop, ask_daemon
-from peers.lifeline import Hello, Refused
+from peers.bus import Status, Stop, ask_daemon
 from peers.rank_events import (
     RankContribution,
     RankEvent,
@@ -20,8 +20,9 @@ from peers.rank_events import (
     StopAsked,
 )
 from peers.rank_link import RankLink
+from peers.rank_messages import Hello, Ready, Refused
 from peers.ranks import RanksFailed
-from peers.records import kinds_of
+from peers.records import encode, kinds_of
 from protocols.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -195,13 +196,13 @@ async def test_clients_on_the_bus_are_served_and_strangers_harm_nobody(running: 
         endpoint = owner.group.bus_endpoint
         status = await asyncio.to_thread(ask_daemon, endpoint, Status(), timeout_s=10)
         assert status == {"state": "training"}
-        stranger = RankBus(endpoint)
-        stranger._socket.send(b"\xc1")
-        stranger._socket.send(b"")
-        stranger.send(Ready(rank=0, attempt=77))
-        answer = json.loads(await asyncio.to_thread(stranger._socket.recv))
-        assert answer["type"] == "refused"
-        stranger.close()
+        with zmq.Context(1) as context, context.socket(zmq.DEALER) as stranger:
+            stranger.connect(endpoint)
+            for word in (b"\xc1", b"", encode(Ready())):
+                stranger.send(word)
+                assert await asyncio.to_thread(stranger.poll, 10_000)
+                answer = json.loads(stranger.recv())
+                assert answer["type"] == "refused"
         stopped = await asyncio.to_thread(ask_daemon, endpoint, Stop(), timeout_s=10)
         assert stopped == {"type": "stopping"}
         await owner.until(StopAsked)

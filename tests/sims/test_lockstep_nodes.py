@@ -11,7 +11,7 @@ from lowcomm.config import RunConfig
 from lowcomm.methods import AnyMethod, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
 from lowcomm.outer import F32
 from lowcomm.round_state import Kind
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from sims.lockstep_nodes import LockstepNodes
 
 F64 = npt.NDArray[np.float64]

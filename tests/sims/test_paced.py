@@ -12,8 +12,8 @@ from lowcomm.config import DataConfig, NodeConfig, RunConfig
 from lowcomm.methods import DiLoCo
 from lowcomm.outer import F32
 from peers.attempt import fragment_elements
-from peers.lifeline import NONE, Answer
 from peers.rank_events import RanksEvaluated, RanksFinished, RanksSnapshotted
+from peers.rank_messages import NONE, Answer
 from peers.supervisor import CommandSpawner
 from protocols.errors import ConfigError
 from sims.paced import PACE, Pace, load_data_step, main, save_data_step

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lowcomm.outer import F32
-from peers.lifeline import TensorPlace
+from peers.rank_messages import TensorPlace
 from sims.paced_moves import initial_parameters, movement
 from sims.paced_parameters import PacedParameters
 

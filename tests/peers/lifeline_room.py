@@ -1,0 +1,109 @@
+"""A daemon's lifelines and a rank's end of one, in one process, for tests of both.
+
+Must NOT hold tests.
+"""
+
+import asyncio
+import struct
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from peers.lifeline import Closed, Lifeline, LifelineServer
+from peers.orders import Obeyed
+from peers.rank_link import RankLink
+from peers.rank_messages import (
+    Answer,
+    Attached,
+    Boundary,
+    Configured,
+    Contributed,
+    DaemonMessage,
+    Evaluated,
+    Hello,
+    Layout,
+    Metrics,
+    RankMessage,
+    Ready,
+    Refused,
+    Result,
+    Snapshotted,
+    TensorPlace,
+)
+from peers.records import kinds_of
+from peers.slots import SlotsShape
+from protocols.samples import SampleRange
+
+HELLO = Hello(rank=1, world_size=2, attempt=3, pid=4)
+LAYOUT = Layout(tensors=(TensorPlace(0, "w", (2, 3), 0), TensorPlace(0, "b", (), 6)), elements=7)
+BOUNDARY = Boundary(steps=9, due=True, left=(0, 2))
+CONTRIBUTED = Contributed(
+    fragment=0, generation=1, steps=10, tokens=20, samples=(SampleRange(3, 9),)
+)
+REPORTS: tuple[RankMessage, ...] = (
+    Ready(),
+    CONTRIBUTED,
+    Metrics(step=3, tokens=4, loss=float("inf"), tokens_per_s=0.5),
+    Evaluated(loss=2.5, windows=8, sample="Once"),
+    Snapshotted(directory="d"),
+)
+RESULT = Result(
+    fragment=0,
+    place=0,
+    kind="delta",
+    version=1,
+    inner_step=10,
+    boundary_steps=20,
+    samples=(SampleRange(0, 8), SampleRange(9, 10)),
+)
+ATTACHED = Attached(
+    shape=SlotsShape(2, (28,)),
+    initial=True,
+    contribution_generations=(1,),
+    contribution_places=(0,),
+    slot=5,
+    rank_state="",
+)
+FROM_DAEMON = kinds_of(Configured, Attached, Answer, Result, Refused)
+
+
+def ignored(link: Lifeline, message: Obeyed) -> None:
+    """Nobody is ordered anything here."""
+
+
+@contextmanager
+def serving(*, links_max: int = 4) -> Generator[tuple[LifelineServer, str]]:
+    """Inside a running loop. These tests never `accept` a link of their own process: to end an
+    accepted one kills its process."""
+    with tempfile.TemporaryDirectory(prefix="lc") as directory:
+        path = f"{directory}/lifeline"
+        server = LifelineServer(path, links_max=links_max, obeyed=ignored)
+        try:
+            yield server, path
+        finally:
+            server.close()
+
+
+@contextmanager
+def linked(path: str) -> Generator[RankLink]:
+    link = RankLink(path, timeout_s=5)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+async def heard(server: LifelineServer) -> tuple[Lifeline, RankMessage | Closed]:
+    return await asyncio.wait_for(server.receive(), 10)
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack("<I", len(payload)) + payload
+
+
+def words(step: int) -> Metrics:
+    return Metrics(step=step, tokens=0, loss=0.0, tokens_per_s=0.0)
+
+
+def receive(link: RankLink) -> DaemonMessage:
+    return link.receive(FROM_DAEMON)
