@@ -30,7 +30,7 @@ TURN_BYTES = 64 << 20
 """Of one array in one turn, so that a turn lasts long enough for the clock."""
 LR, BETA = np.float32(0.7), np.float32(0.9)
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def operations(on: Loops, arrays: list[F32], out: F32) -> Mapping[str, Work]:
         "heavy_ball_step": lambda: on.heavy_ball_step(params, grad, momentum, LR, BETA, out, moved),
     }
     squares = np.empty(out.size // NORM_ELEMENTS)
+    named["all_finite"] = lambda: on.all_finite(grad)
     named["block_squares"] = lambda: on.block_squares(grad, squares)
     for peers in PEERS:
         weights = np.ones(peers, np.float32)

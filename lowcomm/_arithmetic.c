@@ -221,6 +221,25 @@ static void trimmed_mean(const float *const *from, size_t count, size_t trimmed,
     }
 }
 
+/* Whether no value is infinite or a NaN: all bits of the exponent are set in those alone. */
+FOR_EACH_CPU
+static int all_finite(const float *values, size_t size)
+{
+    const int32_t exponent = 0x7F800000;
+    for (size_t at = 0; at < size; at += PIECE) {
+        int32_t odd = 0;
+        size_t here = size - at < PIECE ? size - at : PIECE;
+        for (size_t i = at; i < at + here; i++) {
+            int32_t word;
+            memcpy(&word, values + i, sizeof word);
+            odd |= (word & exponent) == exponent;
+        }
+        if (odd)
+            return 0;
+    }
+    return 1;
+}
+
 /* The sum of the squares of each NORM values: halves onto each other. */
 FOR_EACH_CPU
 static void block_squares(const float *values, size_t size, double *out)
@@ -292,6 +311,23 @@ static PyObject *py_copy(PyObject *self, PyObject *args)
         Py_END_ALLOW_THREADS
     }
     return release(of, 2, right);
+}
+
+static PyObject *py_all_finite(PyObject *self, PyObject *args)
+{
+    Py_buffer of;
+    int finite = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*", &of))
+        return NULL;
+    int right = fit(&of, 1, of.len);
+    if (right) {
+        Py_BEGIN_ALLOW_THREADS
+        finite = all_finite(of.buf, of.len / sizeof(float));
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&of);
+    return right ? PyBool_FromLong(finite) : NULL;
 }
 
 typedef void Stepping(const Step *, float *, float *, size_t);
@@ -448,6 +484,7 @@ static PyMethodDef methods[] = {
     {"weighted_mean", py_weighted_mean, METH_VARARGS, "(contributions, weights, inverse, out_P)"},
     {"trimmed_mean", py_trimmed_mean, METH_VARARGS, "(contributions, trimmed, inverse, out_P)"},
     {"block_squares", py_block_squares, METH_VARARGS, "(values_P, out_R)"},
+    {"all_finite", py_all_finite, METH_VARARGS, "(values_P) -> bool"},
     {"descent", py_descent, METH_VARARGS, "(params_P, grad_P, lr, next_params_P)"},
     {"nesterov_step", py_nesterov_step, METH_VARARGS,
      "(params_P, grad_P, momentum_P, lr, beta, next_params_P, next_momentum_P)"},

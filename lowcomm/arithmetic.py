@@ -53,6 +53,10 @@ class Loops(Protocol):
         the others, the smallest first, times inverse. NaNs lie at the ends, beyond infinities."""
         ...
 
+    def all_finite(self, values_P: F32, /) -> bool:
+        """Whether none is infinite or a NaN."""
+        ...
+
     def block_squares(self, values_P: F32, out_R: F64, /) -> None:
         """out[r] = the sum of the squares of the r-th NORM_ELEMENTS values (the last ones may be
         fewer), in fp64 and in the order of `ordered_sum`."""
@@ -141,6 +145,9 @@ class NumpyLoops:
                 for values in others_KB:
                     np.add(sum_B, values, out=sum_B)
                 np.multiply(sum_B, inverse, out=out)
+
+    def all_finite(self, values_P: F32, /) -> bool:
+        return bool(np.isfinite(values_P).all())
 
     def block_squares(self, values_P: F32, out_R: F64, /) -> None:
         step = BLOCK_ELEMENTS // NORM_ELEMENTS

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -156,8 +155,6 @@ class NodeSide:
 
     def stepping(self, replica: StepReplica) -> Stepping:
         """In a stepwise run: who gives our ranks orders."""
-        gc.collect()
-        gc.freeze()  # What is here stays: to look through it again and again takes 10 ms each time.
         self._stepping = Stepping(
             self._daemon.core,
             work=replica,

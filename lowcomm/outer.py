@@ -102,6 +102,12 @@ def trimmed_mean(contributions: Sequence[F32], trimmed: int, out: F32) -> None:
     _loops.trimmed_mean(contributions, trimmed, np.float32(1.0 / left), out)
 
 
+def all_finite(values_P: F32) -> bool:
+    """Whether no value is infinite or a NaN."""
+    _check(values_P)
+    return _loops.all_finite(values_P)
+
+
 def block_squares(values_P: F32) -> F64:
     """The sum of the squares of each NORM_ELEMENTS values, in fp64; the last ones may be fewer."""
     _check(values_P)

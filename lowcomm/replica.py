@@ -110,7 +110,7 @@ class Replica:
     def is_finite(self, fragment: int) -> bool:
         """What the ranks contributed last, encoded in its place or not; True of nothing."""
         local_P = self._local.get(fragment, _NOTHING)
-        return bool(np.isfinite(outer.block_squares(local_P)).all())
+        return outer.all_finite(local_P)
 
     def place_result(self, fragment: int, *, full: bool) -> int:
         """What the ranks go on with: the outer parameters, or what those moved by. Returns its

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lowcomm import outer
 from lowcomm.codecs import direct
 from lowcomm.codecs.base import CodecError
 from lowcomm.methods.base import RoundMethod
@@ -85,7 +86,7 @@ class Results:
             return
         mean_P = direct.to_encode(self._result, out, scratch.piece(0, elements))
         self._combine(values, contributors, mean_P, scratch)
-        if not np.isfinite(mean_P).all():  # Whatever is not finite mostly stays so in a mean.
+        if not outer.all_finite(mean_P):  # Whatever is not finite mostly stays so in a mean.
             _refuse_infinite(values)
         direct.encode(self._result, mean_P, out)
 
@@ -139,6 +140,6 @@ class Results:
 
 
 def _refuse_infinite(values: Sequence[F32]) -> None:
-    void = tuple(k for k, values_P in enumerate(values) if not np.isfinite(values_P).all())
+    void = tuple(k for k, values_P in enumerate(values) if not outer.all_finite(values_P))
     if void and len(void) < len(values):
         raise SlicesError(void, "a contribution is not finite")

@@ -65,11 +65,9 @@ class CodedExchange:
             if term_P is not None:
                 terms[number] = term_P
         _mean(terms, out_P)
-        if not np.isfinite(out_P).all():
+        if not outer.all_finite(out_P):
             # Whatever is not finite stays so in a sum: only now it is worth a look at each.
-            terms = {
-                number: term_P for number, term_P in terms.items() if np.isfinite(term_P).all()
-            }
+            terms = {number: term_P for number, term_P in terms.items() if outer.all_finite(term_P)}
             _mean(terms, out_P)
         return tuple(terms)
 

@@ -365,7 +365,9 @@ class Exchange:
         commit = members.commit(stamp.fragment, stamp.round)
         if commit is not None:
             return commit.borders if commit.view == stamp.view else None
-        plan = members.plan(stamp.fragment, stamp.round)
+        plan = members.open_plan(stamp.fragment)  # It is remembered, and asked for with each piece.
+        if plan is None or plan.stamp.round != stamp.round:
+            plan = members.plan(stamp.fragment, stamp.round)
         return plan.parts.borders if plan is not None and plan.stamp.view == stamp.view else None
 
 

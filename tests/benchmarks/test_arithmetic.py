@@ -19,9 +19,9 @@ def test_every_operation_is_measured() -> None:
     results = measure(1, repeats=1)
     names = [result.operation for result in results]
     steps = ["descent", "nesterov_step", "heavy_ball_step"]
-    assert names[:6] == ["copy", "pseudo_gradient", *steps, "block_squares"]
+    assert names[:7] == ["copy", "pseudo_gradient", *steps, "all_finite", "block_squares"]
     means = ("weighted_mean", "trimmed_mean")
-    assert names[6:] == [f"{mean} of {peers}" for mean in means for peers in (2, 4, 8, 16)]
+    assert names[7:] == [f"{mean} of {peers}" for mean in means for peers in (2, 4, 8, 16)]
     for result in results:
         assert result.numpy_gb_s > 0
         assert result.copy_gb_s > 0

@@ -167,6 +167,31 @@ def test_both_make_the_same_squares(seed: int, size: int, place: int) -> None:
     assert squares_of(loops(), finite[place:]) == squares_of(NumpyLoops(), finite[place:])
 
 
+@given(
+    words=st.lists(st.integers(0, (1 << 32) - 1), max_size=20),
+    size=st.sampled_from([0, 1, 2047, 2048, 2049, 5000]),
+    place=st.integers(0, 15),
+)
+def test_both_find_what_is_not_finite(words: list[int], size: int, place: int) -> None:
+    """Words of any bits, at the end: behind blocks in which all is well, or among few."""
+    values_P = np.ones(place + size + len(words), np.float32)
+    values_P[place + size :] = np.array(words, np.uint32).view(np.float32)
+    values_P = values_P[place:]
+    expected = all(word & 0x7F800000 != 0x7F800000 for word in words)
+    assert loops().all_finite(values_P) is expected
+    assert NumpyLoops().all_finite(values_P) is expected
+
+
+@pytest.mark.parametrize("word", [0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF])
+@pytest.mark.parametrize("at", [0, 2047, 2048, 4999])
+def test_one_word_that_is_no_number_is_found_wherever_it_is(word: int, at: int) -> None:
+    values_P = np.full(5000, np.finfo(np.float32).max)
+    assert loops().all_finite(values_P)
+    values_P.view(np.uint32)[at] = word
+    assert not loops().all_finite(values_P)
+    assert not NumpyLoops().all_finite(values_P)
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("places", [(0,) * 6, (1, 2, 3, 4, 5, 15)])
 def test_both_make_the_same_bits_of_large_arrays(name: str, places: tuple[int, ...]) -> None:
@@ -196,6 +221,9 @@ def test_arrays_that_do_not_fit_together_are_refused() -> None:
         for call in calls:
             with pytest.raises(ValueError, match=r"fp32 arrays of one size|one weight"):
                 call()
+    for wrong in (unaligned, bytes_3):
+        with pytest.raises(ValueError, match="fp32 arrays of one size"):
+            compiled.all_finite(wrong)
     with pytest.raises(ValueError, match="one weight"):
         compiled.weighted_mean([], np.ones(0, np.float32), LR, four)
     for trimmed in (-1, 1, 2):
