@@ -200,6 +200,8 @@ class Traffic(Event):
     Each tuple has one item for each of `peers`; "" there stands for all that are gone for long.
     """
 
+    method: str = ""
+    """What the run exchanges by; "" of a witness, and while the run is not known."""
     peers: tuple[str, ...]
     payload_sent_bytes: tuple[int, ...]
     """Contributions and results, without the heads of their chunks."""

@@ -49,7 +49,10 @@ async def report(daemon: Daemon) -> None:
         served(daemon.config.node.metrics, daemon.journal, figures),
         asyncio.TaskGroup() as group,
     ):
-        group.create_task(report_traffic(daemon.journal, daemon.driver.counters), name="traffic")
+        traffic = report_traffic(
+            daemon.journal, daemon.driver.counters, method=lambda: _method(daemon)
+        )
+        group.create_task(traffic, name="traffic")
         group.create_task(report_metrics(daemon), name="metrics")
 
 
@@ -77,8 +80,10 @@ async def report_metrics(daemon: Daemon) -> None:
             )
 
 
-async def report_traffic(journal: Journal, counters: Counters) -> None:
-    """For ever: count, and tell what was counted."""
+async def report_traffic(
+    journal: Journal, counters: Counters, *, method: Callable[[], str] = str
+) -> None:
+    """For ever: count, and tell what was counted. `method`: the run's, as far as it is known."""
     async with asyncio.TaskGroup() as group:
         group.create_task(watch(counters), name="counters")
         pace = Pace()
@@ -86,7 +91,7 @@ async def report_traffic(journal: Journal, counters: Counters) -> None:
             await asyncio.sleep(TRAFFIC_INTERVAL_S)
             peers = counters.traffic(time.monotonic())
             if pace.is_due(_moved_bytes(peers), time.monotonic(), peers=len(peers)):
-                tell_traffic(journal, counters)
+                tell_traffic(journal, counters, method=method())
 
 
 @dataclass(slots=True)
@@ -117,7 +122,7 @@ def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
     )
 
 
-def tell_traffic(journal: Journal, counters: Counters) -> None:
+def tell_traffic(journal: Journal, counters: Counters, *, method: str = "") -> None:
     """As it is now. Microseconds and single bytes a second are as much as anybody reads."""
     peers, lag = counters.traffic(time.monotonic()), counters.lag()
     moved = {
@@ -127,6 +132,7 @@ def tell_traffic(journal: Journal, counters: Counters) -> None:
     }
     journal.write(
         "traffic",
+        method=method,
         peers=[each.peer for each in peers],
         **moved,
         refused_bytes=[each.refused_bytes for each in peers],
@@ -141,6 +147,10 @@ def tell_traffic(journal: Journal, counters: Counters) -> None:
     )
 
 
+def _method(daemon: Daemon) -> str:
+    return daemon.run_config.method.name if daemon.run_config is not None else ""
+
+
 def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     """How far the run is in its data, if it is elsewhere than `told`; returns where."""
     now = _samples(daemon)
@@ -153,7 +163,7 @@ def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
     """The last word; of a failure also to whoever started this. `kept`: where branches are put
     that were given up."""
     journal, core = daemon.journal, daemon.core
-    tell_traffic(journal, daemon.driver.counters)
+    tell_traffic(journal, daemon.driver.counters, method=_method(daemon))
     sent, received = daemon.mesh.bytes_moved()
     if stop.outcome == "finished" and daemon.replica is not None:
         version, digest = daemon.replica.version(0)

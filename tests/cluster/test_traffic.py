@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -148,9 +149,13 @@ def test_a_round_costs_what_the_docs_say(table: str, per_element: float, tmp_pat
 
     assert asyncio.run(play()) == [0, 0, 0]
     assert {len(event.roster) for kind in (View, Commit) for event in of(kind, run_dir)} == {3}
+    named = re.match(r'name = "(\w+)"', table)
+    method = named[1] if named is not None else "diloco"  # Which is the default.
     expected = STEPS * PACE.elements * per_element
     for name in NAMES:
-        sent = sum(of(Traffic, run_dir / name)[-1].payload_sent_bytes)
+        told = of(Traffic, run_dir / name)[-1]
+        sent = sum(told.payload_sent_bytes)
+        assert told.method == method
         assert sent == pytest.approx(expected, rel=0.02), name
 
 

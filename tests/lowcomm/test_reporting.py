@@ -30,10 +30,11 @@ def test_traffic_is_read_back_as_it_was_counted(tmp_path: Path) -> None:
     counters.received(PeerId("gamma.3"), StateChunk(1, 2, 3, 0, 4, 0, 4), 32, kept=False)
     for now in (0.0, 0.5):
         counters.sample(now, late_s=0.002)
-    tell_traffic(journal, counters)
+    tell_traffic(journal, counters, method="diloco")
     journal.close()
     (event,) = read_timeline(tmp_path).events
     assert isinstance(event, Traffic)
+    assert event.method == "diloco"
     assert event.peers == (BETA, "gamma.3")
     assert event.payload_sent_bytes == event.payload_received_bytes == (0, 0)
     assert (event.transfer_sent_bytes, event.transfer_received_bytes) == ((16, 0), (0, 32))
