@@ -42,7 +42,7 @@ def main(
     mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=1, max=1024)] = 64,
     codec: Annotated[str, Q(help="Of all who have it; int8,fp32: ours with each.")] = "fp32",
     against: Annotated[
-        str, Q(help="gloo,tcp,torchft,hivemind, clear (ours, not encrypted): some; or none.")
+        str, Q(help="gloo,tcp,bare,torchft,hivemind, clear (ours, not encrypted): some; or none.")
     ] = "gloo",
     line: Annotated[str, Q(help="1gbit: one line that all share; with --rtt one for each.")] = "",
     rtt: Annotated[str, Q(help="100ms: of every round trip.")] = "0",

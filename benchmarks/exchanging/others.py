@@ -37,6 +37,16 @@ def others() -> dict[str, System]:
         payload_bytes=_all_to_all,
         note="one connection for each pair, all to all; not encrypted",
     )
+    bare = System(
+        name="bare",
+        version="ours",
+        start=_starts("bare"),
+        copies=6,
+        base_bytes=100 << 20,
+        codec=lambda _: "fp32",
+        note="our arithmetic over plain sockets in one process a peer; no log, no commit, no "
+        "faults, not encrypted",
+    )
     torchft = System(
         name="torchft",
         version=TORCHFT[0].replace("==", " "),
@@ -57,7 +67,7 @@ def others() -> dict[str, System]:
         codec=_hivemind_codec,
         note="matchmaking, then an all-reduce in parts; encrypted",
     )
-    return {one.name: one for one in (gloo, tcp, torchft, hivemind)}
+    return {one.name: one for one in (gloo, tcp, bare, torchft, hivemind)}
 
 
 def _starts(name: str) -> Callable[[Order], AbstractAsyncContextManager[Side]]:

@@ -36,7 +36,7 @@ FAILED = Result(system="gloo", version="2", error="gloo: ended")
         ({"congestion": "fast"}, "--congestion fast"),
         (
             {"against": "gloo,nobody"},
-            "--against nobody: give some of gloo, tcp, torchft, ",
+            "--against nobody: give some of gloo, tcp, bare, torchft, ",
         ),
         ({"codec": "int9"}, "contribution_codec"),
     ],

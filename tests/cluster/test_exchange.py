@@ -27,12 +27,13 @@ def compared(
     systems: Sequence[System],
     directory: Path,
     *,
+    peers: int = 2,
     mib: int = 1,
     deadline_s: float = 30.0,
     conditions: Conditions | None = None,
 ) -> list[Result]:
     plan = Plan(
-        peers=2,
+        peers=peers,
         mib=mib,
         codec="fp32",
         conditions=conditions or Conditions(),
@@ -126,6 +127,21 @@ def test_codecs_beside_each_other_and_plain_tcp(tmp_path: Path) -> None:
     assert int8.rms_error > 1e-3
     if tcp.wire_bytes is not None:  # Each sends all that it has.
         assert 2 * MIB < tcp.wire_bytes < 2.2 * MIB
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+@pytest.mark.deadline(60)
+def test_what_no_exchange_of_ours_can_do_without(peers: int, tmp_path: Path) -> None:
+    """The same mean over as many bytes, in pieces of which the last one is short."""
+    ours, bare = compared([system(), others()["bare"]], tmp_path, peers=peers, mib=5)
+    for one in (ours, bare):
+        assert one.error == ""
+        assert one.bit_identical
+        assert one.rms_error is not None
+        assert one.rms_error < 1e-7
+        assert one.data_path_s is not None
+        payload_bytes = 2 * (peers - 1) * 5 * MIB
+        assert one.wire_bytes is None or payload_bytes < one.wire_bytes < 1.02 * payload_bytes
 
 
 @pytest.mark.deadline(60)

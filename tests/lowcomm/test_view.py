@@ -98,6 +98,7 @@ def traffic(peer: str) -> Traffic:
         t=105.0,
         peer=peer,
         name=NAMES[peer],
+        method="diloco",
         peers=(A,),
         **each,
         refused_bytes=(0,),

@@ -1,0 +1,225 @@
+"""The bytes and the arithmetic of an exchange of ours, and nothing else.
+
+One process a peer, with our compiled loops and plain sockets: no daemon beside a rank, no log, no
+commit, no attempt, nothing that could be lost or refused. What ours takes beyond it is what these
+cost. Must NOT be taken for a system: whoever dies here takes all others along.
+"""
+
+import selectors
+import socket
+from itertools import pairwise
+
+import numpy as np
+
+from benchmarks.exchanging.worker import F32, Marks, Task, hear, main, now, say, signed_source
+from lowcomm import outer
+from peers.pieces import digest_of, spans
+from peers.tuning import tune
+
+AHEAD = 2
+"""So many pieces of a contribution more are under way to an owner than came back from it: what is
+summed lies in a cache, and not in the kernel's buffers."""
+RECEIVED_BYTES, SENT_BYTES = 1 << 20, 4 << 20
+"""At a turn, as ours."""
+
+
+class Link:
+    """With one other peer: it owns `theirs`, we own `ours`; both are cut into pieces."""
+
+    def __init__(self, connection: socket.socket, theirs: slice, ours: slice) -> None:
+        self.connection = connection
+        self.theirs, self.ours = _pieces(theirs), _pieces(ours)
+        self.slice_P = np.zeros(ours.stop - ours.start, np.float32)
+        """Of its contribution, what we sum."""
+        self.begin()
+
+    def begin(self) -> None:
+        self.contributed = self.returned = 0
+        """Pieces of theirs that we sent, and that came back."""
+        self.came = self.sent = 0
+        """Pieces of ours: of its contribution, and of the result that it was sent."""
+        self.outgoing: list[memoryview] = []
+        self.incoming: tuple[bool, memoryview] | None = None
+        """Is it a result, and what is missing of the piece."""
+
+    @property
+    def over(self) -> bool:
+        every = (self.contributed, self.returned) == (len(self.theirs),) * 2
+        return every and (self.came, self.sent) == (len(self.ours),) * 2 and not self.outgoing
+
+
+class Bare:
+    """A mean by part owners, and a step by it; the result is copied into a buffer of its own."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        borders = [task.elements * node // task.peers for node in range(task.peers + 1)]
+        parts = [slice(*pair) for pair in pairwise(borders)]
+        self._mine = _pieces(parts[task.node])
+        self._outer_P, self._next_P, self._result_P, self._mean_P, self._local_P = (
+            np.zeros(task.elements, np.float32) for _ in range(5)
+        )
+        self._weights, self._inverse = outer.mean_weights((1,) * task.peers)
+        self._links: dict[int, Link] = {}
+        with socket.create_server((task.host, 0)) as server:
+            port = server.getsockname()[1]
+            say(task.directory, f"bare-{task.node}", f"{task.host}:{port}")
+            for other in range(task.node):
+                host, _, port = hear(task.directory, f"bare-{other}").rpartition(":")
+                connection = socket.create_connection((host, int(port)))
+                connection.sendall(bytes([task.node]))
+                self._links[other] = Link(connection, parts[other], parts[task.node])
+            while len(self._links) < task.peers - 1:
+                connection, _ = server.accept()
+                other = connection.recv(1)[0]
+                self._links[other] = Link(connection, parts[other], parts[task.node])
+        for link in self._links.values():
+            tune(link.connection, bulk=True)
+            link.connection.setblocking(False)
+
+    def prepare(self, sign: int) -> None:
+        """From outer parameters of 0 the training led to minus what is to be contributed."""
+        signed_source(self._task.source, self._local_P, -sign)
+        self._summed = 0
+        for link in self._links.values():
+            link.begin()
+
+    def exchange(self) -> Marks:
+        handed = now()
+        self._move()
+        moved = now()
+        outer.copy(self._next_P, self._result_P, of_bytes=self._result_P.nbytes)
+        return Marks(
+            handed=handed,
+            received=now(),
+            contributors=self._task.peers,
+            reduced=moved,
+            data_path_s=moved - handed,
+        )
+
+    def result(self, block: slice) -> F32:
+        return self._outer_P[block] - self._result_P[block]
+
+    def _move(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            waits: dict[int, int] = {}
+            while not all(link.over for link in self._links.values()):
+                for node, link in self._links.items():
+                    wanted = selectors.EVENT_READ | selectors.EVENT_WRITE * self._has_more(link)
+                    if node not in waits:
+                        selector.register(link.connection, wanted, link)
+                    elif waits[node] != wanted:
+                        selector.modify(link.connection, wanted, link)
+                    waits[node] = wanted
+                for key, events in selector.select():
+                    if events & selectors.EVENT_READ:
+                        self._receive(key.data)
+                    if events & selectors.EVENT_WRITE:
+                        self._send(key.data)
+
+    def _has_more(self, link: Link) -> bool:
+        return bool(link.outgoing) or link.sent < self._summed or self._may_contribute(link)
+
+    def _may_contribute(self, link: Link) -> bool:
+        window = link.returned + AHEAD if link.returned else len(link.theirs)
+        return link.contributed < min(window, len(link.theirs))
+
+    def _send(self, link: Link) -> None:
+        budget = SENT_BYTES
+        while budget > 0:
+            if not link.outgoing and not self._next(link):
+                return
+            try:
+                count = link.connection.sendmsg(link.outgoing)
+            except BlockingIOError:
+                return
+            budget -= count
+            while link.outgoing and count >= link.outgoing[0].nbytes:
+                count -= link.outgoing.pop(0).nbytes
+            if count:
+                link.outgoing[0] = link.outgoing[0][count:]
+
+    def _next(self, link: Link) -> bool:
+        """Results go first, as in ours."""
+        if link.sent < self._summed:
+            kind, piece_P = b"r", self._mean_P[link.ours[link.sent]]
+            link.sent += 1
+        elif self._may_contribute(link):
+            here = link.theirs[link.contributed]
+            kind, piece_P = b"c", self._difference(here)
+            link.contributed += 1
+        else:
+            return False
+        link.outgoing = [memoryview(kind), piece_P.data.cast("B")]
+        return True
+
+    def _difference(self, here: slice) -> F32:
+        """In place of what was trained."""
+        local_P = self._local_P[here]
+        outer.pseudo_gradient(self._outer_P[here], local_P, local_P)
+        return local_P
+
+    def _receive(self, link: Link) -> None:
+        budget = RECEIVED_BYTES
+        try:
+            while budget > 0:
+                if link.incoming is None:
+                    kind = link.connection.recv(1)
+                    assert kind, "the other end has closed"
+                    link.incoming = kind == b"r", self._room(link, is_result=kind == b"r")
+                is_result, room = link.incoming
+                count = link.connection.recv_into(room)
+                budget -= count
+                link.incoming = is_result, room[count:]
+                if count == room.nbytes:
+                    link.incoming = None
+                    self._arrived(link, is_result=is_result)
+        except BlockingIOError:
+            return
+
+    def _room(self, link: Link, *, is_result: bool) -> memoryview:
+        if is_result:
+            return self._mean_P[link.theirs[link.returned]].data.cast("B")
+        here, first = link.ours[link.came], link.ours[0].start
+        return link.slice_P[here.start - first : here.stop - first].data.cast("B")
+
+    def _arrived(self, link: Link, *, is_result: bool) -> None:
+        if is_result:
+            here = link.theirs[link.returned]
+            link.returned += 1
+            digest_of(self._mean_P[here].data)
+            self._step(here)
+            return
+        link.came += 1
+        while self._summed < min(other.came for other in self._links.values()):
+            self._sum(self._mine[self._summed])
+            self._summed += 1
+
+    def _sum(self, here: slice) -> None:
+        first = self._mine[0].start
+        terms: list[F32] = []
+        for node in range(self._task.peers):
+            if node == self._task.node:
+                terms.append(self._difference(here))
+            else:
+                slice_P = self._links[node].slice_P
+                terms.append(slice_P[here.start - first : here.stop - first])
+        mean_P = self._mean_P[here]
+        outer.scaled_mean(terms, self._weights, self._inverse, mean_P)
+        assert outer.all_finite(mean_P)
+        digest_of(mean_P.data)
+        self._step(here)
+
+    def _step(self, here: slice) -> None:
+        next_P = self._next_P[here]
+        outer.descent(self._outer_P[here], self._mean_P[here], next_P, lr=1.0)
+        digest_of(next_P.data)
+
+
+def _pieces(part: slice) -> list[slice]:
+    first = part.start
+    return [slice(first + start, first + stop) for start, stop in spans(part.stop - first)]
+
+
+if __name__ == "__main__":
+    main(Bare)
