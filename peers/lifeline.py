@@ -1,9 +1,10 @@
 """The Unix stream socket between the daemon and each rank: the daemon's end.
 
 Framed records (`peers/records.py`) pass over it, all that the two say to each other
-(`peers/rank_messages.py`, `peers/orders.py`), in the order in which it was said. The end of the
-stream is itself the message "I am gone", in both directions; the rank's end is
-`peers/rank_link.py`. Must NOT decide anything: that is `peers/attempt.py`.
+(`peers/rank_messages.py`, `peers/orders.py`), in the order in which it was said, but for what a
+rank obeyed, which is told at once. The end of the stream is itself the message "I am gone", in
+both directions; the rank's end is `peers/rank_link.py`. Must NOT decide anything: that is
+`peers/attempt.py`.
 """
 
 import asyncio
@@ -37,8 +38,11 @@ UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that is told and never read
 UNREAD_MESSAGES_MAX = 8
 """In the inbox, of one link, which is not read further then: what a rank says at one boundary
 without waiting for an answer fits. A link holds so many records at most and what is read of the
-next ones, so less than 10 MiB. What a rank says while the daemon is busy lies in the socket:
-there is room for some hundred short messages, and then it waits."""
+next ones: less than 10 MiB of bytes, and of objects ten times that. What a rank says while the
+daemon is busy lies in the socket: there is room for some hundreds of short messages, and then it
+waits."""
+MESSAGES_IN_A_ROW_MAX = 32
+"""All that the ranks of a node say at one boundary; then it is the turn of others."""
 READ_BYTES = 1 << 16
 READS_IN_A_ROW_MAX = 4
 """As much as a socket holds; then it is the turn of others."""
@@ -91,7 +95,8 @@ class Lifeline:
     def accept(self) -> None:
         """It said a valid hello: it is a rank of ours, to be killed with its attempt."""
         self._identified = True
-        self._timer.cancel()
+        if not self._refused:
+            self._timer.cancel()
 
     def send(self, message: DaemonMessage, *, fd: int = -1) -> None:
         """Never blocks; a rank that does not read is closed. Raises LinkError if too large."""
@@ -106,7 +111,7 @@ class Lifeline:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                self._end_of_words(f"cannot send: {error}")
+                self._end_of_words(_why_not_sent(error))
                 return
         if sent == 0 and fd >= 0:
             self.close("it does not read: no room for the shared memory")
@@ -118,7 +123,7 @@ class Lifeline:
                 self._loop.add_writer(self._socket, self._on_writable)
 
     def refuse(self, why: str) -> None:
-        """Tell it why, hear nothing more from it, and close soon: it exits by itself."""
+        """Tell it why, read nothing more from it, and close soon: it exits by itself."""
         self.send(Refused(why=why))
         if self._socket.fileno() < 0:
             return
@@ -234,7 +239,7 @@ class Lifeline:
         except BlockingIOError:
             return
         except OSError as error:
-            self._end_of_words(f"cannot send: {error}")
+            self._end_of_words(_why_not_sent(error))
             return
         del self._unsent[:sent]
         if not self._unsent:
@@ -253,6 +258,8 @@ class LifelineServer:
         self.loop = asyncio.get_running_loop()
         self.obeyed = obeyed
         self.links: set[Lifeline] = set()
+        self._in_a_row = 0
+        """Messages that were taken since others had their turn."""
         # Bounded by links_max * (UNREAD_MESSAGES_MAX + 1): each link limits its own messages.
         self.inbox: asyncio.Queue[tuple[Lifeline, RankMessage | Closed]] = asyncio.Queue()
         self._links_max = links_max
@@ -268,8 +275,11 @@ class LifelineServer:
 
     async def receive(self) -> tuple[Lifeline, RankMessage | Closed]:
         """The next message of any link."""
-        # One turn of the loop for each message: a flood delays others, it does not stop them.
-        await asyncio.sleep(0)
+        # A flood delays others, it does not stop them. But of ranks that ask at the same boundary
+        # none waits for a turn of the loop for each: turns are long while payload moves.
+        self._in_a_row = (self._in_a_row + 1) % MESSAGES_IN_A_ROW_MAX
+        if not self._in_a_row:
+            await asyncio.sleep(0)
         link, message = await self.inbox.get()
         if not isinstance(message, Closed):
             link.taken()
@@ -304,3 +314,9 @@ class LifelineServer:
             self.links.add(Lifeline(connection, pid=pid, server=self))
         except OSError:
             connection.close()  # Its process has ended, or is in a namespace we cannot see.
+
+
+def _why_not_sent(error: OSError) -> str:
+    if isinstance(error, BrokenPipeError | ConnectionResetError):
+        return "it closed its lifeline"
+    return f"cannot send: {error}"

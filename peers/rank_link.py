@@ -58,9 +58,10 @@ class RankLink:
             return
         except (BrokenPipeError, ConnectionResetError):
             raise self._gone() from None
-        # The kernel may take a part of it. The rest must follow then, even if it has to wait: what
-        # we say next would be read as the rest otherwise.
-        self._send_all(framed[sent:])
+        # Of a large one the kernel may take a part. The rest must follow then, even if it has to
+        # wait: what we say next would be read as the rest otherwise.
+        if sent < len(framed):
+            self._send_all(framed[sent:])
 
     def receive(self, kinds: Mapping[str, type[M]]) -> M:
         """The next message, of one of these kinds. Raises LinkError if it is another one, or at
@@ -80,6 +81,25 @@ class RankLink:
             self._buffer += data
         return decode(payload, kinds)
 
+    def take_fd(self) -> int:
+        """The descriptor that came with the last message. Raises LinkError if there was none."""
+        if not self._fds:
+            raise LinkError("the daemon sent no shared memory")
+        return self._fds.pop()
+
+    def close(self) -> None:
+        """Stop the watcher, then close; idempotent. The daemon still hears what was sent."""
+        if self._watcher is not None:
+            if self._watcher.is_alive():  # In a forked child it is not, and our parent's goes on.
+                os.eventfd_write(self._wake, 1)
+            self._watcher.join()
+            self._watcher = None
+            os.close(self._wake)
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        self._socket.close()
+
     def _send_all(self, framed: bytes) -> None:
         try:
             self._socket.sendall(framed)
@@ -91,24 +111,6 @@ class RankLink:
         if self._watcher is not None:
             self._watcher.join()
         return LinkError("the daemon closed the lifeline")
-
-    def take_fd(self) -> int:
-        """The descriptor that came with the last message. Raises LinkError if there was none."""
-        if not self._fds:
-            raise LinkError("the daemon sent no shared memory")
-        return self._fds.pop()
-
-    def close(self) -> None:
-        """Stop the watcher, then close; idempotent. The daemon still hears what was sent."""
-        if self._watcher is not None:
-            os.eventfd_write(self._wake, 1)
-            self._watcher.join()
-            self._watcher = None
-            os.close(self._wake)
-        for fd in self._fds:
-            os.close(fd)
-        self._fds.clear()
-        self._socket.close()
 
 
 def _watch(fd: int, wake: int, on_gone: Callable[[], None]) -> None:

@@ -146,11 +146,10 @@ class Result:
     """daemon -> rank: a result of `fragment` is published, in that place of the slots.
 
     `kind`: the place has the outer parameters ("full"), or what they moved by ("delta"), which is
-    added to the ranks' own. `counted`: what the ranks contributed last is in them, as one of
-    so many `contributors`. `finish`: it is
-    the fragment's last one. `inner_step` counts the global committed inner steps. Ask for an early
-    boundary from `boundary_steps` steps later on; never if that is a whole round. `snapshot` is a
-    directory for the rank's state, or "".
+    added to the ranks' own. `counted`: what the ranks contributed last is in them, as one of so
+    many `contributors`. `finish`: it is the fragment's last one. `inner_step` counts the global
+    committed inner steps. Ask for an early boundary from `boundary_steps` steps later on; never if
+    that is a whole round. `snapshot` is a directory for the rank's state, or "".
     """
 
     fragment: int

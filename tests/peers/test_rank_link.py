@@ -117,3 +117,21 @@ async def test_nothing_can_be_said_to_a_daemon_that_is_gone() -> None:
         for say in (rank.send, rank.offer):
             with pytest.raises(LinkError, match="closed the lifeline"):
                 say(words(1))
+
+
+@pytest.mark.asyncio
+async def test_a_forked_child_that_closes_its_copy_ends_no_watch() -> None:
+    gone = threading.Event()
+    with serving() as (server, path), linked(path) as rank:
+        rank.watch(gone.set)
+        rank.send(HELLO)
+        link, _ = await heard(server)
+        child = os.fork()
+        if child == 0:
+            rank.close()
+            os._exit(0)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert status == 0
+        assert not gone.is_set()
+        link.close("enough")
+        assert await asyncio.to_thread(gone.wait, 10)
