@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.exchanging.worker import F32, Marks, Task, hear, main, now, say, signed_source
+from benchmarks.exchanging.worker import F32, Marks, Task, connected, main, now, signed_source
 from lowcomm import outer
 from peers.pieces import digest_of, spans
 from peers.tuning import tune
@@ -59,20 +59,13 @@ class Bare:
         self._outer_P, self._next_P, self._result_P, self._mean_P, self._local_P = (
             np.zeros(task.elements, np.float32) for _ in range(5)
         )
+        self._summed = 0
+        """Pieces of our part."""
         self._weights, self._inverse = outer.mean_weights((1,) * task.peers)
-        self._links: dict[int, Link] = {}
-        with socket.create_server((task.host, 0)) as server:
-            port = server.getsockname()[1]
-            say(task.directory, f"bare-{task.node}", f"{task.host}:{port}")
-            for other in range(task.node):
-                host, _, port = hear(task.directory, f"bare-{other}").rpartition(":")
-                connection = socket.create_connection((host, int(port)))
-                connection.sendall(bytes([task.node]))
-                self._links[other] = Link(connection, parts[other], parts[task.node])
-            while len(self._links) < task.peers - 1:
-                connection, _ = server.accept()
-                other = connection.recv(1)[0]
-                self._links[other] = Link(connection, parts[other], parts[task.node])
+        self._links = {
+            other: Link(connection, parts[other], parts[task.node])
+            for other, connection in connected(task, "bare").items()
+        }
         for link in self._links.values():
             tune(link.connection, bulk=True)
             link.connection.setblocking(False)

@@ -5,11 +5,10 @@ anything of lowcomm.
 """
 
 import selectors
-import socket
 
 import numpy as np
 
-from benchmarks.exchanging.worker import F32, Marks, Task, hear, main, now, say, signed_source
+from benchmarks.exchanging.worker import F32, Marks, Task, connected, main, now, signed_source
 
 RECEIVED_BYTES = 1 << 20
 
@@ -22,18 +21,7 @@ class Tcp:
         self._values_P = np.zeros(task.elements, np.float32)
         self._mean_P = np.zeros(task.elements, np.float32)
         self._theirs: dict[int, F32] = {}
-        self._links: dict[int, socket.socket] = {}
-        with socket.create_server((task.host, 0)) as server:
-            port = server.getsockname()[1]
-            say(task.directory, f"tcp-{task.node}", f"{task.host}:{port}")
-            for other in range(task.node):
-                host, _, port = hear(task.directory, f"tcp-{other}").rpartition(":")
-                link = socket.create_connection((host, int(port)))
-                link.sendall(bytes([task.node]))
-                self._links[other] = link
-            while len(self._links) < task.peers - 1:
-                link, _ = server.accept()
-                self._links[link.recv(1)[0]] = link
+        self._links = connected(task, "tcp")
         for other, link in self._links.items():
             link.setblocking(False)
             self._theirs[other] = np.zeros(task.elements, np.float32)

@@ -159,6 +159,22 @@ def hear(directory: str, name: str) -> str:
         return file.read()
 
 
+def connected(task: Task, name: str) -> dict[int, socket.socket]:
+    """A TCP connection with each other worker of the system `name`, which does the same."""
+    links: dict[int, socket.socket] = {}
+    with socket.create_server((task.host, 0)) as server:
+        port = server.getsockname()[1]
+        say(task.directory, f"{name}-{task.node}", f"{task.host}:{port}")
+        for other in range(task.node):
+            host, _, port = hear(task.directory, f"{name}-{other}").rpartition(":")
+            links[other] = socket.create_connection((host, int(port)))
+            links[other].sendall(bytes([task.node]))
+        while len(links) < task.peers - 1:
+            link, _ = server.accept()
+            links[link.recv(1)[0]] = link
+    return links
+
+
 def _keep(exchanger: Exchanger, task: Task) -> None:
     # Written, not mapped: what is mapped would count as this worker's memory.
     with open(task.result, "r+b", buffering=0) as file:
