@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -64,6 +65,12 @@ class RanksFailed(LowcommError):  # noqa: N818
     """The ranks cannot be kept running, or were refused. The text says why."""
 
 
+HAND_OVER_S = 0.001
+"""So long after a contribution was handed over its round begins. Where no core is free the kernel
+wakes us on the rank's own, in the middle of its call: it goes on first, and is not held up by all
+that we do then (2 to 4 ms)."""
+
+
 class RankGroup:
     """Construct, then `run()`. Every other method is for callbacks and tasks of the same loop."""
 
@@ -94,6 +101,8 @@ class RankGroup:
         """Why the ranks were refused."""
         self._layout_bytes: tuple[int, ...] = ()
         """Of the fragments of their model, once some reported it."""
+        self._handed: deque[RankContribution] = deque()
+        """Contributions that are not told yet."""
         self._contributions: list[int] = []
         """Last complete generation of each fragment; goes on across attempts, as do results'."""
         self._results: list[int] = []
@@ -230,6 +239,7 @@ class RankGroup:
         self._running = running
         try:
             await running.run(self._environments, self._steps)
+            self._tell_handed()
             if not running.finished and not self._refusal:
                 self._on_event(RanksLost(running.attempt.number, running.why))
         finally:
@@ -344,7 +354,13 @@ class RankGroup:
             raise RankFault(f"generation {generation} of fragment {fragment} is not whole")
         self._contributions[fragment] = generation
         counts = (message.steps, message.tokens, message.samples)
-        self._on_event(RankContribution(fragment, generation, *counts))
+        self._handed.append(RankContribution(fragment, generation, *counts))
+        asyncio.get_running_loop().call_later(HAND_OVER_S, self._tell_handed)
+
+    def _tell_handed(self) -> None:
+        """In the order in which they came; earlier than they are due if another one is."""
+        while self._handed:
+            self._on_event(self._handed.popleft())
 
     def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
         if self._attached is None or not running.fragment_bytes:

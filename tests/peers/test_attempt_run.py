@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import peers.ranks
 from peers.rank_events import (
     RankContribution,
     RankMetrics,
@@ -189,3 +190,19 @@ def state_of(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+@pytest.mark.asyncio
+async def test_what_was_contributed_is_told_before_its_ranks_are_lost(
+    running: "Running", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although they end before its round would begin."""
+    monkeypatch.setenv("BEHAVIOUR", "leave")
+    monkeypatch.setattr(peers.ranks, "HAND_OVER_S", 60.0)
+    async with running(ranks=1) as owner:
+        owner.configure()
+        await owner.until(RanksReady)
+        owner.post()
+        told = await owner.until((RankContribution, RanksLost))
+        assert told == RankContribution(0, 1, STEPS, STEPS * 100)
+        assert (await owner.until(RanksLost)).why == "rank 0 ended with code 7"
