@@ -13,14 +13,13 @@ import numpy as np
 
 from benchmarks.exchanging.worker import F32, Marks, Task, connected, main, now, signed_source
 from lowcomm import outer
+from peers.bulk import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
 from peers.pieces import digest_of, spans
 from peers.tuning import tune
 
 AHEAD = 2
 """So many pieces of a contribution more are under way to an owner than came back from it: what is
 summed lies in a cache, and not in the kernel's buffers."""
-RECEIVED_BYTES, SENT_BYTES = 1 << 20, 4 << 20
-"""At a turn, as ours."""
 
 
 class Link:
@@ -118,7 +117,7 @@ class Bare:
         return link.contributed < min(window, len(link.theirs))
 
     def _send(self, link: Link) -> None:
-        budget = SENT_BYTES
+        budget = SEND_BYTES_MAX
         while budget > 0:
             if not link.outgoing and not self._next(link):
                 return
@@ -153,7 +152,7 @@ class Bare:
         return local_P
 
     def _receive(self, link: Link) -> None:
-        budget = RECEIVED_BYTES
+        budget = RECEIVE_BYTES_MAX
         try:
             while budget > 0:
                 if link.incoming is None:
