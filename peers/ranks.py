@@ -244,6 +244,7 @@ class RankGroup:
                 self._on_event(RanksLost(running.attempt.number, running.why))
         finally:
             self._running = None
+            self._handed.clear()  # If we were cancelled nobody is told any more.
             lifelines.end_links()
             await self._spawner.stop()
             if self.slots is not None:

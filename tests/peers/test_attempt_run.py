@@ -1,5 +1,6 @@
 """How an attempt of real processes ends: ranks that die, hang or misbehave cost it, no more."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -206,3 +207,22 @@ async def test_what_was_contributed_is_told_before_its_ranks_are_lost(
         told = await owner.until((RankContribution, RanksLost))
         assert told == RankContribution(0, 1, STEPS, STEPS * 100)
         assert (await owner.until(RanksLost)).why == "rank 0 ended with code 7"
+
+
+@pytest.mark.asyncio
+async def test_what_was_contributed_is_told_nobody_when_the_node_has_ended(
+    running: "Running", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers.ranks, "HAND_OVER_S", 0.3)
+    async with running() as owner:
+        owner.configure()
+        await owner.until(RanksReady)
+        owner.post()
+        async with asyncio.timeout(10):
+            while not owner.group._handed:  # noqa: ASYNC110  # It tells nobody, which is the point.
+                await asyncio.sleep(0.001)
+        assert owner.task is not None
+        owner.task.cancel()
+        await asyncio.wait({owner.task})
+        with pytest.raises(TimeoutError):
+            await owner.until(RankContribution, within_s=0.5)
