@@ -16,7 +16,7 @@ from peers.reception import MAGIC
 from peers.resolving import addresses_of
 from peers.seals import Keys
 from peers.session import MeshOwner
-from peers.tunnels import connect
+from peers.tunnels import connect, show
 from protocols.errors import ConfigError
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.messages import BulkKeys, Control, Hello, Refused
@@ -232,10 +232,13 @@ class Dialling:
             if not isinstance(given, BulkKeys):
                 raise DialError("closed after its hello")
             keys = Keys.of(given.secret)
-            bulk = await self._open_bulk(control, PeerId(hello.peer), keys)
+            bulk = await self._open_bulk(control, PeerId(hello.peer))
             if not control.is_open or self._host.yields_to(hello.peer):
                 bulk.close()
                 raise DialError("closed after its hello, or it dialled us")
+            # The other side drops what it has for this one, as soon as it reads the ticket: we
+            # must not yield any more.
+            show(bulk, MAGIC, keys.ticket)
             del self._answers[control]
             dial.peer = hello.peer
             self._host.dialled(dial.address, hello, control, bulk, keys)
@@ -248,7 +251,9 @@ class Dialling:
         bulk: socket.socket | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                bulk = await self._open_bulk(control, PeerId(control.peer), keys)
+                opened = await self._open_bulk(control, PeerId(control.peer))
+            show(opened, MAGIC, keys.ticket)
+            bulk = opened
         except OSError:
             pass  # What there is carries everything, only slower; and we are asked again.
         self._host.bulk_dialled(control, bulk, keys)
@@ -267,14 +272,8 @@ class Dialling:
             lambda: link, sock=connection, ssl=self.tls, server_hostname=name
         )
 
-    async def _open_bulk(self, control: Link, peer: PeerId, keys: Keys) -> socket.socket:
-        """Connect to where this control connection goes, and show the ticket. Raises OSError."""
+    async def _open_bulk(self, control: Link, peer: PeerId) -> socket.socket:
+        """Connect to where this control connection goes. Raises OSError."""
         if not control.through:
-            return await connect(control.remote, MAGIC, keys.ticket)
-        connection = await self._host.tunnel(peer, control.through)
-        try:
-            connection.sendall(MAGIC + keys.ticket)
-        except OSError:
-            connection.close()
-            raise
-        return connection
+            return await connect(control.remote)
+        return await self._host.tunnel(peer, control.through)

@@ -6,6 +6,7 @@ Must NOT choose through whom (the core does), nor know what is said.
 """
 
 import asyncio
+import os
 import socket
 from contextlib import suppress
 from typing import Protocol
@@ -50,7 +51,9 @@ class Tunnels:
     async def open(self, peer: PeerId, *, relay: PeerId) -> socket.socket:
         """Connect with the peer through the relay. The caller sets a deadline. Raises OSError."""
         ticket = await self._ask(relay, peer)
-        return await connect(self._host.remote(relay), TUNNEL, ticket)
+        connection = await connect(self._host.remote(relay))
+        show(connection, TUNNEL, ticket)
+        return connection
 
     def take(self, relay: PeerId, message: TunnelTicket | NoTunnel) -> None:
         """The answer to a question of ours, or somebody else wants to speak with us."""
@@ -97,12 +100,13 @@ class Tunnels:
     async def _meet(self, relay: PeerId, ticket: bytes) -> None:
         with suppress(OSError):  # Whoever wants us tries again, or another way.
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                connection = await connect(self._host.remote(relay), TUNNEL, ticket)
+                connection = await connect(self._host.remote(relay))
+            show(connection, TUNNEL, ticket)
             self._host.tunnel_came(connection)
 
 
-async def connect(remote: tuple[str, int], kind: bytes, ticket: bytes) -> socket.socket:
-    """A connection that begins with a ticket. Raises OSError."""
+async def connect(remote: tuple[str, int]) -> socket.socket:
+    """A connection on which nothing is said yet. Raises OSError."""
     # Where the other end of a socket is: nothing is looked up.
     found = socket.getaddrinfo(*remote, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     family, kind_of, *_, name = found[0]
@@ -111,8 +115,31 @@ async def connect(remote: tuple[str, int], kind: bytes, ticket: bytes) -> socket
         connection.setblocking(False)
         with suppress(BlockingIOError):
             connection.connect(name)  # uvloop's sock_connect forgets the interface.
-        await asyncio.get_running_loop().sock_sendall(connection, kind + ticket)
+        await _until_connected(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def show(connection: socket.socket, kind: bytes, ticket: bytes) -> None:
+    """What a connection is for; the first bytes on it, for which there is always room. Raises
+    OSError, and closes it then."""
+    try:
+        connection.sendall(kind + ticket)
+    except OSError:
+        connection.close()
+        raise
+
+
+async def _until_connected(connection: socket.socket) -> None:
+    """Raises OSError."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(connection, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_writer(connection)
+    if error := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(error, os.strerror(error))

@@ -1,6 +1,7 @@
 """Dialling: who is tried for how long, who stops us, and which of two dials wins."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.peers.mesh_node import (
     Down,
     Up,
     a_name_of_three,
+    certified,
     cut,
     nodes,
     pair,
@@ -74,6 +76,25 @@ async def test_two_that_dial_each_other_settle_on_one_session() -> None:
             cut(alpha.mesh.sessions[BETA].control)
             await alpha.until(lambda: alpha.seen)
             await beta.until(lambda: beta.seen)
+
+
+@pytest.mark.asyncio
+async def test_who_dials_each_other_at_once_connects_once(tmp_path: Path) -> None:
+    """One of two dials gives way before the other side has dropped its own for it: else both would
+    be over, and be made anew after a wait."""
+    tls = certified(tmp_path, ALPHA, BETA)
+    for turn in range(24):
+        async with nodes(ALPHA, BETA, tls=tls) as (alpha, beta):
+            dials = [(alpha, beta), (beta, alpha)]
+            for one, other in dials[:: 1 if turn % 2 else -1]:
+                one.mesh.connect(other.address, peer=other.peer)
+                await asyncio.sleep(turn % 4 * 0.001)
+            async with asyncio.timeout(10):
+                while tasks := alpha.mesh._dialling._tasks | beta.mesh._dialling._tasks:
+                    await asyncio.wait(tasks)
+            await alpha.until_seen(Up(BETA))
+            await beta.until_seen(Up(ALPHA))
+            await still_works(alpha, beta)
 
 
 @pytest.mark.asyncio
