@@ -6,7 +6,6 @@ of encoded elements, or several (the slices that a gather puts side by side); wh
 a chunk, is one layer of a piece. Must NOT know where pieces come from or go to, nor look into them.
 """
 
-import mmap
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from itertools import pairwise
 
 import xxhash
 
+from peers.pages import fresh
 from peers.work import Bytes, Work
 from protocols.ids import Contributor
 
@@ -21,8 +21,7 @@ PIECE_ELEMENTS = 1 << 18
 """1 MiB of fp32: fits the L2 cache, and a millisecond of arithmetic at most. Every codec's grain
 divides it."""
 MAPPED_BYTES_MIN = 1 << 20
-"""From here on memory is the system's own pages, which are filled with zeros where they are first
-written to, piece by piece. 128 MiB at once would be a turn of 30 to 60 ms in the loop."""
+"""From here on memory is the system's own pages."""
 FREE_BYTES_MAX = 1 << 32
 """What is kept for the next round, and not given back to the system."""
 IDLE_ROUNDS = 2
@@ -58,7 +57,7 @@ class Pool:
             return free.pop()
         if size < MAPPED_BYTES_MIN:
             return memoryview(bytearray(size))
-        return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        return fresh(size)
 
     def give(self, buffer: memoryview) -> None:
         """Nobody will write to it any more, and whoever still sends it sends what is over."""

@@ -5,11 +5,11 @@ core has found it to be the cut's: nobody writes into what was checked. Must NOT
 decide who gives it.
 """
 
-import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from peers.hashing import Hashing, digest_of
+from peers.pages import fresh
 from peers.pieces import PIECE_ELEMENTS, Pool
 from peers.work import States
 from protocols import commands as c
@@ -75,7 +75,7 @@ class Transfer:
         size = self._states().state_bytes(command.fragment)
         incoming = self._incoming.get(command.fragment)
         if incoming is None:
-            incoming = Incoming(size // ELEMENT_BYTES, _memory(size))
+            incoming = Incoming(size // ELEMENT_BYTES, fresh(size))
             self._incoming[command.fragment] = incoming
         incoming.lacking = {x for span in command.cells for x in range(span.first, span.stop)}
 
@@ -147,10 +147,3 @@ class Transfer:
         """The connections are over: what is whole is looked at, the rest is lost."""
         for key in [key for key in self._coming if key[0] == peer]:
             del self._coming[key]
-
-
-def _memory(size: int) -> memoryview:
-    """So many zeros. In huge pages a first touch costs a fifth."""
-    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)[:size]

@@ -16,6 +16,7 @@ from protocols.entries import Cut
 from protocols.events import CellReceived
 from protocols.ids import PeerId
 from protocols.limits import LEAF_BYTES, LEAVES_MAX, SPANS_MAX
+from protocols.rooting import WORDS_NEEDED
 from protocols.transfer_commands import CheckState, ExpectCells, KeepCell
 from protocols.transfer_messages import CellSpan, FetchLeaves, FetchState, Leaves
 
@@ -211,12 +212,15 @@ class Intake:
 
     def _ask_trees(self, donors: Sequence[PeerId], now: float) -> list[Command]:
         commands: list[Command] = []
+        hashed = len(set(donors) & set(self.cut.donors[:WORDS_NEEDED])) or 1
         for fragment in sorted(self.missing - self._leaves.keys()) if donors else ():
             tree = self._trees.get(fragment)
             if tree is not None and tree.donor in donors and now < tree.due:
                 continue
-            # One after the other; and not all trees from the same one.
-            last = donors.index(tree.donor) + 1 if tree and tree.donor in donors else fragment
+            # One after the other, those first that have trees already, but not always the same.
+            last = fragment % hashed
+            if tree is not None and tree.donor in donors:
+                last = donors.index(tree.donor) + 1
             tree = Tree(donors[last % len(donors)], now + STALL_S)
             self._trees[fragment] = tree
             commands.append(self._ask_leaves(fragment, tree))

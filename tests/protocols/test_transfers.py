@@ -128,6 +128,20 @@ def test_a_tree_that_does_not_come_is_asked_of_another() -> None:
     assert joiner.does() == [Send(A, FetchLeaves(7, 0, 0))]
 
 
+def test_trees_are_asked_of_those_who_have_hashed_and_then_of_others() -> None:
+    """Of three donors two hash at once: the third one would begin when it is asked."""
+    versions = tuple(Version(fragment, 3, state_digest(3)) for fragment in range(4))
+    cut = e.Cut(info(B, 1), (A, C, D), versions)
+    joiner = Joiner(Intake(7, cut, {}, now=0.0, patience_s=PATIENCE_S))
+    joiner.intake.roots = (sha256(tree()).hexdigest(),) * 4
+    assert joiner.does() == [Send(to, FetchLeaves(7, f, 0)) for f, to in enumerate((A, C, A, C))]
+    joiner.now = STALL_S
+    assert joiner.does() == [Send(to, FetchLeaves(7, f, 0)) for f, to in enumerate((C, D, C, D))]
+    joiner.intake.no_state(A)
+    joiner.intake.no_state(C)
+    assert joiner.does() == [Send(D, FetchLeaves(7, f, 0)) for f in (0, 2)]
+
+
 # Who gives what -------------------------------------------------------------------------------
 
 
