@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowcomm.arithmetic import F32
+from lowcomm.arrays import zeros
 from lowcomm.codecs.base import Codec, WritablePayload
 
 ENCODED_MAX = 2
@@ -40,7 +41,7 @@ class ErrorFeedback:
         assert 0 < decay <= 1
         self.codec = codec
         self.decay = np.float32(decay)
-        self.residue_P: F32 = np.zeros(elements, np.float32)
+        self.residue_P = zeros(elements)
         self._encoded: dict[str, _Encoded] = {}
         """By manifest."""
         self._newest: _Encoded | None = None
@@ -51,7 +52,7 @@ class ErrorFeedback:
         for older in list(self._encoded)[: 1 - ENCODED_MAX]:
             self._encoded.pop(older, None)  # It will not be counted any more.
         before_P = self.residue_P
-        self._newest = _Encoded(before_P, np.empty_like(before_P))
+        self._newest = _Encoded(before_P, zeros(before_P.size))
         self._encoded[manifest] = self._newest
 
     def encode(self, start: int, values_P: F32, out: WritablePayload, scratch_P: F32) -> None:
@@ -87,4 +88,4 @@ class ErrorFeedback:
         """The outer state is another one now: go on with the residue that was kept with it, or
         without one; whatever was encoded before leaves none."""
         self._encoded.clear()
-        self.residue_P = np.zeros_like(self.residue_P) if kept_P is None else kept_P
+        self.residue_P = zeros(self.residue_P.size) if kept_P is None else kept_P

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lowcomm import outer
+from lowcomm.arrays import copy_of, zeros
 from lowcomm.outer import F32
-from peers.pages import fresh
 from peers.pieces import spans
 from peers.slots import COPIES, MOVE, Slots
 from peers.work import Bytes
@@ -86,8 +86,8 @@ class OuterState:
         """All zeros. `compared`: others have the same; else its digest only names the round."""
         self.compared = compared
         kept = size if keeps_momentum else 0
-        self.outer_P, self.next_outer_P = _room(size), _room(size)
-        self.momentum_P = _room(kept)
+        self.outer_P, self.next_outer_P = zeros(size), zeros(size)
+        self.momentum_P = zeros(kept)
         """Of the same version, but for what is `due`."""
         self.due: Committed | None = None
         """The step whose momentum is to be made yet, in place."""
@@ -127,7 +127,7 @@ class OuterState:
         arrays, or memory of them. Of two versions one at a time is lent, and the other copied: else
         the ranks would have no place left."""
         if self._is_lent() and self._lent_version != self.version:
-            return _copy(self.outer_P), _copy(self.momentum_P)
+            return copy_of(self.outer_P), copy_of(self.momentum_P)
         views = self.outer_P.view(), self.momentum_P.view()
         known = (ref for ref in self._lent if ref() is not None)
         self._lent = (*known, *map(weakref.ref, views))
@@ -160,12 +160,12 @@ class OuterState:
             self.next_outer_P = places.outer[place]
             places.begin(place)
         elif is_kept:
-            self.next_outer_P = _room(self.outer_P.size)
+            self.next_outer_P = zeros(self.outer_P.size)
 
     def room_for_momentum(self) -> F32:
         """Where to make the next one: in place, unless the present one is lent."""
         momentum_P = self.momentum_P
-        return _room(momentum_P.size) if self._is_lent(momentum_P) else momentum_P
+        return zeros(momentum_P.size) if self._is_lent(momentum_P) else momentum_P
 
     def take(self, outer_P: F32, momentum_P: F32) -> None:
         """This is the next version. `outer_P` is ours from now on: whoever made it neither writes
@@ -227,14 +227,3 @@ class OuterState:
         outer.rebase(self.outer_P, self.base_P, self._places.move())
         self.base_P = self.outer_P
         return MOVE
-
-
-def _room(size: int) -> F32:
-    """fp32 [size]: numpy's own memory would be in huge pages."""
-    return np.frombuffer(fresh(4 * size), np.float32)
-
-
-def _copy(array_P: F32) -> F32:
-    copy_P = _room(array_P.size)
-    copy_P[:] = array_P
-    return copy_P

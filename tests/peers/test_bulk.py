@@ -2,126 +2,22 @@
 
 import asyncio
 import socket
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from peers import bulk as module
-from peers.bulk import PADDING, SEND_BYTES_MAX, Bulk, Seals
+from peers.bulk import PADDING, SEND_BYTES_MAX, TURN_S_MAX
 from peers.frames import Frame, PlainWriter
-from peers.seals import Seal
 from peers.tuning import UNSENT_BYTES
 from protocols import limits
-from protocols.ids import PeerId
-from protocols.messages import Chunk, Padding
-from tests.peers.chunk_room import PEER, Taker, payloads_of, state_chunk, written
-from tests.peers.link_room import Raw, sockets
+from protocols.messages import Chunk
+from tests.peers.bulk_room import connected, endless, frames, pair, source, stream
+from tests.peers.chunk_room import payloads_of
 
 MIB = 1 << 20
-
-
-class Owner(Taker):
-    """Of the connections of one test."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.news = asyncio.Event()
-        self.sent_bytes = 0
-        """Payload, as we were told ..."""
-        self.came: list[tuple[int, bool]] = []
-        """... and what came: (how many bytes, had it a place)."""
-        self.closes: Bulk | None = None
-        """When the next chunk is here."""
-
-    def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
-        assert peer == PEER
-        self.news.set()
-        if isinstance(chunk, Padding):
-            self.refuses += 1
-        return self.began(chunk, size)
-
-    def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
-        self.ended(chunk)
-        self.news.set()
-        if self.closes is not None:
-            self.closes.close("enough")
-
-    def payload_sent(self, peer: PeerId, chunk: Chunk, size: int) -> None:
-        self.sent_bytes += size
-
-    def payload_received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
-        self.came.append((size, kept))
-        self.news.set()
-
-    def bulk_closed(self, bulk: Bulk, why: str) -> None:
-        assert not bulk.is_open
-        self.why.append(why)
-        self.news.set()
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                self.news.clear()
-                await self.news.wait()
-
-
-@asynccontextmanager
-async def connected(*, window_bytes: int = 0) -> AsyncGenerator[tuple[Bulk, Owner, Raw]]:
-    """One in the clear, and a bare socket at its other end."""
-    accepted, raw = sockets(window_bytes)
-    owner = Owner()
-    bulk = Bulk(owner, PEER, accepted, closed=owner.bulk_closed, seals=None)
-    bulk.start()
-    try:
-        yield bulk, owner, Raw(raw)
-    finally:
-        raw.close()
-        bulk.close("the test is over")
-        await owner.until(lambda: owner.why)
-        assert len(owner.why) == 1
-
-
-@asynccontextmanager
-async def pair(*, sealed: bool) -> AsyncGenerator[tuple[Bulk, Bulk, Owner]]:
-    """Two that are connected; the second one's owner."""
-    owners = Owner(), Owner()
-    keys = b"a" * 32, b"b" * 32
-    bulks: list[Bulk] = []
-    for owner, connection, ours, theirs in zip(owners, sockets(), keys, keys[::-1], strict=True):
-        seals = Seals(Seal(ours), Seal(theirs)) if sealed else None
-        bulks.append(Bulk(owner, PEER, connection, closed=owner.bulk_closed, seals=seals))
-        bulks[-1].start()
-    one, other = bulks
-    try:
-        yield one, other, owners[1]
-    finally:
-        for bulk, owner in zip(bulks, owners, strict=True):
-            bulk.close("the test is over")
-            await owner.until(lambda owner=owner: owner.why)
-
-
-def frames(*payloads: bytes) -> list[Frame]:
-    return [(state_chunk(len(p)), p) for p in payloads]
-
-
-def stream(*payloads: bytes) -> bytes:
-    return b"".join(written(PlainWriter(), frames(*payloads)))
-
-
-def source(these: Iterable[Frame]) -> Callable[[], Frame | None]:
-    """What a connection is fed from: these, and then nothing for now."""
-    return partial(next, iter(these), None)
-
-
-def endless(payload: bytes, made: list[int], news: asyncio.Event | None = None) -> Iterator[Frame]:
-    while True:
-        made.append(1)
-        if news is not None:
-            news.set()
-        yield state_chunk(len(payload)), payload
 
 
 # Both ways --------------------------------------------------------------------------------------
@@ -276,6 +172,37 @@ async def test_others_have_their_turn_while_much_is_sent() -> None:
             await asyncio.sleep(0)
             turns += 1
         assert turns > 10
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("slow", ["sender", "receiver"])
+async def test_others_have_their_turn_where_small_frames_take_long(slow: str) -> None:
+    """Whether it is to make them, or what follows from each."""
+    turns, seen = [0], list[int]()
+
+    def work(_: object = None) -> None:
+        seen.append(turns[0])
+        until = time.monotonic() + TURN_S_MAX
+        while time.monotonic() < until:
+            pass
+
+    def worked(these: Iterable[Frame]) -> Iterator[Frame]:
+        for one in these:
+            if slow == "sender":
+                work()
+            yield one
+
+    payloads = [bytes(64 << 10)] * 6
+    async with pair(sealed=False) as (one, _, owner):
+        if slow == "receiver":
+            owner.worked = work
+        one.feed_from(source(worked(frames(*payloads))))
+        async with asyncio.timeout(10):
+            while len(owner.payloads) < len(payloads):
+                turns[0] += 1
+                await asyncio.sleep(0)
+        assert len(seen) == len(payloads)
+        assert len(set(seen)) == len(payloads), "two in one turn"
 
 
 @pytest.mark.asyncio
