@@ -51,9 +51,7 @@ class Tunnels:
     async def open(self, peer: PeerId, *, relay: PeerId) -> socket.socket:
         """Connect with the peer through the relay. The caller sets a deadline. Raises OSError."""
         ticket = await self._ask(relay, peer)
-        connection = await connect(self._host.remote(relay))
-        show(connection, TUNNEL, ticket)
-        return connection
+        return await self._end(relay, ticket)
 
     def take(self, relay: PeerId, message: TunnelTicket | NoTunnel) -> None:
         """The answer to a question of ours, or somebody else wants to speak with us."""
@@ -100,9 +98,14 @@ class Tunnels:
     async def _meet(self, relay: PeerId, ticket: bytes) -> None:
         with suppress(OSError):  # Whoever wants us tries again, or another way.
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                connection = await connect(self._host.remote(relay))
-            show(connection, TUNNEL, ticket)
+                connection = await self._end(relay, ticket)
             self._host.tunnel_came(connection)
+
+    async def _end(self, relay: PeerId, ticket: bytes) -> socket.socket:
+        """Ours of a tunnel through this peer. Raises OSError."""
+        connection = await connect(self._host.remote(relay))
+        show(connection, TUNNEL, ticket)
+        return connection
 
 
 async def connect(remote: tuple[str, int]) -> socket.socket:

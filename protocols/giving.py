@@ -16,7 +16,7 @@ from protocols.events import StateCopied, StateHashed
 from protocols.ids import PeerId, Version
 from protocols.limits import FRAGMENTS_MAX, LEAF_BYTES, LEAVES_MAX
 from protocols.membership import Membership
-from protocols.rooting import WORDS_NEEDED
+from protocols.rooting import first_to_hash
 from protocols.transfer_commands import CopyState, HashState, ReleaseCopy, ServeCells
 from protocols.transfer_messages import (
     CellSpan,
@@ -78,7 +78,7 @@ class Giving:
         """We are a donor of this cut; an earlier one for the same peer is over."""
         peer = cut.info.peer
         commands = self._release(peer)  # What it asked stays: it may have read of this cut first.
-        hash_at = now if self._me in cut.donors[:WORDS_NEEDED] else now + SPARE_S
+        hash_at = now if self._me in first_to_hash(cut) else now + SPARE_S
         self._owed[peer] = Owed(index, cut.versions, now + KEEP_S, hash_at)
         return commands
 

@@ -7,13 +7,19 @@ who gives one (admission.py).
 from collections import Counter
 from collections.abc import Set
 
-from protocols.entries import Roots
+from protocols.entries import Cut, Roots
 from protocols.ids import PeerId
 from protocols.membership import Membership
 from protocols.messages import CutRoots
 
 WORDS_NEEDED = 2
 """Equal ones. Of an only donor one has to do."""
+
+
+def first_to_hash(cut: Cut) -> tuple[PeerId, ...]:
+    """As many donors as have to agree; the others hash when there are no roots in time, or when
+    somebody asks them for leaves."""
+    return cut.donors[:WORDS_NEEDED]
 
 
 class Rooting:

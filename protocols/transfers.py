@@ -16,7 +16,7 @@ from protocols.entries import Cut
 from protocols.events import CellReceived
 from protocols.ids import PeerId
 from protocols.limits import LEAF_BYTES, LEAVES_MAX, SPANS_MAX
-from protocols.rooting import WORDS_NEEDED
+from protocols.rooting import first_to_hash
 from protocols.transfer_commands import CheckState, ExpectCells, KeepCell
 from protocols.transfer_messages import CellSpan, FetchLeaves, FetchState, Leaves
 
@@ -212,12 +212,13 @@ class Intake:
 
     def _ask_trees(self, donors: Sequence[PeerId], now: float) -> list[Command]:
         commands: list[Command] = []
-        hashed = len(set(donors) & set(self.cut.donors[:WORDS_NEEDED])) or 1
+        hashed = len(set(donors) & set(first_to_hash(self.cut))) or 1
         for fragment in sorted(self.missing - self._leaves.keys()) if donors else ():
             tree = self._trees.get(fragment)
             if tree is not None and tree.donor in donors and now < tree.due:
                 continue
-            # One after the other, those first that have trees already, but not always the same.
+            # One after the other, in the cut's order: those that have trees first, and each of them
+            # with other fragments.
             last = fragment % hashed
             if tree is not None and tree.donor in donors:
                 last = donors.index(tree.donor) + 1

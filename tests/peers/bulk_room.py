@@ -27,8 +27,6 @@ class Owner(Taker):
         """Payload, as we were told ..."""
         self.came: list[tuple[int, bool]] = []
         """... and what came: (how many bytes, had it a place)."""
-        self.closes: Bulk | None = None
-        """When the next chunk is here."""
         self.worked: Callable[[Chunk], None] = lambda chunk: None
         """With each chunk that is here."""
 
@@ -43,8 +41,6 @@ class Owner(Taker):
         self.ended(chunk)
         self.news.set()
         self.worked(chunk)
-        if self.closes is not None:
-            self.closes.close("enough")
 
     def payload_sent(self, peer: PeerId, chunk: Chunk, size: int) -> None:
         self.sent_bytes += size

@@ -80,7 +80,7 @@ async def test_bytes_that_are_no_chunks_end_the_connection() -> None:
 @pytest.mark.asyncio
 async def test_what_follows_a_close_is_not_delivered() -> None:
     async with connected() as (bulk, owner, raw):
-        owner.closes = bulk
+        owner.worked = lambda _: bulk.close("enough")
         await raw.write(stream(b"1", b"2", b"3"))
         await owner.until(lambda: owner.why)
         assert owner.payloads == [b"1"]

@@ -68,9 +68,7 @@ async def test_two_that_dial_each_other_settle_on_one_session() -> None:
         for _ in range(5):
             await alpha.until(lambda: BETA in alpha.mesh.sessions)
             await beta.until(lambda: ALPHA in beta.mesh.sessions)
-            async with asyncio.timeout(10):
-                while tasks := alpha.mesh._dialling._tasks | beta.mesh._dialling._tasks:
-                    await asyncio.wait(tasks)
+            await until_dialled(alpha, beta)
             for node, other in ((alpha, BETA), (beta, ALPHA)):
                 ups = [one for one in node.seen if one == Up(other)]
                 assert 1 <= len(ups) <= 2, "they fight for ever"
@@ -92,15 +90,20 @@ async def test_of_two_dials_at_once_one_stays(tmp_path: Path) -> None:
             for one, other in dials[:: 1 if turn % 2 else -1]:
                 one.mesh.connect(other.address, peer=other.peer)
                 await asyncio.sleep(turn % 4 * 0.001)
-            async with asyncio.timeout(10):
-                while tasks := alpha.mesh._dialling._tasks | beta.mesh._dialling._tasks:
-                    await asyncio.wait(tasks)
+            await until_dialled(alpha, beta)
             await alpha.until_seen(Up(BETA))
             await beta.until(lambda: is_of_one_dial(alpha, beta))
             # Beta, whose id is larger, may have to change over to alpha's connection, at once.
             assert beta.seen in ([Up(ALPHA)], [Up(ALPHA), Down(ALPHA, ANEW), Up(ALPHA)])
             beta.seen.clear()
             await still_works(alpha, beta)
+
+
+async def until_dialled(alpha: Node, beta: Node) -> None:
+    """Neither tries any more."""
+    async with asyncio.timeout(10):
+        while tasks := alpha.mesh._dialling._tasks | beta.mesh._dialling._tasks:
+            await asyncio.wait(tasks)
 
 
 def is_of_one_dial(alpha: Node, beta: Node) -> bool:
