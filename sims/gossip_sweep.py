@@ -4,14 +4,15 @@ The clusters of sims.sweep, but peers exchange in pairs, each has a state of its
 one flips: nobody could notice. A failing seed prints its story and the command that replays it.
 """
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from sims import sweep
+from sims.catalogue import MUTANT_HELP, plant
 from sims.faults import Fault
-from sims.sweep import SeedResult, in_turn, report
+from sims.sweep import SeedResult, again_with, in_turn, report
 from sims.terminal import run
 
 PEERS = (2, 9)
@@ -29,6 +30,7 @@ def main(
     processes: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 2,
     show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
 ) -> None:
     """Run simulated clusters; exit with 1 if anything that must hold did not.
 
@@ -36,13 +38,13 @@ def main(
     Examples:
       python -m sims.gossip_sweep --seeds 2000 --json
       python -m sims.gossip_sweep --first 4711 --seeds 1 --story
+      python -m sims.gossip_sweep --seeds 100 --mutant my_bug.py
     """
+    if mutant:
+        plant(mutant)
     whole = range(first, first + seeds)
     running = in_turn(run_seed, whole, processes=min(processes, seeds))
-
-    def again(result: SeedResult) -> Iterator[str]:
-        yield f"replay: python -m sims.gossip_sweep --first {result.seed} --seeds 1 --story"
-
+    again = partial(again_with, "sims.gossip_sweep", mutant=mutant)
     report(running, seeds, again, show=show, as_json=as_json)
 
 

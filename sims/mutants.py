@@ -1,11 +1,10 @@
 """Would the simulator notice a bug? `python -m sims.mutants --json` plants one after the other.
 
 Each mutant runs seeds of sims.sweep in a process of its own until something that must hold does
-not; the seed that caught it must pass without it. Must NOT change what a seed does, nor judge it:
-the checkers do.
+not; the seed that caught it must pass without it. A mutant that names tests is given to these
+instead. Must NOT change what a seed does, nor judge it: the checkers do.
 """
 
-import importlib.util
 import itertools
 import json
 import multiprocessing
@@ -18,23 +17,19 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from protocols.errors import LowcommError
+from protocols.errors import ConfigError
 from sims import gossip_sweep, step_sweep, sweep
+from sims.catalogue import KINDS, KNOWN, OF_PAIRS, Kind, find, plant
 from sims.faults import FaultKind, draw_plan
-from sims.mutations import MUTANTS as CORE_MUTANTS
-from sims.mutations_forks import FORK_MUTANTS
-from sims.mutations_gossip import GOSSIP_MUTANTS
-from sims.mutations_leases import LEASE_MUTANTS
-from sims.mutations_steps import STEP_MUTANTS
-from sims.mutations_transfers import TRANSFER_MUTANTS
-from sims.mutations_voids import VOID_MUTANTS
-from sims.planting import UnplantableError
+from sims.mutant_files import read_mutants
+from sims.planting import Mutant
+from sims.terminal import run
+from sims.tested import run_tests
 
-MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS)
 SEED_CPU_S = 20.0
 """A healthy seed takes about one; a mutant may go round in circles for ever."""
 HUNT_S = 3600.0
@@ -45,33 +40,14 @@ class StuckError(RuntimeError):
     """A seed used up its time."""
 
 
-KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS)
-OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
 PLOTS: Mapping[str, FaultKind] = {"restores-a-void-branch": "relapse"}
 """What has to happen before a mutant can do harm, and what few seeds have."""
-Kind = Literal["rounds", "steps", "gossip"]
-"""Of a run."""
 SEEDS: Mapping[Kind, Callable[[int], sweep.SeedResult]] = {
     "rounds": sweep.run_seed,
     "steps": step_sweep.run_seed,
     "gossip": gossip_sweep.run_seed,
 }
-KINDS: Mapping[str, Kind] = {
-    **{known.name: "steps" for known in STEP_MUTANTS},
-    **{known.name: "gossip" for known in GOSSIP_MUTANTS},
-}
-"""In which a mutant is hunted, if not in one of rounds."""
-
-
-def kind_of(mutant: str) -> Kind:
-    """The runs in which it is hunted."""
-    return KINDS.get(mutant, "rounds")
-
-
-RAISED = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError),
-    *(LowcommError, TypeError, ValueError),
-)
+RAISED = (*sweep.RAISED, RuntimeError)
 """What a planted bug can end a seed with, beyond what the sweep reports itself."""
 
 
@@ -81,16 +57,29 @@ class Hunt:
 
     name: str
     file: str
-    """A module with a function `plant`; "": the mutant is one of ours."""
+    """Where the mutant is defined; "": the mutant is one of ours."""
     first: int
     seeds: int
     """At most."""
+    runs: Kind | None = None
+    """Where the mutant of a file is hunted; None: where a known one of this name would be."""
+
+    @property
+    def kind(self) -> Kind:
+        return self.runs or KINDS.get(self.name, "rounds")
+
+    @property
+    def mutant(self) -> str:
+        """As `find` takes it."""
+        return f"{self.file}:{self.name}" if self.file else self.name
 
     def tries(self) -> Iterator[int]:
         """The seeds to try: only a pair can fork, and some bugs show in one plot alone."""
         return itertools.islice(filter(self._fits, itertools.count(self.first)), self.seeds)
 
     def _fits(self, seed: int) -> bool:
+        if self.file:
+            return True
         pair, plot = seed % sweep.PAIR_EVERY == 0, PLOTS.get(self.name)
         if self.name in OF_PAIRS:
             return pair
@@ -106,11 +95,11 @@ class Verdict:
     name: str
     caught: bool
     seeds: int
-    """How many were run."""
+    """How many were run; 0: tests were run."""
     seed: int
     """The last one of them: it caught it, if any did."""
     by: str
-    """The first thing that did not hold."""
+    """The first thing that did not hold, or the first test that failed."""
     seconds: float
 
 
@@ -123,29 +112,18 @@ def hunt(task: Hunt) -> Verdict:
 
     seed = task.first
     try:
-        planter(task)()
-    except UnplantableError as error:
-        return verdict(0, seed, f"cannot be planted: {error}", caught=False)
+        mutant = find(task.mutant)
+        if isinstance(mutant, Mutant) and mutant.tests:
+            ran = run_tests(mutant.tests, mutant=task.mutant)
+            return verdict(0, seed, ran.failed or ran.output, caught=bool(ran.failed))
+        plant(task.mutant)
+    except ConfigError as error:
+        return verdict(0, seed, str(error), caught=False)
     for count, seed in enumerate(task.tries(), 1):
-        by = what_fails(seed, kind_of(task.name))
+        by = what_fails(seed, task.kind)
         if by:
             return verdict(count, seed, by, caught=True)
     return verdict(task.seeds, seed, "", caught=False)
-
-
-def planter(task: Hunt) -> Callable[[], object]:
-    """The function that plants the bug. Raises UnplantableError if there is none."""
-    if not task.file:
-        return next(known.plant for known in KNOWN if known.name == task.name)
-    spec = importlib.util.spec_from_file_location("planted", task.file)
-    if spec is None or spec.loader is None:
-        raise UnplantableError(f"{task.file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    plant = getattr(module, "plant", None)
-    if not callable(plant):
-        raise UnplantableError(f"{task.file} has no function plant()")
-    return plant
 
 
 def what_fails(seed: int, kind: Kind = "rounds") -> str:
@@ -195,37 +173,75 @@ def unhealthy(seeds: set[int], kind: Kind, *, jobs: int) -> list[int]:
     return [seed for seed, by in zip(order, found, strict=True) if by]
 
 
+def overlooked_of(
+    verdicts: list[Verdict], kinds: Mapping[str, Kind], *, jobs: int
+) -> tuple[list[str], list[int]]:
+    """The mutants that nothing noticed, and the seeds that fail without any."""
+    overlooked, failed = [v.name for v in verdicts if not v.caught], list[int]()
+    for kind in SEEDS:
+        caught = {
+            v.name: v.seed for v in verdicts if v.caught and v.seeds and kinds[v.name] == kind
+        }
+        sick = unhealthy(set(caught.values()), kind, jobs=jobs) if caught else []
+        overlooked += [name for name, seed in caught.items() if seed in sick]
+        failed += sick
+    tests = {v.name: v.by for v in verdicts if v.caught and not v.seeds}
+    if tests and not run_tests(sorted(set(tests.values()))).passed:
+        overlooked += tests  # They fail without any bug, too.
+    return overlooked, failed
+
+
+def tasks_of(
+    mutant: str, only: list[str] | None, *, kind: Kind, first: int, seeds: int
+) -> list[Hunt]:
+    """All known mutants, or those of a file. Raises ConfigError."""
+    if mutant:
+        names = [found.name for found in read_mutants(mutant)]
+        file = str(Path(mutant).resolve())
+        tasks = [Hunt(name, file, first, seeds, kind) for name in names]
+    else:
+        names = [known.name for known in KNOWN]
+        tasks = [Hunt(name, "", first, seeds) for name in names]
+    unknown = set(only or ()) - set(names)
+    if unknown:
+        raise ConfigError(f"no mutant is called {', '.join(sorted(unknown))}")
+    return [task for task in tasks if not only or task.name in only]
+
+
 def main(
     mutant: Annotated[
-        Path | None,
-        typer.Option(help="A Python file with a function plant().", exists=True, dir_okay=False),
-    ] = None,
+        str,
+        typer.Option(
+            help="The mutants of this Python file (with MUTANTS, or a function plant()), not ours."
+        ),
+    ] = "",
+    runs: Annotated[
+        str, typer.Option(help="Where a file's mutants are hunted: rounds, steps or gossip.")
+    ] = "rounds",
     only: Annotated[list[str] | None, typer.Option(help="Only this one. Repeat.")] = None,
     seeds: Annotated[int, typer.Option(help="At most, for each mutant.", min=1)] = 500,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     jobs: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Plant known bugs, one at a time; exit with 1 if the simulator overlooks any."""
-    wanted = only or [known.name for known in KNOWN]
-    unknown = set(wanted) - {known.name for known in KNOWN}
-    if unknown:
-        raise typer.BadParameter(f"no mutant is called {', '.join(sorted(unknown))}")
-    if mutant is not None:
-        tasks = [Hunt(mutant.stem, str(mutant.resolve()), first, seeds)]
-    else:
-        tasks = [Hunt(name, "", first, seeds) for name in wanted]
+    """Plant known bugs, one at a time; exit with 1 if the simulator overlooks any.
+
+    \b
+    Examples:
+      python -m sims.mutants --json
+      python -m sims.mutants --only no-rebase --only no-pre-vote
+      python -m sims.mutants --mutant tests/sims/example_mutants.py --seeds 100
+    """
+    kind = {str(known): known for known in SEEDS}.get(runs)
+    if kind is None:
+        raise ConfigError(f"--runs {runs}: choose one of {', '.join(SEEDS)}")
+    tasks = tasks_of(mutant, only, kind=kind, first=first, seeds=seeds)
     verdicts: list[Verdict] = []
     for verdict in hunt_all(tasks, jobs=jobs):
         verdicts.append(verdict)
         print(describe(verdict), file=sys.stderr, flush=True)  # noqa: T201
-    failed: list[int] = []
-    overlooked = [v.name for v in verdicts if not v.caught]
-    for kind in SEEDS:
-        caught = {v.name: v.seed for v in verdicts if v.caught and kind_of(v.name) == kind}
-        sick = unhealthy(set(caught.values()), kind, jobs=jobs) if caught else []
-        overlooked += [name for name, seed in caught.items() if seed in sick]
-        failed += sick
+    kinds: dict[str, Kind] = {task.name: task.kind for task in tasks}
+    overlooked, failed = overlooked_of(verdicts, kinds, jobs=jobs)
     summary = {
         "mutants": [asdict(verdict) for verdict in verdicts],
         "caught": len(verdicts) - len(overlooked),
@@ -239,6 +255,8 @@ def main(
 
 def describe(verdict: Verdict) -> str:
     """One line for a person."""
+    if verdict.caught and not verdict.seeds:
+        return f"{verdict.name}: in {verdict.seconds} s: {verdict.by}"
     if verdict.caught:
         seed = f"seed {verdict.seed} ({verdict.seeds} tried)"
         return f"{verdict.name}: {seed} in {verdict.seconds} s: {verdict.by[:160]}"
@@ -248,4 +266,4 @@ def describe(verdict: Verdict) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

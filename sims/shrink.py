@@ -14,10 +14,11 @@ from typing import Annotated
 
 import typer
 
+from sims.catalogue import MUTANT_HELP, plant
 from sims.faults import Fault
 from sims.mutants import RAISED, SEED_CPU_S, cpu_limit
 from sims.plans import read_plan, write_plan
-from sims.sweep import parse_peers, plant, replay, run_seed
+from sims.sweep import parse_peers, replay, run_seed
 from sims.terminal import bar, run
 
 SHORTER = (0.0, 0.1, 0.25, 0.5)
@@ -88,7 +89,7 @@ def failures(
 
 def main(
     seed: Annotated[int, typer.Option(help="The seed that fails.")],
-    mutant: Annotated[str, typer.Option(help="Plant this bug of sims.mutants first.")] = "",
+    mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
     peers: Annotated[str, typer.Option(help="As the sweep had it.")] = "3-9",
     plan: Annotated[
         Path | None, typer.Option(help="Begin with the faults in this file, not the seed's own.")

@@ -5,13 +5,15 @@ counts step commits. A failing seed prints its story and the command that replay
 """
 
 import random
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from sims.catalogue import MUTANT_HELP, plant
 from sims.faults import Fault, draw_plan
 from sims.stepwise import StepWorld
-from sims.sweep import SAFETY_S, SeedResult, in_turn, play, report
+from sims.sweep import SAFETY_S, SeedResult, again_with, in_turn, play, report
 from sims.terminal import run
 
 PEERS = (2, 6)
@@ -42,6 +44,7 @@ def main(
     processes: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 2,
     show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
 ) -> None:
     """Run simulated clusters that agree on every step; exit with 1 if anything that must hold
     did not.
@@ -50,14 +53,14 @@ def main(
     Examples:
       python -m sims.step_sweep --seeds 500 --json
       python -m sims.step_sweep --first 4711 --seeds 1 --story
+      python -m sims.step_sweep --seeds 100 --mutant my_bug.py
     """
+    if mutant:
+        plant(mutant)
     whole = range(first, first + seeds)
     running = in_turn(run_seed, whole, processes=min(processes, seeds))
-    report(running, seeds, _again, show=show, as_json=as_json)
-
-
-def _again(result: SeedResult) -> tuple[str]:
-    return (f"replay: python -m sims.step_sweep --first {result.seed} --seeds 1 --story",)
+    again = partial(again_with, "sims.step_sweep", mutant=mutant)
+    report(running, seeds, again, show=show, as_json=as_json)
 
 
 if __name__ == "__main__":

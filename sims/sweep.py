@@ -8,6 +8,7 @@ the command that replays it; `python -m sims.shrink --seed SEED` finds the fault
 import gc
 import json
 import random
+import shlex
 import statistics
 import sys
 import traceback
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from multiprocessing import Pool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, NoReturn, TextIO, TypeVar
 
@@ -27,9 +28,9 @@ from protocols.ids import PeerId
 from protocols.membership import Membership
 from protocols.roles import MOVES
 from protocols.waiting import describe
+from sims.catalogue import MUTANT_HELP, plant
 from sims.faults import KINDS, Fault, draw_plan, inject
 from sims.forks import ForkWorld, draw_faults
-from sims.mutations import MUTANTS
 from sims.nodes import Node
 from sims.plans import read_plan
 from sims.ranks import Training
@@ -60,6 +61,11 @@ PEERS = (3, 9)
 """At the start of a seed, at least and at most."""
 GARBAGE = 10_000
 """New objects between two collections: a seed makes hundreds of thousands that go by themselves."""
+RAISED = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(LowcommError, TypeError, ValueError),
+)
+"""What a bug can end a seed with: the seed fails, and the others go on."""
 Job = TypeVar("Job")
 
 
@@ -146,7 +152,7 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     violations: list[str] = []
     try:
         world.run(until_s=SAFETY_S + LIVENESS_S)
-    except (AssertionError, LookupError, ValueError, LowcommError):
+    except RAISED:
         violations = traceback.format_exc().splitlines()[-8:]
     world.checkers.ended(world)
     violations += [*world.checkers.violations, *_unfinished(world)]
@@ -237,13 +243,16 @@ def _run_all(seeds: range, *, peers: tuple[int, int], processes: int) -> Iterato
 def in_turn(
     play_job: Callable[[Job], SeedResult], jobs: Iterable[Job], *, processes: int
 ) -> Iterator[SeedResult]:
-    """The results in the order of the jobs. `play_job` has a name at the top of its module."""
+    """The results in the order of the jobs. `play_job` has a name at the top of its module.
+
+    The processes are forks of this one: a bug that was planted here is in all of them.
+    """
     gc.freeze()  # What was imported stays: no collection in a seed shall look at it again.
     gc.set_threshold(GARBAGE)
     if processes == 1:
         yield from map(play_job, jobs)
         return
-    with Pool(processes) as pool:
+    with get_context("fork").Pool(processes) as pool:
         yield from pool.imap(play_job, jobs, chunksize=4)
 
 
@@ -272,14 +281,6 @@ def parse_peers(text: str) -> tuple[int, int]:
     return low, high
 
 
-def plant(name: str) -> None:
-    """A known bug, into this process, which is good for nothing else from then on."""
-    found = [known for known in MUTANTS if known.name == name]
-    if not found:
-        raise ConfigError(f"no mutant is called {name}")
-    found[0].plant()
-
-
 def replay(
     seed: int,
     *,
@@ -294,8 +295,14 @@ def replay(
     if plan is not None:
         command.append(f"--plan {plan}")
     if mutant:
-        command.append(f"--mutant {mutant}")
+        command.append(f"--mutant {shlex.quote(mutant)}")
     return " ".join(command if shrink else [*command, "--story"])
+
+
+def again_with(module: str, result: SeedResult, *, mutant: str) -> Iterator[str]:
+    """The command that shows a seed of another sweep again."""
+    planted = f" --mutant {shlex.quote(mutant)}" if mutant else ""
+    yield f"replay: python -m {module} --first {result.seed} --seeds 1{planted} --story"
 
 
 def main(
@@ -311,13 +318,14 @@ def main(
     plan: Annotated[
         Path | None, typer.Option(help="Faults from this file, not the seed's own.")
     ] = None,
-    mutant: Annotated[str, typer.Option(help="Plant this bug of sims.mutants first.")] = "",
+    mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
 ) -> None:
     """Run simulated clusters; exit with 1 if anything that must hold did not.
 
     \b
     Examples:
       python -m sims.sweep --seeds 2000 --peers 3-9 --json
+      python -m sims.sweep --seeds 100 --mutant my_bug.py
       python -m sims.sweep --first 4711 --seeds 1 --story
       python -m sims.sweep --first 4711 --seeds 1 --log events.txt
       python -m sims.sweep --first 4711 --seeds 1 --plan plan.json
@@ -325,7 +333,7 @@ def main(
     whole = range(first, first + seeds)
     if mutant:
         plant(mutant)
-    if mutant or log is not None or plan is not None:
+    if log is not None or plan is not None:
         running = _run_noted(whole, peers=parse_peers(peers), plan=plan, log=log)
     else:
         running = _run_all(whole, peers=parse_peers(peers), processes=min(processes, seeds))

@@ -51,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help=f"first seed of the fresh simulator seeds (or {SEED_ENV}); default: random",
     )
+    parser.addoption(
+        "--plant",
+        metavar="MUTANT",
+        help="plant this bug of sims.mutants or sims.shell_mutants, or of FILE.py:NAME; "
+        "the tests should fail",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # As a shell has it for what it starts behind its back; what tests start would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[SEED_BASE] = _choose_seed_base(config)
+    _plant(config.getoption("--plant"))
     # Descriptor 2 belongs to pytest's capture while a test runs.
     config.stash[STDERR] = os.dup(2)
     config.add_cleanup(lambda: os.close(config.stash[STDERR]))
@@ -176,6 +183,19 @@ async def _no_task_left() -> AsyncIterator[None]:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if tasks:
         pytest.fail("\n".join(["left behind:", *sorted(map(repr, tasks))]), pytrace=False)
+
+
+def _plant(mutant: str | None) -> None:
+    """Before a test is collected: what imports a planted function has the bug, too."""
+    if mutant is None:
+        return
+    from protocols.errors import ConfigError
+    from sims.tested import plant
+
+    try:
+        plant(mutant)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def _choose_seed_base(config: pytest.Config) -> int:

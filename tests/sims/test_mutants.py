@@ -1,19 +1,21 @@
 """The simulator notices bugs: those that we plant."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from protocols import steps
+from protocols.errors import ConfigError
 from protocols.raft import Raft
 from protocols.rounds import FragmentRounds
 from protocols.step_entries import step_view
+from sims.catalogue import KNOWN, OF_PAIRS, find
 from sims.faults import draw_plan
+from sims.mutant_files import read_mutants
 from sims.mutants import (
-    KNOWN,
-    OF_PAIRS,
     PLOTS,
     Hunt,
     StuckError,
@@ -31,6 +33,31 @@ EASY = (
 )
 """One of the first seeds catches each of these."""
 DO_NOTHING = "def plant():\n    pass\n"
+EXAMPLE = Path(__file__).parent / "example_mutants.py"
+HEAD = """\
+from protocols.rounds import FragmentRounds
+from sims.planting import Edit, Mutant
+"""
+NOT_MUTANTS = {
+    "": r"defines no mutant; write MUTANTS = \[Mutant\(name, why, Edit\(.*\)\)\] or a function",
+    "MUTANTS = []": r"MUTANTS must be a list of Mutant",
+    "MUTANTS = [1]": r"MUTANTS\[0\] is a int, not a Mutant",
+    "import nothing_like_it": r"cannot be imported: ModuleNotFoundError: No module named",
+    "def plant(:": r"cannot be imported: SyntaxError: ",
+    HEAD + "MUTANTS = [Mutant('a', 'b', Edit(FragmentRounds.no_such, 'x', 'y'))]": (
+        r"cannot be imported: AttributeError: .* has no attribute 'no_such'"
+    ),
+    HEAD + "MUTANTS = [Mutant('a', 'b', Edit(FragmentRounds.applied, 'once upon a time', 'y'))]": (
+        r"'a' cannot be planted: FragmentRounds.applied has 0 times, not once: 'once upon a time'"
+    ),
+    HEAD + "MUTANTS = [Mutant('a', 'b', Edit(FragmentRounds.applied, 'if ', 'fi '))]": (
+        r"'a' cannot be planted: .*"
+    ),
+    HEAD + "MUTANTS = [Mutant('a', 'b', Edit(len, 'x', 'y'))]": (
+        r"'a' cannot be planted: <built-in function len> is no function, method or property"
+    ),
+}
+"""What a file holds, and what is said about it."""
 
 
 def hunt(*names: str, seeds: int, file: Path | None = None) -> dict[str, tuple[bool, str]]:
@@ -95,7 +122,7 @@ def test_there_are_enough_mutants_and_each_says_why() -> None:
 
 
 def test_an_edit_that_does_not_fit_any_more_is_refused() -> None:
-    with pytest.raises(UnplantableError, match=r"Raft\.append has 0 times: once upon a time"):
+    with pytest.raises(UnplantableError, match=r"Raft\.append has 0 times, not once: 'once upon"):
         Edit(Raft.append, "once upon a time", "").plant()
     with pytest.raises(UnplantableError, match=r"Raft\.reconfiguring has 0 times"):
         Edit(Raft.reconfiguring, "once upon a time", "").plant()
@@ -122,7 +149,7 @@ def test_who_imported_a_function_has_the_bug_too(monkeypatch: pytest.MonkeyPatch
     assert steps.step_view.__code__ != before
 
 
-def test_somebody_elses_mutant_is_planted(tmp_path: Path) -> None:
+def test_a_mutant_of_another_author_is_planted(tmp_path: Path) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(
         "from protocols.rounds import FragmentRounds\n"
@@ -132,11 +159,62 @@ def test_somebody_elses_mutant_is_planted(tmp_path: Path) -> None:
     assert hunt("theirs", seeds=10, file=file)["theirs"][0]
 
 
-def test_a_file_without_a_plant_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "empty.py"
-    file.write_text("")
-    caught, by = hunt("empty", seeds=1, file=file)["empty"]
-    assert (caught, by) == (False, f"cannot be planted: {file} has no function plant()")
+@pytest.mark.parametrize(("text", "why"), NOT_MUTANTS.items())
+def test_a_file_that_defines_no_mutant_is_refused_with_one_line(
+    text: str, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "theirs.py"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=why) as refused:
+        read_mutants(str(file))
+    assert str(refused.value).startswith(str(file))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_missing_and_a_name_that_no_mutant_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"theirs.py: there is no such file"):
+        find(str(tmp_path / "theirs.py"))
+    with pytest.raises(ConfigError, match=r"defines no mutant third"):
+        find(f"{EXAMPLE}:third")
+    with pytest.raises(ConfigError, match=r"defines 2 mutants: .*; choose: .*:NAME"):
+        find(str(EXAMPLE))
+
+
+@pytest.mark.parametrize("module", ["sweep", "step_sweep", "gossip_sweep", "mutants"])
+def test_a_command_says_in_one_line_what_is_wrong_with_a_file(module: str) -> None:
+    command = [sys.executable, "-m", f"sims.{module}", "--mutant", "no/such.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: no/such.py: there is no such file\n")
+
+
+def test_a_plant_that_raises_is_refused_with_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.py"
+    file.write_text("def plant():\n    raise ValueError('not\\ntoday')\n")
+    caught, by = hunt("theirs", seeds=1, file=file)["theirs"]
+    assert not caught
+    assert by == f"{file}:theirs cannot be planted: plant() raises ValueError: not today"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_sweep_plants_the_mutant_of_a_file_in_all_its_processes(
+    processes: int, tmp_path: Path
+) -> None:
+    """Eight seeds: of two processes each plays some."""
+    file = tmp_path / "theirs.py"
+    file.write_text(HEAD + "def plant():\n    FragmentRounds.applied = None\n")
+    command = [sys.executable, "-m", "sims.sweep", "--seeds", "8", "--processes", str(processes)]
+    command += ["--mutant", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["failed"] == list(range(8))
+    assert f"--seeds 1 --peers 3-9 --mutant {file} --story" in done.stderr
+
+
+def test_the_mutants_of_the_example_are_hunted(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(mutant=str(EXAMPLE), seeds=20, first=0, jobs=2, as_json=True)
+    summary = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, summary["caught"], summary["overlooked"]) == (0, 2, [])
 
 
 def test_what_changes_nothing_is_not_caught(
@@ -145,7 +223,7 @@ def test_what_changes_nothing_is_not_caught(
     file = tmp_path / "harmless.py"
     file.write_text(DO_NOTHING)
     with pytest.raises(SystemExit) as ended:
-        main(mutant=file, seeds=2, first=4711, jobs=1, as_json=True)
+        main(mutant=str(file), seeds=2, first=4711, jobs=1, as_json=True)
     assert ended.value.code == 1
     summary = json.loads(capsys.readouterr().out)
     (mutant,) = summary["mutants"]
@@ -154,7 +232,7 @@ def test_what_changes_nothing_is_not_caught(
 
 
 def test_a_name_that_nobody_has_is_refused() -> None:
-    with pytest.raises(typer.BadParameter, match="no mutant is called no-such"):
+    with pytest.raises(ConfigError, match="no mutant is called no-such"):
         main(only=["no-such", EASY[0]])
 
 

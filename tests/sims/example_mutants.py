@@ -1,0 +1,25 @@
+"""An example of mutants that another author wrote: `python -m sims.mutants --mutant FILE.py`.
+
+`python -m sims.sweep --mutant tests/sims/example_mutants.py:example-counts-all` plants one of them.
+"""
+
+from protocols.leader import Leader
+from protocols.rounds import FragmentRounds
+from sims.planting import Edit, Mutant
+
+MUTANTS = [
+    Mutant(
+        "example-counts-all",
+        "A peer that was not counted loses its steps.",
+        Edit(
+            FragmentRounds.applied,
+            'self._resume("counted" if self._counted(round_) else "rebase")',
+            'self._resume("counted")',
+        ),
+    ),
+    Mutant(
+        "example-commits-with-one-holder",
+        "The death of that holder takes the result away, though the log says that it holds.",
+        Edit(Leader._agreed, "if enough and len(holding) >= least", "if enough or holding"),
+    ),
+]
