@@ -63,10 +63,12 @@ class Daemon:
         self.run_config: RunConfig | None = config.run
         self.replica: Replica | StepReplica | None = None
         self._start = start
+        self.founds = start.kind == "new"
+        """This node begins the run."""
         self._directory = NodeDirectory(directory)
         path = self._directory.path
         used = (path / WAL_FILE).exists() or any((path / CHECKPOINTS).glob("*"))
-        if start.kind == "new" and used:
+        if self.founds and used:
             raise ConfigError(
                 f"{directory} holds the log or checkpoints of an earlier run: go on with "
                 f"`lowcomm resume {directory}`, or start the new run elsewhere with "
@@ -173,7 +175,7 @@ class Daemon:
         self.journal.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
         for why in self._skipped:
             self.journal.note("checkpoint", why)
-        if self._start.kind != "new":
+        if not self.founds:
             self.driver.feed(v.DeadlineReached())  # It dials.
             return
         run = self.run_config
@@ -218,8 +220,13 @@ class Daemon:
         return corpus.digest
 
     @property
+    def path(self) -> Path:
+        """This node's directory."""
+        return self._directory.path
+
+    @property
     def corpus_directory(self) -> Path:
-        return self._directory.path / "corpus"
+        return self.path / "corpus"
 
     # The listener's side --------------------------------------------------------------------
 
@@ -308,7 +315,7 @@ class Daemon:
     def _tell(self, command: c.Applied) -> None:
         """Log entries as events; and what follows from them for the ranks."""
         journal, entry, me = self.journal, command.entry, self.core.me.peer
-        if isinstance(entry, e.Run) and self._start.kind == "new":
+        if isinstance(entry, e.Run) and self.founds:
             assert self.replica is not None
             self.checkpointer.begin(self.core, self.replica)  # Of the state that all begin with.
         if isinstance(entry, e.Restore):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from lowcomm.boundaries import ANCHOR
 from lowcomm.config import RunConfig, run_to_json
 from lowcomm.methods import RoundMethod
+from lowcomm.own_program import mending
 from lowcomm.replica import Replica
 from lowcomm.round_clock import RoundClock
 from lowcomm.round_lengths import early_steps, round_steps
@@ -52,6 +53,8 @@ class NodeSide:
         self.tokens = 0
         self.loss = float("nan")
         self.tokens_per_s = 0.0
+        self.loading_since = 0.0
+        """When the first attempt of the ranks was started."""
         self._daemon = daemon
         self._stepping: Stepping | None = None
         self._slot = -1
@@ -97,7 +100,11 @@ class NodeSide:
 
     async def run(self) -> None:
         """Until the ranks have finished."""
-        await self.group.run()
+        self.loading_since = asyncio.get_running_loop().time()
+        try:
+            await self.group.run()
+        except r.ProgramFailed as error:
+            raise r.ProgramFailed(f"{error}; {mending(self._daemon)}") from error
 
     # Starting -------------------------------------------------------------------------------
 

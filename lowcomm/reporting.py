@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowcomm.metrics import figures_of, gauges_of, served
+from lowcomm.own_program import node_wait
 from peers.counters import PURPOSES, RATE_WINDOW_S, watch
 from protocols import entries as e
 from protocols.step_entries import step_view
 from protocols.tokens import subject
-from protocols.waiting import describe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ async def report_metrics(daemon: Daemon) -> None:
     loop, told, samples = asyncio.get_running_loop(), "", (0, 0)
     while True:
         await asyncio.sleep(METRICS_INTERVAL_S)
-        wait = describe(daemon.core, loop.time())
+        wait = node_wait(daemon, loop.time())
         if wait.phase in ("joining", "waiting") and wait.reason != told:
             daemon.journal.write("waiting", reason=wait.reason)
         told = wait.reason
@@ -197,7 +197,7 @@ def _samples(daemon: Daemon) -> tuple[int, int]:
 def status_json(daemon: Daemon) -> str:
     """One JSON object: what it does, whom it waits for, how far it is."""
     core, node, now = daemon.core, daemon.node, asyncio.get_running_loop().time()
-    wait = describe(core, now)
+    wait = node_wait(daemon, now)
     sent, received = daemon.mesh.bytes_moved()
     run, members = core.members.run, core.members
     counters = daemon.driver.counters

@@ -8,13 +8,17 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from peers.attempt import Attempt, RankFault, Stage
+from peers.lasting import Fault
 from peers.lifeline import Lifeline
 from peers.orders import Obeyed, Order
+from peers.rank_events import ProgramFailed
 from peers.rank_messages import Attached, Configured, Result
-from peers.supervisor import Spawner, SpawnError
+from peers.supervisor import Exit, NotRunnable, Spawner, SpawnError
+from protocols.errors import ConfigError, LowcommError
 
-EXIT_REPORT_S = 0.25
-"""A lost link says less than the exit status, which comes within milliseconds if the rank died."""
+EXIT_REPORT_S = 1.0
+"""A lost link says less than the exit status, which comes within milliseconds if the rank was
+killed; an interpreter that ends closes the link first, and took 0.4 s more on a busy machine."""
 LAST_WORDS_S = 1.0
 """Ranks that have finished are heard out: their last words may be read after the exit statuses."""
 
@@ -29,7 +33,17 @@ class AttemptRun:
         self.fragment_bytes: tuple[int, ...] = ()
         """Once all ranks have reported the same layout."""
         self.finished = False
+        self.hopeless: LowcommError | None = None
+        """Why no attempt can run the program."""
         self._spawner = spawner
+        self._exit: Exit | None = None
+        """Of the rank that was lost, if that is how it was."""
+        self._line = ""
+        """What the ranks said last on stderr."""
+        self._steps: tuple[int, ...] = ()
+        """The step counters at the end."""
+        self._ordered = False
+        """The daemon ended the attempt, for a reason of its own."""
         self._hint = ""
         self._reason = ""
         self._over = asyncio.Event()
@@ -42,6 +56,17 @@ class AttemptRun:
     def why(self) -> str:
         """Why it is lost; "" while it runs and when it has finished."""
         return self._reason or self._hint
+
+    @property
+    def fault(self) -> Fault | None:
+        """How it was lost; None: by an order of the daemon."""
+        if self._ordered:
+            return None
+        end, steps = self._exit, self._steps
+        whose = steps[end.rank] if end is not None and end.rank is not None else max(steps)
+        code = None if end is None else end.returncode
+        said = self._line if end is not None or not self._reason else ""
+        return Fault(why=self.why, code=code, line=said or self.why, step=whose)
 
     def rank_of(self, link: Lifeline) -> int | None:
         """The rank at the other end; None for a stranger, or a rank of another attempt."""
@@ -80,8 +105,10 @@ class AttemptRun:
         if len(self._silent) == len(self.links):
             self._heard_out.set()
 
-    def lose(self, reason: str) -> None:
-        """The first reason counts: what follows is its consequence."""
+    def lose(self, reason: str, *, ordered: bool = False) -> None:
+        """The first reason counts: what follows is its consequence. `ordered`: it says nothing of
+        the program."""
+        self._ordered = self._ordered or (ordered and not self._reason)
         self._reason = self._reason or reason
         self._explained.set()
         self._over.set()
@@ -110,9 +137,12 @@ class AttemptRun:
         """Start the ranks and watch them until all have finished or one is lost. What still
         runs then is left to the spawner's `stop`. `environments` makes each rank's variables
         for an attempt's number, or raises SpawnError; `steps` reads the step counters."""
+        self._steps = tuple(steps())
         try:
             await self._spawner.start(environments(self.attempt.number))
         except SpawnError as error:
+            if isinstance(error, NotRunnable):
+                self.hopeless = ProgramFailed(f"{self._spawner.program} cannot be run: {error}")
             self.lose(str(error))
             return
         async with asyncio.TaskGroup() as tasks:
@@ -124,6 +154,9 @@ class AttemptRun:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EXIT_REPORT_S):
                     await self._explained.wait()
+            self._steps = tuple(steps())
+            if not self.finished and not self._reason:
+                self._line = await self._spawner.last_line()
             for task in watching:
                 task.cancel()
             if self.finished:
@@ -133,15 +166,30 @@ class AttemptRun:
 
     async def _watch_exits(self) -> None:
         while True:
-            end = await self._spawner.wait()
+            try:
+                end = await self._spawner.wait()
+            except ConfigError as error:
+                self.hopeless = error
+                self.lose(str(error))
+                return
             if self.attempt.ended(end.rank, end.returncode):
                 self.finished = True
                 self._explained.set()
                 self._over.set()
                 return
             if end.returncode != 0 or not self.attempt.finishing:
-                self.lose(str(end))
+                await self._lost_by(end)
                 return
+
+    async def _lost_by(self, end: Exit) -> None:
+        """A rank, or all of them, ended too early."""
+        if self._reason:
+            return  # Then it is a consequence.
+        line = await self._spawner.last_line()
+        if not self._reason:
+            self._exit, self._line = end, line
+            told = f": {line}" if line and end.returncode > 0 else ""
+            self.lose(f"{end}{told}")
 
     async def _watch_steps(self, steps: Callable[[], Sequence[int]]) -> None:
         try:

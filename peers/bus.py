@@ -8,6 +8,7 @@ answer and says so. Must NOT decide what a message means.
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
@@ -101,6 +102,19 @@ class Bus:
         if not self._socket.closed:
             self._loop.remove_reader(self._fd)
             self._context.destroy(linger=0)
+
+
+async def serve(bus: Bus, answer: Callable[[Question], str], stop: Callable[[], None]) -> None:
+    """For ever: answer questions by JSON text, and obey. Neither function may block."""
+    while True:
+        sender, message = await bus.receive()
+        if isinstance(message, Question):
+            bus.answer(sender, answer(message))
+        elif isinstance(message, Stop):
+            bus.answer(sender, json.dumps({"type": "stopping"}))
+            stop()
+        else:
+            bus.answer(sender, json.dumps({"type": "refused", "why": str(message)}))
 
 
 def ask_daemon(endpoint: str, question: Question | Stop, *, timeout_s: float) -> dict[str, object]:

@@ -66,9 +66,13 @@ class Child:
 
 
 def start_child(
-    argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int] = ()
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    pass_fds: Sequence[int] = (),
+    stderr: int | None = None,
 ) -> Child:
-    """Start `argv` in its own session, with our stdout and stderr, and with no stdin.
+    """Start `argv` in its own session, with our stdout, our stderr or this descriptor, no stdin.
 
     Call it in the main thread: a death signal follows the thread that forked. Raises OSError.
     """
@@ -77,6 +81,7 @@ def start_child(
         env=env,
         pass_fds=pass_fds,
         stdin=subprocess.DEVNULL,
+        stderr=stderr,
         start_new_session=True,
     )
     try:

@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 
 from peers.rank_messages import TensorPlace
+from protocols.errors import LowcommError
 from protocols.samples import Samples
+
+
+class RanksFailed(LowcommError):  # noqa: N818
+    """The ranks cannot be kept running, or were refused. The text says why."""
+
+
+class ProgramFailed(RanksFailed):
+    """The program that the ranks run is at fault."""
 
 
 @dataclass(frozen=True, slots=True)

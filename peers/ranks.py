@@ -9,24 +9,26 @@ holds, and what to do after a loss are its owner's.
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import shutil
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from peers.attempt import Attempt, RankFault, fragment_elements
+from peers.attempt import Attempt, RankFault, Stage, fragment_elements
 from peers.attempt_run import AttemptRun
-from peers.bus import Bus, Question, Stop
+from peers.bus import Bus, Question, serve
+from peers.lasting import SAME_FAULTS_MAX, Fault, Repeats, same_again
 from peers.lifeline import Closed, Lifeline, LifelineServer
 from peers.orders import Obeyed, Order
 from peers.rank_config import RanksConfig, free_directory
 from peers.rank_events import (
+    ProgramFailed,
     RankContribution,
     RankEvent,
     RankMetrics,
     RanksEvaluated,
+    RanksFailed,
     RanksFinished,
     RanksLayout,
     RanksLost,
@@ -59,10 +61,6 @@ from protocols.errors import ConfigError, LowcommError
 
 RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Before a restart, by how many attempts in a row brought no contribution."""
-
-
-class RanksFailed(LowcommError):  # noqa: N818
-    """The ranks cannot be kept running, or were refused. The text says why."""
 
 
 HAND_OVER_S = 0.001
@@ -108,11 +106,25 @@ class RankGroup:
         self._results: list[int] = []
         self._running: AttemptRun | None = None
         """None between two attempts."""
+        self.fault: Fault | None = None
+        """How the last attempt was lost; None before that, or if the daemon gave it up."""
 
     @property
     def bus_endpoint(self) -> str:
         """Where clients reach the bus while `run` runs; known from the start."""
         return f"ipc://{self._directory}/bus"
+
+    @property
+    def program(self) -> str:
+        """Names what the ranks run."""
+        return self._spawner.program
+
+    @property
+    def unattached(self) -> int:
+        """The ranks that have not said hello; all of them between two attempts."""
+        if self._running is None:
+            return self._config.ranks
+        return len(self._running.attempt.in_stage(Stage.STARTING))
 
     def configure(self, *, run: str, node: str, corpus: str) -> None:
         """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
@@ -172,7 +184,7 @@ class RankGroup:
         if self._running is not None:
             attempt = self._running.attempt
             attempt.contributed_once = attempt.counted_once
-            self._running.lose(why)
+            self._running.lose(why, ordered=True)
 
     def order(self, order: Order) -> bool:
         """In a stepwise run: give the ranks an order. False: they are not there."""
@@ -180,7 +192,8 @@ class RankGroup:
 
     async def run(self) -> None:
         """Until the ranks have finished. Raises RanksFailed; ConfigError if they find that what
-        they are told cannot work; OSError if no socket can be made.
+        they are told cannot work, or what they should run is not there; OSError if no socket can
+        be made.
 
         When it ends, in whatever way, no process, socket or directory of the ranks is left.
         """
@@ -197,7 +210,7 @@ class RankGroup:
                 async with asyncio.TaskGroup() as tasks:
                     serving = (
                         tasks.create_task(self._serve_lifelines(lifelines)),
-                        tasks.create_task(self._serve_bus(bus)),
+                        tasks.create_task(serve(bus, self._answer, self._asked_to_stop)),
                     )
                     failure = await self._run_attempts(lifelines)
                     for task in serving:
@@ -209,7 +222,7 @@ class RankGroup:
 
     async def _run_attempts(self, lifelines: LifelineServer) -> LowcommError | None:
         """Why there is no further attempt; None when the ranks have finished."""
-        fruitless = 0
+        fruitless, repeats = 0, Repeats()
         for number in itertools.count():
             if self._refusal:
                 break
@@ -225,12 +238,15 @@ class RankGroup:
                 self._on_event(RanksFinished(number))
                 return None
             fruitless = 1 if attempt.contributed_once else fruitless + 1
-            if self._refusal:
-                break
+            if self._refusal or running.hopeless:
+                return self._refusal or running.hopeless
+            self.fault = running.fault
+            alike = repeats.count(self.fault)
+            if repeats.fault is not None and alike >= SAME_FAULTS_MAX:
+                return ProgramFailed(same_again(self.program, repeats.fault, attempts=alike))
             if fruitless > self._config.restarts_max:
-                return RanksFailed(
-                    f"{fruitless} attempts of the ranks failed in a row: {running.why}"
-                )
+                why = f"{fruitless} attempts of the ranks failed in a row: {running.why}"
+                return RanksFailed(why) if self.fault is None else ProgramFailed(why)
             await asyncio.sleep(RESTART_DELAYS_S[min(fruitless, len(RESTART_DELAYS_S)) - 1])
         return self._refusal
 
@@ -374,16 +390,8 @@ class RankGroup:
         )
         running.attach(attached, slots.fd)
 
-    async def _serve_bus(self, bus: Bus) -> None:
-        while True:
-            sender, message = await bus.receive()
-            if isinstance(message, Question):
-                bus.answer(sender, self._answer(message))
-            elif isinstance(message, Stop):
-                bus.answer(sender, json.dumps({"type": "stopping"}))
-                self._on_event(StopAsked())
-            else:
-                bus.answer(sender, json.dumps({"type": "refused", "why": str(message)}))
+    def _asked_to_stop(self) -> None:
+        self._on_event(StopAsked())
 
     def _close_slots(self) -> None:
         if self.slots is not None:

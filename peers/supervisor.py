@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import socket
 import sys
 from collections import deque
@@ -17,9 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from peers.last_words import LastWords, telling_line
 from peers.processes import Child, dying_with_us, kill_descendants, start_child, wait_ended
+from peers.tether import CANNOT_RUN, EXIT_CANNOT_RUN
 from peers.zygote import PACKET_BYTES_MAX
-from protocols.errors import LowcommError
+from protocols.errors import ConfigError, LowcommError
 
 PRELOAD_TIMEOUT_S = 300.0
 """Importing torch from a cold network disk took minutes where we saw it at its worst."""
@@ -27,8 +30,16 @@ ANSWER_TIMEOUT_S = 10.0
 """The zygote forks and kills within milliseconds; after this long it is replaced."""
 
 
+_IMPORT_ERRORS = ("ImportError:", "ModuleNotFoundError:", "SyntaxError:")
+"""They come again however often the same files are imported."""
+
+
 class SpawnError(LowcommError):
     """The ranks could not be started."""
+
+
+class NotRunnable(SpawnError):  # noqa: N818
+    """The ranks cannot be started, in this attempt or in another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +59,22 @@ class Exit:
 class Spawner(Protocol):
     """Runs one attempt at a time."""
 
+    @property
+    def program(self) -> str:
+        """Names the program in a sentence."""
+        ...
+
     async def start(self, envs: Sequence[Mapping[str, str]]) -> None:
         """Start one rank for each environment, which is added to ours. Raises SpawnError."""
         ...
 
     async def wait(self) -> Exit:
-        """The next rank that has ended; each is told once."""
+        """The next rank that has ended; each is told once. Raises ConfigError if the program that
+        was given cannot be run."""
+        ...
+
+    async def last_line(self) -> str:
+        """The line of this attempt's stderr that says best why it ended; "" without any."""
         ...
 
     async def stop(self) -> None:
@@ -77,6 +98,10 @@ class ZygoteSpawner:
         self._python = python
         self._zygote: _ZygoteLink | None = None
 
+    @property
+    def program(self) -> str:
+        return f"lowcomm's own program ({self._target})"
+
     async def start(self, envs: Sequence[Mapping[str, str]]) -> None:
         """Fork; the first time, and after the zygote's death, also import."""
         if self._zygote is None:
@@ -87,6 +112,10 @@ class ZygoteSpawner:
         """The next rank that has ended."""
         assert self._zygote is not None, "start first"
         return await self._zygote.wait()
+
+    async def last_line(self) -> str:
+        """Of the ranks and of the zygote, which have one stderr."""
+        return "" if self._zygote is None else await self._zygote.last_line()
 
     async def stop(self) -> None:
         """Kill the ranks, keep the zygote if it still obeys."""
@@ -115,19 +144,24 @@ class _ZygoteLink:
         command += ["--preload", ",".join(preload)]
         # Numeric libraries start their threads when they are imported; a fork needs only one.
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        self._words = LastWords()
         try:
-            self._child = start_child(command, env=environment, pass_fds=[theirs.fileno()])
+            self._child = start_child(
+                command, env=environment, pass_fds=[theirs.fileno()], stderr=self._words.fd
+            )
         except OSError as error:
             self._channel.close()
-            raise SpawnError(f"cannot start {python}: {error.strerror}") from error
+            raise NotRunnable(f"cannot start {python}: {error.strerror}") from error
         finally:
             theirs.close()
+            self._words.started()
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._on_readable)
 
     async def fork(self, envs: Sequence[Mapping[str, str]]) -> None:
         """Raises SpawnError when the zygote is dead or does not answer."""
         await self._until("ready", timeout_s=PRELOAD_TIMEOUT_S)
+        self._words.forget()
         self._send({"fork": [dict(env) for env in envs]})
         await self._until("forked", timeout_s=ANSWER_TIMEOUT_S)
 
@@ -139,6 +173,9 @@ class _ZygoteLink:
             self._changed.clear()
             await self._changed.wait()
         return self._exits.popleft()
+
+    async def last_line(self) -> str:
+        return telling_line(await self._words.text())
 
     async def kill_ranks(self) -> bool:
         """False when the zygote does not do it: then it has to be closed."""
@@ -159,13 +196,14 @@ class _ZygoteLink:
             self._loop.remove_reader(self._channel)
             self._channel.close()
             await self._child.stop()
+            await self._words.end()
 
     async def _until(self, answer: str, *, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 while answer not in self._answers:
                     if self._dead:
-                        raise SpawnError(f"the zygote ended with {await self._child.wait()}")
+                        raise _not_started(await self._child.wait(), await self.last_line())
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
@@ -193,6 +231,13 @@ class _ZygoteLink:
         self._changed.set()
 
 
+def _not_started(returncode: int, line: str) -> SpawnError:
+    """Of a zygote that has ended."""
+    kind = NotRunnable if line.startswith(_IMPORT_ERRORS) else SpawnError
+    said = f": {line}" if line else ""
+    return kind(f"its zygote ended with {returncode}{said}")
+
+
 class CommandSpawner:
     """Runs one command for all ranks, such as ["torchrun", ...], and kills all it started.
 
@@ -204,20 +249,41 @@ class CommandSpawner:
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = tuple(argv)
         self._child: Child | None = None
+        self._words: LastWords | None = None
+
+    @property
+    def program(self) -> str:
+        return f"the program `{shlex.join(self._argv)}`"
 
     async def start(self, envs: Sequence[Mapping[str, str]]) -> None:
         """Start the command."""
         first = envs[0]
         shared = {key: first[key] for key in first if all(env[key] == first[key] for env in envs)}
+        self._words = LastWords()
         try:
-            self._child = start_child(dying_with_us(self._argv), env={**os.environ, **shared})
+            self._child = start_child(
+                dying_with_us(self._argv), env={**os.environ, **shared}, stderr=self._words.fd
+            )
         except OSError as error:
             raise SpawnError(f"cannot start {self._argv[0]}: {error.strerror}") from error
+        finally:
+            self._words.started()
 
     async def wait(self) -> Exit:
         """The end of the command; told once."""
         assert self._child is not None, "start first"
-        return Exit(None, await self._child.wait())
+        end = Exit(None, await self._child.wait())
+        if end.returncode == EXIT_CANNOT_RUN:
+            line = await self.last_line()
+            if line.startswith(CANNOT_RUN):
+                raise ConfigError(
+                    f"{line}: write after -- a command that the shell finds, as in "
+                    "`lowcomm peer run.toml --new -- python train.py`"
+                )
+        return end
+
+    async def last_line(self) -> str:
+        return "" if self._words is None else telling_line(await self._words.text())
 
     async def stop(self) -> None:
         """Kill the command and all its descendants."""
@@ -229,6 +295,8 @@ class CommandSpawner:
             await child.stop()
         finally:
             await wait_ended(killed)
+        if self._words is not None:
+            await self._words.end()
 
     async def close(self) -> None:
         """Nothing is kept between attempts."""

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 
 EXIT_CANNOT_RUN = 127
+CANNOT_RUN = "cannot run "
+"""With that exit status and this first word on stderr COMMAND never ran."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         os.execvp(argv[1], list(argv[1:]))  # noqa: S606
     except OSError as error:
-        sys.stderr.write(f"cannot run {argv[1]}: {error.strerror}\n")
+        sys.stderr.write(f"{CANNOT_RUN}{argv[1]}: {error.strerror}\n")
         sys.exit(EXIT_CANNOT_RUN)
 
 

@@ -1,0 +1,112 @@
+"""A training program that cannot work: the node says so, ends, and names what is wrong."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowcomm.events import Commit, RanksLost, Waiting
+from sims.paced import Pace
+from tests.cluster.running import Command, Shell, new_shell, of, until, write_config
+
+PACED = Pace(step_s=0.001, elements=6001)
+WRONG_AT = 12
+"""An inner step that comes after two rounds of five."""
+PROGRAM = f"""
+import os, sys, time
+from lowcomm.attachment import attach
+from sims.paced import Pace, PacedTrainer
+
+class Wrong(PacedTrainer):
+    def _step(self):
+        if self._rank.steps == {WRONG_AT}:
+            raise ValueError(f"no row {{time.time_ns()}}")
+        super()._step()
+
+Wrong(attach(), Pace(step_s={PACED.step_s}, elements={PACED.elements})).train()
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    write_config(tmp_path, peers=1, rounds=100_000)
+    with new_shell(tmp_path) as made:
+        yield made
+
+
+def started(shell: Shell, *program: str) -> Command:
+    where = ["--set", 'node.directory="alpha"', "--set", "node.name=alpha"]
+    return shell.start("peer", "run.toml", "--new", *where, "--", *program)
+
+
+def last_line(command: Command) -> str:
+    (line,) = [line for line in command.err.splitlines() if line.startswith("lowcomm: ")]
+    return line
+
+
+@pytest.mark.parametrize("mode", [None, 0o644])
+def test_a_program_that_is_not_there_is_started_once(
+    shell: Shell, tmp_path: Path, mode: int | None
+) -> None:
+    program = tmp_path / "trian"
+    if mode is not None:
+        program.write_text("#!/bin/sh\n", encoding="ascii")
+        program.chmod(mode)
+    command = started(shell, str(program))
+    assert command.wait(within_s=20) == 2, command.err
+    assert len(of(RanksLost, tmp_path / "alpha")) == 1
+    why = "No such file or directory" if mode is None else "Permission denied"
+    assert f"cannot run {program}: {why}" in last_line(command)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise SystemExit('no data set')", ("ended with code 1", "no data set")),
+        ("import no_such_module", ("ModuleNotFoundError: No module named 'no_such_module'",)),
+        ("pass", ("ended with code 0",)),
+    ],
+    ids=["exit", "import", "no attach"],
+)
+def test_a_program_that_ends_at_once_is_given_up(
+    shell: Shell, tmp_path: Path, code: str, words: tuple[str, ...]
+) -> None:
+    command = started(shell, sys.executable, "-c", code)
+    assert command.wait(within_s=20) == 4, command.err
+    assert len(of(RanksLost, tmp_path / "alpha")) == 3
+    line = last_line(command)
+    for word in (sys.executable, "3 attempts", "inner step 0", "start this node again", *words):
+        assert word in line
+    assert str(tmp_path / "alpha" / "events.jsonl") in line
+
+
+@pytest.mark.deadline(60)
+def test_the_same_exception_at_the_same_step_ends_the_node_though_rounds_were_committed(
+    shell: Shell, tmp_path: Path
+) -> None:
+    program = tmp_path / "wrong.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    command = started(shell, sys.executable, str(program))
+    assert command.wait(within_s=40) == 4, command.err
+    assert len(of(RanksLost, tmp_path / "alpha")) == 3
+    assert len(of(Commit, tmp_path / "alpha")) >= 3, "there was progress in each attempt"
+    line = last_line(command)
+    for word in (str(program), "3 attempts", f"inner step {WRONG_AT}", "ended with code 1"):
+        assert word in line
+    assert "ValueError: no row" in line
+    assert f"lowcomm resume {tmp_path / 'alpha'}" in line
+    assert command.err.count("Traceback (most recent call last)") == 3, "what it printed is there"
+
+
+def test_a_founder_says_that_it_waits_for_its_own_program(shell: Shell, tmp_path: Path) -> None:
+    began = time.monotonic()
+    started(shell, sys.executable, "-c", "import time; time.sleep(60)")
+    alpha = tmp_path / "alpha"
+    until(lambda: of(Waiting, alpha), within_s=20, what="it says that it waits")
+    assert "time.sleep(60)" in of(Waiting, alpha)[-1].reason
+    assert "to attach" in of(Waiting, alpha)[-1].reason
+    told = shell.run("status", str(alpha), "--json").out
+    assert "to attach" in told
+    assert time.monotonic() - began < 30
