@@ -166,6 +166,7 @@ class Leader:
         self.told.discard(peer)
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
+        self.broken.pop(peer, None)
         self.leasing.forget(peer)
         self.reports.forget(peer)
         self.closing.forget(peer)

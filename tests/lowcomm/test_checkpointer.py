@@ -14,6 +14,7 @@ from lowcomm.methods import DiLoCo
 from lowcomm.outer import F32
 from lowcomm.replica import Replica
 from lowcomm.residues import find_residue
+from peers.slots import Slots
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -21,6 +22,7 @@ from protocols.config import ProtocolConfig
 from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
+from protocols.samples import Grant, Remaining, SampleRange, Samples
 from tests.lowcomm.replicas import stamp
 
 ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")
@@ -92,8 +94,8 @@ class Scene:
         """The log says so from now on."""
         self.core.members.apply(e.LogEntry(self.core.members.index + 1, 1, body))
 
-    def commit(self, round_: int) -> None:
-        """The log counts 10 * round steps and 1000 * round tokens."""
+    def commit(self, round_: int, *, samples: Samples = ()) -> None:
+        """The log counts 10 * round steps and 1000 * round tokens, and these samples."""
         self.append(
             e.Commit(
                 view=1,
@@ -104,6 +106,7 @@ class Scene:
                 borders=self.core.members.views[0].parts[0].borders,
                 result_digest="0" * 32,
                 previous_state_digest="",
+                samples=(samples,) if samples else (),
             )
         )
 
@@ -111,6 +114,20 @@ class Scene:
         """The replica takes the outer step of that round."""
         mean = np.full(7, 1 / round_, np.float32)
         self.replica.apply(stamp(0, round_), (0, 7), [mean.tobytes()], ())
+
+    def count(self, round_: int) -> None:
+        """This node contributes to fragment 0, and that alone is the round."""
+        self.commit(round_)
+        base_P, _ = self.replica.arrays(0)
+        local_P = base_P + np.arange(1, 1 + base_P.size, dtype=np.float32) / round_
+        self.replica.take_local(0, local_P.data.cast("B"))
+        name = f"{round_:032x}"
+        self.replica.begin(0, name)
+        sent = bytearray(self.replica.contribution_bytes(0, base_P.size))
+        self.replica.encode(0, 0, base_P.size, memoryview(sent))
+        terms = [Contributor(ALPHA, 1, 1, name)]
+        self.replica.apply(stamp(0, round_), (0, base_P.size), [sent], terms)
+        self.replica.place_result(0, full=True)
 
     def advance(self, last: int) -> None:
         for round_ in range(self.replica.version(0)[0] + 1, last + 1):
@@ -198,6 +215,23 @@ async def test_progress_is_that_of_the_state_when_the_log_is_ahead(scene: Scene)
     await scene.finish()
     cut, _, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000003")
     assert (cut.fragments[0].inner_step, cut.fragments[0].tokens) == (60, 6000)
+
+
+@pytest.mark.asyncio
+async def test_the_ledger_is_that_of_the_arrays_when_the_log_is_ahead(scene: Scene) -> None:
+    """Else a run that goes back to this checkpoint never trains what round 2 covered."""
+    first, second = (SampleRange(0, 10),), (SampleRange(10, 30),)
+    scene.append(e.Lease((Grant(ALPHA, (SampleRange(0, 50),)),)))
+    scene.commit(1, samples=first)
+    scene.apply(1)
+    scene.commit(2, samples=second)
+    await scene.finish()
+    cut, _, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000001")
+    assert cut.remaining == Remaining(50, (SampleRange(10, 50),))
+    scene.apply(2)
+    await scene.finish()
+    cut, _, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000002")
+    assert cut.remaining == Remaining(50, (SampleRange(30, 50),))
 
 
 @pytest.mark.asyncio
@@ -377,6 +411,35 @@ async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> No
     await scene.write(5)
     scene.checkpointer.take_back(3, ended={"0123456789abcdef"})
     assert scene.on_disk()[0] == "round-000005"
+
+
+@pytest.mark.asyncio
+async def test_residues_are_those_of_the_arrays_however_late_they_are_written(
+    scene: Scene,
+) -> None:
+    """A contribution that counts while the checkpoint is being written would be said twice."""
+    scene.replica = Replica(DiLoCo(contribution_codec="topk"), LAYOUT)
+    slots = Slots.create(scene.replica.shape(1))
+    scene.replica.share(slots)
+    for fragment, size in enumerate(SIZES):
+        scene.replica.initialise(fragment, np.ones(size, np.float32).data.cast("B"))
+        scene.replica.place_result(fragment, full=True)
+    scene.count(1)
+    before = [residue_P.tobytes() for residue_P in scene.replica.residues()]
+    versions = [scene.replica.version(fragment) for fragment in range(len(SIZES))]
+    scene.hold()
+    scene.begin()
+    scene.count(2)
+    assert scene.replica.residues()[0].tobytes() != before[0]
+    scene.gate.set()
+    assert scene.checkpointer._pending is not None
+    await scene.checkpointer._pending
+    for fragment, (version, digest) in enumerate(versions):
+        place, size = scene.directory / CHECKPOINTS, SIZES[fragment]
+        found = find_residue(place, fragment, version, digest, elements=size)
+        assert found is not None
+        assert found.tobytes() == before[fragment]
+    slots.close()
 
 
 @pytest.mark.asyncio

@@ -10,9 +10,10 @@ from lowcomm.config import RunConfig
 from lowcomm.daemon import Daemon
 from lowcomm.methods import DiLoCo
 from lowcomm.replica import Replica
-from peers.rank_events import RanksLost, RanksSnapshotted
+from peers.rank_events import RankContribution, RanksLost, RanksSnapshotted
 from peers.slots import Slots
 from protocols import commands as c
+from protocols import events as v
 from protocols.ids import TensorSpec
 from tests.lowcomm.test_daemon import daemon
 
@@ -26,6 +27,7 @@ def made(tmp_path: Path) -> Iterator[Daemon]:
         made.run_config = RunConfig()
         made.replica = Replica(DiLoCo(), LAYOUT)
         slots = Slots.create(made.replica.shape(1))
+        made.replica.share(slots)
         made.node._provide(slots)
         yield made
         slots.close()
@@ -64,3 +66,47 @@ def test_ranks_whose_parameters_are_not_finite_leave_nothing_to_others(made: Dae
     made.node.resume(c.Resume(1, 11, "rebase", first=False, finish=False))
     lose(made)
     assert given(made) == ""
+
+
+def contribute(made: Daemon, fragment: int, *, steps: int, tokens: int) -> v.ContributionReady:
+    """The ranks do; what the core hears of it."""
+    heard: list[v.Event] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(made.driver, "feed", heard.append)
+        made.node._on_event(RankContribution(fragment, 0, steps, tokens))
+    (event,) = heard
+    assert isinstance(event, v.ContributionReady)
+    return event
+
+
+def resume(made: Daemon, fragment: int, kind: c.Verdict) -> None:
+    made.node.resume(c.Resume(fragment, 11, kind, first=False, finish=False))
+
+
+@pytest.mark.asyncio
+async def test_work_that_no_round_counted_is_in_the_next_contribution(made: Daemon) -> None:
+    contribute(made, 1, steps=3, tokens=30)
+    resume(made, 1, "rebase")
+    event = contribute(made, 1, steps=4, tokens=40)
+    assert (event.steps, event.tokens) == (7, 70)
+    assert contribute(made, 0, steps=1, tokens=10).tokens == 10, "another fragment's work"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["counted", "anew"])
+async def test_a_full_result_takes_uncounted_work_with_it(made: Daemon, kind: c.Verdict) -> None:
+    """The ranks begin from the run's parameters: nothing of that work is in their next ones."""
+    contribute(made, 1, steps=3, tokens=30)
+    resume(made, 1, "rebase")
+    resume(made, 1, kind)
+    event = contribute(made, 1, steps=4, tokens=40)
+    assert (event.steps, event.tokens) == (4, 40)
+
+
+@pytest.mark.asyncio
+async def test_lost_ranks_take_their_uncounted_work_with_them(made: Daemon) -> None:
+    contribute(made, 1, steps=3, tokens=30)
+    resume(made, 1, "rebase")
+    lose(made)
+    event = contribute(made, 1, steps=4, tokens=40)
+    assert (event.steps, event.tokens) == (4, 40)
