@@ -20,12 +20,12 @@ from protocols.step_entries import furthest_step, step_view
 
 
 @dataclass(slots=True)
-class Closing:
-    """What peers said of their steps, and the rules."""
+class StepReports:
+    """What peers said of the steps of one lineage. A Restore opens another lineage, and nothing of
+    this is looked at any more."""
 
-    me: PeerId
-    members: Membership
-    """What the whole log says, as for leader.py."""
+    lineage: int
+    """As stamps have it."""
     states: dict[tuple[int, int], dict[PeerId, str]] = field(
         default_factory=dict[tuple[int, int], dict[PeerId, str]]
     )
@@ -34,6 +34,17 @@ class Closing:
     waiting: dict[PeerId, tuple[Stamp, frozenset[PeerId]]] = field(
         default_factory=dict[PeerId, tuple[Stamp, frozenset[PeerId]]]
     )
+
+
+@dataclass(slots=True)
+class Closing:
+    """What peers said of their steps, and the rules."""
+
+    me: PeerId
+    members: Membership
+    """What the whole log says, as for leader.py."""
+    _said: StepReports = field(default_factory=lambda: StepReports(0))
+    """Of the lineage that the log was in when anybody looked last."""
     _phase: tuple[int, bool] = (0, False)
     """Since when everybody stands still, and whether the log says how the view ends."""
     _since: float = NEVER
@@ -41,25 +52,33 @@ class Closing:
 
     # Reports --------------------------------------------------------------------------------
 
+    @property
+    def said(self) -> StepReports:
+        """Of the present lineage, nothing where a Restore has just opened it."""
+        if self._said.lineage != self.members.lineage:
+            self._said = StepReports(self.members.lineage)
+        return self._said
+
     def stepped(self, peer: PeerId, message: Stepped) -> str:
         """Remember a state; return how the peer differs from the majority, if it does."""
         stamp, course = message.stamp, self.members.course
         if stamp.round < course.step or not self._may_be(stamp):
             return ""  # Of a state that is agreed already, or that a Restore took back.
-        states = self.states.setdefault((stamp.view, stamp.round), {})
+        known = self.said.states
+        states = known.setdefault((stamp.view, stamp.round), {})
         states[peer] = message.state_digest
-        for key in [key for key in self.states if key[1] < course.step]:
-            del self.states[key]
+        for key in [key for key in known if key[1] < course.step]:
+            del known[key]
         right = self._majority(states)
         return "" if right in ("", message.state_digest) else f"differs at step {stamp.round}"
 
     def stands(self, peer: PeerId, message: Stopped) -> None:
         if self._may_be(message.stamp):
-            self.stopped[peer] = message
+            self.said.stopped[peer] = message
 
     def waits(self, peer: PeerId, message: Waiting) -> None:
         if self._may_be(message.stamp):
-            self.waiting[peer] = (message.stamp, frozenset(message.peers))
+            self.said.waiting[peer] = (message.stamp, frozenset(message.peers))
 
     def _may_be(self, stamp: Stamp) -> bool:
         """Can anybody be there, by a log that has whatever its sender has read?"""
@@ -70,28 +89,22 @@ class Closing:
 
     def forget(self, peer: PeerId) -> None:
         """It is gone, or back in a new life that holds nothing of what the old one said."""
-        self.stopped.pop(peer, None)
-        self.waiting.pop(peer, None)
-        for states in self.states.values():
+        self.said.stopped.pop(peer, None)
+        self.said.waiting.pop(peer, None)
+        for states in self.said.states.values():
             states.pop(peer, None)
-
-    def clear(self) -> None:
-        """The run went back to a cut: nothing that was said holds."""
-        self.states.clear()
-        self.stopped.clear()
-        self.waiting.clear()
 
     # Decisions ------------------------------------------------------------------------------
 
     def next_commit(self) -> e.StepCommit | None:
         """The furthest step at which all of the newest roster arrived at one state."""
-        if not self.states:
+        if not self.said.states:
             return None  # As in every run of rounds.
         run, views = self.members.run, self.members.views
         roster = self._counted()
         if run is None or not views or not roster:
             return None
-        for (view, step), states in sorted(self.states.items(), key=_by_step, reverse=True):
+        for (view, step), states in sorted(self.said.states.items(), key=_by_step, reverse=True):
             owner = step_view(self.members, step)
             if step <= self.members.course.step or not commits(run, step):
                 continue
@@ -155,7 +168,7 @@ class Closing:
         """Whose state at some step is not that of the others; all of them, if none is that of
         most: each makes its own again from the last agreed one."""
         roster, course = self._counted(), self.members.course
-        for (view, step), states in sorted(self.states.items(), key=_by_step):
+        for (view, step), states in sorted(self.said.states.items(), key=_by_step):
             said = {peer: digest for peer, digest in states.items() if peer in roster}
             owner = step_view(self.members, step)
             standing = view == self.members.views[-1].view or owner is None or owner.view == view
@@ -172,10 +185,10 @@ class Closing:
         roster = self._counted()
         waiting = {
             peer: (stamp.round, absent & roster)
-            for peer, (stamp, absent) in self.waiting.items()
+            for peer, (stamp, absent) in self.said.waiting.items()
             if stamp.view == view.view and peer in roster and absent & roster
         }
-        self.waiting.clear()  # Who waits still says so again, in another view.
+        self.said.waiting.clear()  # Who waits still says so again, in another view.
         if not waiting:
             return set()
         first = min(step for step, _ in waiting.values())
@@ -195,7 +208,7 @@ class Closing:
         needed = self._counted()
         reports = {
             peer: report
-            for peer, report in self.stopped.items()
+            for peer, report in self.said.stopped.items()
             if report.halted == self.members.course.halted and peer in self.members.members
         }
         silent = needed - reports.keys()
@@ -243,7 +256,7 @@ class Closing:
         self, view: e.View, close: e.Close, able: Set[PeerId], *, late: bool
     ) -> e.View | e.Halt | None:
         """The next roster: who completed the view, and can go on."""
-        states = self.states.get((view.view, close.last_step), {})
+        states = self.said.states.get((view.view, close.last_step), {})
         there = {peer: digest for peer, digest in states.items() if peer in able}
         if not there or (able - there.keys() and not late):
             return None

@@ -8,7 +8,7 @@ from protocols.admission import Admission
 from protocols.clock import NEVER
 from protocols.closing import Closing
 from protocols.commands import Command, Send
-from protocols.entries import Entry, Left, Lost, Restore
+from protocols.entries import Entry, Left, Lost
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.leader import Leader
@@ -59,9 +59,6 @@ class Office:
         """A decision: in our log, and on its way to all."""
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
             self.askers.add(body.peer)  # It shall read that it is out.
-        if isinstance(body, Restore):
-            self.leader.reports.clear()
-            self.leader.closing.clear()
         self._raft.append(body)
         self.head.apply(self._raft.log.entries[-1])
 

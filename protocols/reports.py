@@ -96,24 +96,48 @@ OpenRound = tuple[int, Plan, RoundReports]
 
 
 @dataclass(slots=True)
+class LineageReports:
+    """What peers said of the rounds and states of one lineage. A Restore opens another lineage, and
+    nothing of this is looked at any more: rounds and fragments have the same numbers in both."""
+
+    lineage: int
+    """As stamps have it."""
+    rounds: dict[RoundKey, RoundReports] = field(default_factory=dict[RoundKey, RoundReports])
+    """Of open rounds; the leader takes a round out when it commits it."""
+    have: dict[tuple[int, int], dict[PeerId, str]] = field(
+        default_factory=dict[tuple[int, int], dict[PeerId, str]]
+    )
+    """State digests by (fragment, round), of the last two rounds of each fragment."""
+    newest: dict[PeerId, dict[int, Version]] = field(
+        default_factory=dict[PeerId, dict[int, Version]]
+    )
+    """By peer and fragment: the last state that each reported, however old."""
+
+
+@dataclass(slots=True)
 class Reports:
     """All rounds' reports, and who arrived at which state."""
 
     me: PeerId
     members: Membership
-    rounds: dict[RoundKey, RoundReports] = field(default_factory=dict[RoundKey, RoundReports])
-    have: dict[tuple[int, int], dict[PeerId, str]] = field(
-        default_factory=dict[tuple[int, int], dict[PeerId, str]]
-    )
-    """State digests by (fragment, round)."""
-    newest: dict[tuple[PeerId, int], Version] = field(
-        default_factory=dict[tuple[PeerId, int], Version]
-    )
-    """By (peer, fragment): the last state that each reported, however old."""
+    _said: LineageReports = field(default_factory=lambda: LineageReports(0))
+    """Of the lineage that the log was in when anybody looked last."""
     gaps: Gaps = field(default_factory=Gaps)
     lines: Lines = field(default_factory=Lines)
     divided: tuple[tuple[PeerId, ...], tuple[FragmentParts, ...]] = ((), ())
     """Among whom the parts of the latest view that was thought of were divided, and how."""
+
+    @property
+    def said(self) -> LineageReports:
+        """Of the present lineage, nothing where a Restore has just opened it."""
+        if self._said.lineage != self.members.lineage:
+            self._said = LineageReports(self.members.lineage)
+        return self._said
+
+    @property
+    def rounds(self) -> dict[RoundKey, RoundReports]:
+        """The open rounds of the present lineage of which somebody spoke."""
+        return self.said.rounds
 
     def linked(self, peers: Set[PeerId]) -> set[PeerId]:
         """Of these, as many as can be in one roster: all are connected with each other."""
@@ -184,14 +208,16 @@ class Reports:
             return ""  # Of a state that a Restore took back.
         if fragment >= self.members.fragments or round_ > self.members.committed(fragment):
             raise RemoteProtocolError(peer, "reports a state that was never committed")
-        self.have.setdefault((fragment, round_), {})[peer] = message.state_digest
-        self.newest[peer, fragment] = Version(fragment, round_, message.state_digest)
+        have, newest = self.said.have, self.said.newest
+        have.setdefault((fragment, round_), {})[peer] = message.state_digest
+        version = Version(fragment, round_, message.state_digest)
+        newest.setdefault(peer, {})[fragment] = version
         if not message.state_digest:
-            del self.have[fragment, round_][peer]  # A stepwise run: it lacks what comes after.
+            del have[fragment, round_][peer]  # A stepwise run: it lacks what comes after.
             return ""
         needed = self.members.cut_round(fragment)
-        for key in [k for k in self.have if k[0] == fragment and k[1] < needed - 1]:
-            del self.have[key]
+        for key in [k for k in have if k[0] == fragment and k[1] < needed - 1]:
+            del have[key]
         majority = self.sure_digest(fragment, round_)
         return "" if majority in ("", message.state_digest) else f"differs at round {round_}"
 
@@ -231,20 +257,19 @@ class Reports:
 
     def forget_states(self, peer: PeerId) -> None:
         """It does not hold what it said."""
-        for states in self.have.values():
+        for states in self.said.have.values():
             states.pop(peer, None)
-        for fragment in range(self.members.fragments):
-            self.newest.pop((peer, fragment), None)
+        self.said.newest.pop(peer, None)
 
     def newest_of(self, peer: PeerId) -> tuple[Version, ...]:
         """What it reported last, of the fragments that it spoke of."""
-        known = (self.newest.get((peer, f)) for f in range(self.members.fragments))
-        return tuple(version for version in known if version is not None)
+        known = self.said.newest.get(peer, {})
+        return tuple(known[fragment] for fragment in sorted(known))
 
     def all_open(self) -> list[OpenRound]:
         """The rounds that wait for a decision and of which somebody spoke."""
         found: list[OpenRound] = []
-        for fragment in range(self.members.fragments) if self.rounds else ():
+        for fragment in range(self.members.fragments) if self.said.rounds else ():
             plan, reports = self.open(fragment)
             if plan is not None and reports is not None:
                 found.append((fragment, plan, reports))
@@ -258,7 +283,7 @@ class Reports:
         return plan, self.rounds.get(RoundKey(fragment, plan.stamp.round))
 
     def states(self, fragment: int, round_: int) -> Mapping[PeerId, str]:
-        return self.have.get((fragment, round_), {})
+        return self.said.have.get((fragment, round_), {})
 
     def majority_digest(self, fragment: int, round_: int) -> str:
         """The state digest that most peers reported; our own decides a tie, if it is in it. ""
@@ -291,12 +316,6 @@ class Reports:
             return False
         counts = Counter(states[peer] for peer in holders)
         return 2 * max(counts.values()) <= len(holders)
-
-    def clear(self) -> None:
-        """The run went back to a cut: nothing that was said holds."""
-        self.rounds.clear()
-        self.have.clear()
-        self.newest.clear()
 
     def _of(self, stamp: Stamp) -> RoundReports | None:
         """Where to note a report; None: its round is decided, or not begun (our log is the

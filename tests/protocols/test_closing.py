@@ -347,13 +347,24 @@ def test_who_cannot_take_part_knows_too_what_is_right() -> None:
     assert made.decides() == e.Halt(1, (A,), "without a, whose state differs")
 
 
-def test_a_return_to_a_cut_makes_every_report_void() -> None:
-    made = closed()
-    made.stepped(5, A, B)
+def test_a_state_of_another_lineage_completes_no_step_and_moves_nobody() -> None:
+    """Views and steps have the same numbers on both sides of a Restore."""
+    made = chair()
+    made.stepped(4, A, B)
+    made.waits(A, 5, C)
+    made.waits(B, 5, C)
+    before = made.stamp(4)
     made.write(e.Restore(made.members.lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1))
-    made.closing.clear()
-    assert made.decides() == view(1, A, B, first=1)
-    made.stepped(4, A, B, number=1)
+    assert made.decides() == view(1, A, B, C, first=1)
+    assert made.decides() is None, "C was late in the lineage before"
+    made.stepped(4, C)
+    assert made.decides() is None, "A and B have not said that they made step 4 again"
+    for peer in (A, B):
+        made.closing.stepped(peer, m.Stepped(before, state(4)))
+        made.closing.waits(peer, m.Waiting(before, (C,)))
+        made.closing.stands(peer, m.Stopped(before, 0, ()))
+    assert made.decides() is None
+    made.stepped(4, A, B)
     assert made.decides() == e.StepCommit(1, 4, state(4))
 
 
@@ -375,13 +386,13 @@ def test_a_step_that_nobody_can_have_made_ends_no_view() -> None:
     chair.write(e.Halt(1, (), "D can take part"))
     for peer, step in ((A, 3), (B, furthest + 1), (C, 3)):
         chair.stopped(peer, step)
-    assert B not in chair.closing.stopped
+    assert B not in chair.closing.said.stopped
     chair.stopped(B, furthest)
-    assert B in chair.closing.stopped
+    assert B in chair.closing.said.stopped
 
 
 @pytest.mark.parametrize(("number", "beyond"), [(2, 0), (1, 1)])
 def test_a_state_that_nobody_can_have_is_not_remembered(number: int, beyond: int) -> None:
     chair = Chair(A, B, C)
     chair.stepped(furthest_step(chair.members) + beyond, B, number=number)
-    assert not chair.closing.states
+    assert not chair.closing.said.states

@@ -217,8 +217,6 @@ def decide(leader: Leader, now: float) -> e.Entry | None:
     if body is not None:
         members = leader.members
         members.apply(e.LogEntry(members.index + 1, 1, body))
-        if isinstance(body, e.Restore):
-            leader.reports.clear()
     return body
 
 

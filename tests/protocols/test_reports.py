@@ -9,14 +9,25 @@ from protocols import events as v
 from protocols.admission import Admission
 from protocols.clock import NEVER
 from protocols.errors import RemoteProtocolError
-from protocols.ids import Contributor, FragmentParts, PeerId, Stamp, digest_text
+from protocols.ids import Contributor, FragmentParts, PeerId, Stamp, Version, digest_text
 from protocols.ledger import CLAIM_RANGES_MAX
 from protocols.messages import Have, Hold, Ready, Waiting
 from protocols.reports import Reports, RoundReports
 from protocols.samples import RANGES_MAX, Grant, SampleRange, Samples
 from tests.protocols.fragment import Peer
 from tests.protocols.led import keep_alive, last, say, three, written
-from tests.protocols.scenes import RULES, START, A, B, C, D, caught_up, contributor, join
+from tests.protocols.scenes import (
+    RULES,
+    START,
+    A,
+    B,
+    C,
+    D,
+    caught_up,
+    contributor,
+    join,
+    view,
+)
 
 X, Y, Z = (digest_text(text) for text in "xyz")
 
@@ -231,9 +242,33 @@ def test_members_that_are_at_different_rounds_are_not_split() -> None:
 def test_after_a_restore_nothing_that_was_said_holds() -> None:
     reports, peer = told()
     reports.ready(B, Ready(peer.stamp(), contributor(B)), 0.0)
+    reports.hold(B, Hold(peer.stamp(), X))
+    reports.waits(C, Waiting(peer.stamp(), (B,)))
     has(reports, X, A, B, C)
-    reports.clear()
-    assert (reports.rounds, reports.have) == ({}, {})
+    peer.reads(restore(peer))
+    assert (reports.rounds, reports.said.have, reports.newest_of(B)) == ({}, {}, ())
+    assert reports.open(0) == (None, None)
+    peer.reads(view(1, A, B, C))
+    assert reports.states(0, 0) == {}
+    assert reports.open(0)[1] is None, "the same round of the same fragment, in another lineage"
+
+
+def test_what_was_said_before_a_restore_and_comes_after_it_counts_for_nothing() -> None:
+    reports, peer = told()
+    before = peer.stamp()
+    peer.reads(restore(peer), view(1, A, B, C))
+    reports.ready(B, Ready(before, contributor(B)), 0.0)
+    reports.hold(B, Hold(before, X))
+    reports.waits(C, Waiting(before, (B,)))
+    reports.waits(C, Waiting(before, (B,), void=True))
+    assert (reports.rounds, peer.stamp().round) == ({}, before.round)
+    reports.ready(B, Ready(peer.stamp(), contributor(B)), 0.0)
+    assert [set(each.ready) for each in reports.rounds.values()] == [{B}]
+
+
+def restore(peer: Peer) -> e.Restore:
+    """Back to the beginning."""
+    return e.Restore(peer.members.lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1)
 
 
 def test_without_reports_there_is_no_digest() -> None:
@@ -253,7 +288,7 @@ def test_a_state_of_another_lineage_is_no_news() -> None:
     reports, peer = told()
     for round_ in (0, 99):
         assert reports.has(B, Have(peer.members.lineage ^ 1, 0, round_, X)) == ""
-    assert reports.have == {}
+    assert reports.said.have == {}
 
 
 def test_only_the_last_two_rounds_states_are_kept_and_an_older_report_differs_from_nothing() -> (
@@ -264,9 +299,9 @@ def test_only_the_last_two_rounds_states_are_kept_and_an_older_report_differs_fr
     for round_ in range(1, 6):
         has(reports, X, A, B, round_=round_ - 1)
         peer.commits(A, B, C)
-    assert {round_ for _, round_ in reports.have} <= {3, 4, 5}
+    assert {round_ for _, round_ in reports.said.have} <= {3, 4, 5}
     assert has(reports, Y, C, round_=1) == [""]
-    assert {round_ for _, round_ in reports.have} == {4}
+    assert {round_ for _, round_ in reports.said.have} == {4}
 
 
 def test_who_finds_its_own_state_damaged_is_not_believed_about_it() -> None:
