@@ -23,7 +23,7 @@ from lowcomm.checkpoint import (
     read_cut,
     write_checkpoint,
 )
-from lowcomm.outer import F32
+from lowcomm.moments import Moment
 from lowcomm.replica import Replica
 from lowcomm.residues import write_residues
 from lowcomm.step_replica import StepReplica
@@ -35,8 +35,6 @@ CHECKPOINTS = "checkpoints"
 RANK_STATES = "rank-state"
 KEEP = 2
 T = TypeVar("T")
-Arrays = list[tuple[F32, F32]]
-"""(outer, momentum) of each fragment, as they were lent."""
 
 
 class Compute(Protocol):
@@ -95,26 +93,30 @@ class Checkpointer:
 
         Does nothing while an earlier one is being written, or when there is nothing newer.
         """
-        if not self._borrowing and self._is_new(replica):
+        if not self._borrowing and self._is_new(replica.version(0)[0]):
             self._borrowing = True
-            self._compute(lambda: _lent(replica), lambda arrays: self._start(core, replica, arrays))
+            self._compute(replica.capture, lambda moment: self._start(core, replica, moment))
 
-    def _is_new(self, replica: Replica | StepReplica) -> bool:
+    def _is_new(self, round_: int) -> bool:
         busy = self._pending is not None and not self._pending.done()
-        return not busy and replica.version(0)[0] > self._last_round
+        return not busy and round_ > self._last_round
 
-    def _start(self, core: PeerCore, replica: Replica | StepReplica, arrays: Arrays) -> None:
-        """Write these, which are what the replica holds."""
+    def _start(self, core: PeerCore, replica: Replica | StepReplica, moment: Moment) -> None:
+        """Write what was captured. Of `replica` only what never changes is read."""
         self._borrowing = False
-        if not self._is_new(replica):
+        if not self._is_new(moment.round):
             return  # We were about to leave, and did not wait for our turn.
-        round_, _ = replica.version(0)
-        remaining = remaining_at(core.members, round_)
+        remaining = remaining_at(core.members, moment.round)
         if remaining is None:
             return  # Our state is so old that it is about to be replaced.
-        self._last_round = round_
-        cut = _cut(core, replica, self._rank_state_name(replica), remaining)
-        job = self._job(cut, replica, arrays)
+        if not moment.stands(core.members):
+            return  # The log went back meanwhile, and our state has not followed yet.
+        self._last_round = moment.round
+        stepwise = isinstance(replica, StepReplica)
+        rank_state = self._rank_state_name(moment.round, stepwise=stepwise)
+        arrays = replica.method.state_arrays if stepwise else ()
+        cut = _cut(core, moment, rank_state, remaining, arrays)
+        job = self._job(cut, _layout(replica), moment)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
     async def finish(self, core: PeerCore, replica: Replica | StepReplica) -> None:
@@ -124,7 +126,7 @@ class Checkpointer:
             await self._pending
         if replica.version(0)[0] > 0:
             # At once: nobody would take its turn, and nobody waits for the loop any more.
-            self._start(core, replica, _lent(replica))
+            self._start(core, replica, replica.capture())
         if self._pending is not None:
             await self._pending
 
@@ -150,24 +152,20 @@ class Checkpointer:
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _rank_state_name(self, replica: Replica | StepReplica) -> str:
+    def _rank_state_name(self, round_: int, *, stepwise: bool) -> str:
         """What a later life looks for. Where it is due the ranks write theirs about now; elsewhere
         nobody asks them."""
-        round_, _ = replica.version(0)
-        if self.is_due(round_) or isinstance(replica, StepReplica):
+        if self.is_due(round_) or stepwise:
             return self.rank_state(round_).name
         return self.kept_rank_state.name if self.kept_rank_state is not None else ""
 
-    def _job(self, cut: Cut, replica: Replica | StepReplica, arrays: Arrays) -> Callable[[], Path]:
-        layout = _layout(replica)
-        outer: list[F32] = [pair[0] for pair in arrays]
-        momentum: list[F32] = [pair[1] for pair in arrays]
-        residues = replica.residues() if isinstance(replica, Replica) else []
-
+    def _job(self, cut: Cut, layout: Layout, moment: Moment) -> Callable[[], Path]:
         def own(place: Path) -> list[Path]:
-            return write_residues(place, cut.fragments, residues)
+            return write_residues(place, cut.fragments, moment.residues)
 
         def write() -> Path:
+            outer = [each.outer_P for each in moment.fragments]
+            momentum = [each.momentum_P for each in moment.fragments]
             directory = self._directory / CHECKPOINTS
             path = write_checkpoint(directory, cut, layout, outer, momentum, own)
             prune(directory, KEEP)
@@ -203,28 +201,25 @@ class Checkpointer:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _lent(replica: Replica | StepReplica) -> Arrays:
-    return [replica.lend(fragment) for fragment in range(len(_layout(replica)))]
-
-
 def _cut(
-    core: PeerCore, replica: Replica | StepReplica, rank_state: str, remaining: Remaining
+    core: PeerCore, moment: Moment, rank_state: str, remaining: Remaining, arrays: tuple[str, ...]
 ) -> Cut:
+    """What the log says of that moment, however far it is by now."""
     members, me = core.members, core.me
     assert members.run is not None
-    inner_step, tokens = progress_at(members, replica.version(0)[0])
+    inner_step, tokens = progress_at(members, moment.round)
     return Cut(
         log_index=members.index,
         lineage=f"{members.lineage:016x}",
         run_digest=f"{members.run.run:016x}",
         fragments=tuple(
             FragmentCut(
-                version=replica.version(fragment)[0],
+                version=each.version,
                 inner_step=inner_step,
                 tokens=tokens,
-                state_digest=replica.version(fragment)[1],
+                state_digest=each.state_digest,
             )
-            for fragment in range(members.fragments)
+            for each in moment.fragments
         ),
         own=PeerCut(
             peer=me.peer,
@@ -233,7 +228,7 @@ def _cut(
             rank_state=rank_state,
         ),
         remaining=remaining,
-        arrays=replica.method.state_arrays if isinstance(replica, StepReplica) else (),
+        arrays=arrays,
     )
 
 

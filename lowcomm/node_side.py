@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,21 @@ PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
 WORKER = "lowcomm.worker:main"
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """What the ranks of one attempt have done and wait for: lost with them, as a whole."""
+
+    uncounted: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    """(inner steps, tokens) by fragment, of work that is in their parameters and in no committed
+    round; a full result replaces those parameters."""
+    waiting: list[c.Resume] = field(default_factory=list[c.Resume])
+    """Results that they get once there is enough to train on."""
+    over: set[int] = field(default_factory=set[int])
+    """Fragments of which they were given the last result."""
+    chosen: dict[int, int] = field(default_factory=dict[int, int])
+    """By fragment that they were told to contribute to: the round that was open then."""
+
+
 class NodeSide:
     """The ranks' events in, their results out. Implements peers.stepping.StepRanks."""
 
@@ -65,17 +80,10 @@ class NodeSide:
         """Those that are known, by fragment."""
         self._lease: Samples = ()
         """What the ranks may draw."""
-        self._waiting: list[c.Resume] = []
-        """Results that the ranks get once there is enough to train on."""
-        self._uncounted: dict[int, tuple[int, int]] = {}
-        """(steps, tokens) of work that no round has counted, by fragment."""
-        self._over: set[int] = set()
-        """Fragments of which our ranks were given the last result."""
+        self._attempt = _Attempt()
         self._counted_before = (0, 0)
         """Steps and tokens of earlier attempts of the ranks."""
         self._clock = RoundClock(0.0)
-        self._chosen: dict[int, int] = {}
-        """By fragment that the ranks were told to contribute to: the round that was open then."""
         self._finishing = False
         self._finished = asyncio.Event()
         spawner: Spawner = (
@@ -205,7 +213,7 @@ class NodeSide:
     def leased(self, command: c.Leased) -> None:
         """What the ranks may draw is another set now."""
         self._lease = command.samples
-        waiting, self._waiting = self._waiting, []
+        waiting, self._attempt.waiting = self._attempt.waiting, []
         for resume in waiting:
             self.resume(resume)
 
@@ -220,10 +228,11 @@ class NodeSide:
         needed = interval_samples(run, steps)
         if anchor and count(self._lease) < needed and not command.finish:
             # After a Restore, say. Whatever is applied meanwhile is in the result too, then.
-            self._waiting.append(command)
+            self._attempt.waiting.append(command)
             return
-        if fragment in self._over and not command.finish:
-            self._over.clear()
+        attempt = self._attempt
+        if fragment in attempt.over and not command.finish:
+            attempt.over.clear()
             self.group.restart("the run went back to before the last result of a fragment")
             return
         full = command.kind != "rebase" or command.finish  # They end with what the run ends with.
@@ -233,24 +242,26 @@ class NodeSide:
             self._daemon.checkpointer.kept_rank_state = None
             self.group.restart("their parameters are not finite: others begin anew from the run's")
             return
+        # If it waited, later rounds are in it too, and all that is said of it is of what is in it.
+        placed = replica.place_result(fragment, full=full)
         if full:
-            self._uncounted.pop(fragment, None)
-        commit = self._daemon.core.members.commit(fragment, command.round)
+            attempt.uncounted.pop(fragment, None)
+        commit = self._daemon.core.members.commit(fragment, placed.version)
         snapshot, checkpointer = "", self._daemon.checkpointer
-        if full and anchor and not command.finish and checkpointer.is_due(command.round):
-            snapshot = str(checkpointer.rank_state(command.round))
+        if full and anchor and not command.finish and checkpointer.is_due(placed.version):
+            snapshot = str(checkpointer.rank_state(placed.version))
         if command.finish:
-            self._over.add(fragment)
-        self._finishing = len(self._over) == len(replica.sizes)
+            attempt.over.add(fragment)
+        self._finishing = len(attempt.over) == len(replica.sizes)
         self._clock.begin(asyncio.get_running_loop().time(), joins=command.first)
         self.group.post_result(
             Result(
                 fragment=fragment,
-                place=replica.place_result(fragment, full=full),
+                place=placed.place,
                 kind="full" if full else "delta",
                 counted=command.kind == "counted",
                 contributors=len(commit.contributors) if commit is not None else 1,
-                version=command.round,
+                version=placed.version,
                 inner_step=inner_step,
                 boundary_steps=early_steps(run, steps, joins=command.first),
                 finish=command.finish,
@@ -315,9 +326,7 @@ class NodeSide:
             case r.RanksLost(attempt=attempt, why=why):
                 daemon.journal.write("ranks_lost", attempt=attempt, why=why)
                 self._counted_before = (self.steps, self.tokens)
-                self._uncounted.clear()
-                self._waiting.clear()
-                self._over.clear()
+                self._attempt = _Attempt()
                 self._keep_given()
                 if self.group.slots is not None:
                     self._provide(self.group.slots)
@@ -355,11 +364,12 @@ class NodeSide:
             made = f"{event.steps} steps, {event.tokens} tokens"
             self.group.restart(f"they contribute {made}: without both of them it has no weight")
             return
-        steps, tokens = self._uncounted.get(event.fragment, (0, 0))
-        steps, tokens = steps + event.steps, tokens + event.tokens
-        self._uncounted[event.fragment] = (steps, tokens)
+        attempt = self._attempt
+        before = attempt.uncounted.get(event.fragment, (0, 0))
+        steps, tokens = before[0] + event.steps, before[1] + event.tokens
+        attempt.uncounted[event.fragment] = (steps, tokens)
         daemon.replica.take_local(event.fragment, local)
-        round_ = self._chosen.pop(event.fragment, None)
+        round_ = attempt.chosen.pop(event.fragment, None)
         line = daemon.mesh.line
         daemon.driver.feed(
             v.ContributionReady(event.fragment, tokens, steps, event.samples, round_, line)
@@ -393,5 +403,5 @@ class NodeSide:
             over = rounds[fragment].others_wait
         if not over:
             return Answer(fragment=NONE)
-        self._chosen[fragment] = rounds[fragment].next_round
+        self._attempt.chosen[fragment] = rounds[fragment].next_round
         return Answer(fragment=fragment)

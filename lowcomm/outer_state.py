@@ -96,6 +96,8 @@ class OuterState:
         an older version. Never written to."""
         self.version = 0
         """The last round that `outer_P` contains."""
+        self.lineage = 0
+        """Of the run, when that round was committed, or the state adopted; 0: the initial state."""
         self.digest = ""
         """Of the state at that version."""
         self.lock = threading.Lock()
@@ -177,23 +179,25 @@ class OuterState:
     def _unlent(self, places: Places) -> list[int]:
         return [x for x in range(COPIES) if not self._is_lent(places.outer[x])]
 
-    def turn(self, version: int, digests: Mapping[int, bytes]) -> str:
+    def turn(self, version: int, lineage: int, digests: Mapping[int, bytes]) -> str:
         """The next version is the present one. `digests`: of its cells, as far as known; of the
         others the momentum is made. Returns the state's."""
         self.outer_P, self.next_outer_P = self.next_outer_P, self.outer_P
         if not self.compared:
-            return self.pass_by(version)
+            return self.pass_by(version, lineage)
         found = [
             digests.get(cell.start) or outer.cell_digest(self.outer_P[cell], self.momentum_P[cell])
             for cell in outer.cells(self.outer_P.size)
         ]
-        self.version, self.digest, self._ahead = version, outer.digest_of_cells(found), None
+        self.version, self.lineage = version, lineage
+        self.digest, self._ahead = outer.digest_of_cells(found), None
         return self.digest
 
-    def pass_by(self, version: int) -> str:
+    def pass_by(self, version: int, lineage: int) -> str:
         """The present version is this one, as it is. Returns its digest."""
         assert not self.compared, "nobody's state stays as it is in a round of all"
-        self.version, self.digest, self._ahead = version, gossip.state_digest(version), None
+        self.version, self.lineage = version, lineage
+        self.digest, self._ahead = gossip.state_digest(version), None
         return self.digest
 
     @property

@@ -22,6 +22,7 @@ from lowcomm.directions import Directions
 from lowcomm.feedback import ErrorFeedback
 from lowcomm.layout import fragment_elements
 from lowcomm.methods.base import RoundMethod
+from lowcomm.moments import FIRST_LINEAGE, FragmentMoment, Moment
 from lowcomm.outer import F32
 from lowcomm.outer_state import Committed, OuterState, Places
 from lowcomm.outer_step import OuterStep
@@ -41,6 +42,16 @@ class Contribution:
 
     base_P: F32
     local_P: F32
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What the ranks go on with, and what is in it."""
+
+    place: int
+    """Its number among the fragment's slots."""
+    version: int
+    """The last round in it: there may be later ones than that which the ranks wait for."""
 
 
 class Replica:
@@ -96,11 +107,22 @@ class Replica:
     def initialise(self, fragment: int, local: memoryview) -> str:
         """The ranks' first parameters are version 0. Returns the state digest."""
         momentum_P = self._states[fragment].momentum_P
-        return self._replace(fragment, 0, np.frombuffer(local, np.float32), momentum_P)
+        local_P = np.frombuffer(local, np.float32)
+        return self.restore(fragment, 0, local_P, momentum_P, lineage=FIRST_LINEAGE)
 
-    def restore(self, fragment: int, version: int, outer_P: F32, momentum_P: F32) -> str:
-        """Go on from a checkpoint. Returns the state digest."""
-        return self._replace(fragment, version, outer_P, momentum_P)
+    def restore(
+        self, fragment: int, version: int, outer_P: F32, momentum_P: F32, *, lineage: int
+    ) -> str:
+        """Go on from a checkpoint, in this lineage; the ranks' base is what it was. Returns the
+        state digest."""
+        state = self._states[fragment]
+        with state.lock:
+            state.make_room()
+            state.next_outer_P[:] = outer_P
+            next_momentum_P = state.room_for_momentum()
+            next_momentum_P[:] = momentum_P
+            state.momentum_P, state.due = next_momentum_P, None
+            return self._turn(fragment, version, lineage)
 
     def take_local(self, fragment: int, local: memoryview) -> None:
         """The ranks wrote their parameters there. Nobody but `encode` writes there until the next
@@ -112,15 +134,15 @@ class Replica:
         local_P = self._local.get(fragment, _NOTHING)
         return outer.all_finite(local_P)
 
-    def place_result(self, fragment: int, *, full: bool) -> int:
-        """What the ranks go on with: the outer parameters, or what those moved by. Returns its
-        place in the slots, where it stays until there is another one."""
+    def place_result(self, fragment: int, *, full: bool) -> Placed:
+        """What the ranks go on with: the outer parameters, or what those moved by. It stays in its
+        place until there is another one."""
         state = self._states[fragment]
         self._local.pop(fragment, None)
         with state.lock:
             if full and not state.is_shown:
                 self._step.settle(state)
-            return state.show() if full else state.show_move()
+            return Placed(state.show() if full else state.show_move(), state.version)
 
     def shape(self, ranks: int) -> SlotsShape:
         """The shared memory that the ranks need."""
@@ -139,30 +161,30 @@ class Replica:
             self._step.settle(state)
             return state.lend()
 
-    def residues(self) -> list[F32]:
-        """Of each fragment, as of its present version; none without error feedback. Nobody writes
-        to them."""
-        return [each.residue_P for each in self._feedback]
+    def capture(self) -> Moment:
+        """The state of all fragments, lent as `lend` says. In the worker thread."""
+        return Moment(tuple(self._captured(fragment) for fragment in range(len(self.sizes))))
+
+    def _captured(self, fragment: int) -> FragmentMoment:
+        state = self._states[fragment]
+        outer_P, momentum_P = self.lend(fragment)
+        return FragmentMoment(
+            version=state.version,
+            lineage=state.lineage,
+            state_digest=state.digest,
+            outer_P=outer_P,
+            momentum_P=momentum_P,
+            residue_P=self._feedback[fragment].residue_P if self._feedback else None,
+        )
 
     def version(self, fragment: int) -> tuple[int, str]:
         """(the last round in the outer parameters, the state digest)."""
         state = self._states[fragment]
         return state.version, state.digest
 
-    def _replace(self, fragment: int, version: int, outer_P: F32, momentum_P: F32) -> str:
-        """The fragment is another one now; the ranks' base is what it was."""
-        state = self._states[fragment]
-        with state.lock:
-            state.make_room()
-            state.next_outer_P[:] = outer_P
-            next_momentum_P = state.room_for_momentum()
-            next_momentum_P[:] = momentum_P
-            state.momentum_P, state.due = next_momentum_P, None
-            return self._turn(fragment, version)
-
-    def _turn(self, fragment: int, version: int) -> str:
+    def _turn(self, fragment: int, version: int, lineage: int) -> str:
         """To a state that no round led to."""
-        digest = self._states[fragment].turn(version, {})
+        digest = self._states[fragment].turn(version, lineage, {})
         if self._feedback:
             self._feedback[fragment].forget(self._kept_residue(fragment, version, digest))
         return digest
@@ -266,12 +288,12 @@ class Replica:
                 self._step.make_rest(state, made, of)
             if self._feedback:
                 self._feedback[stamp.fragment].counted(each.manifest for each in contributors)
-            return state.turn(stamp.round, made.digests)
+            return state.turn(stamp.round, stamp.lineage, made.digests)
 
     def skip(self, stamp: Stamp) -> str:
         state = self._states[stamp.fragment]
         with state.lock:
-            return state.pass_by(stamp.round)
+            return state.pass_by(stamp.round, stamp.lineage)
 
     def settle(self, fragment: int) -> None:
         state = self._states[fragment]
@@ -297,11 +319,13 @@ class Replica:
             return gossip.state_digest(round_)
         return outer.state_digest(*self._split(fragment, state), before_cell)
 
-    def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
+    def adopt_state(
+        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+    ) -> None:
         state = self._states[fragment]
         with state.lock:
             state.take(*self._split(fragment, [buffer]))
-            self._turn(fragment, round_)
+            self._turn(fragment, round_, lineage)
 
     def _split(self, fragment: int, state: Sequence[Bytes]) -> tuple[F32, F32]:
         """(outer, momentum), of one buffer or as `lend_state` made them."""
@@ -309,7 +333,7 @@ class Replica:
         size = self.sizes[fragment]
         return first[:size], rest[0] if rest else first[size:]
 
-    def adopt_kept(self, fragment: int, round_: int) -> str:
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
         try:
             path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
             if path is None:
@@ -322,7 +346,7 @@ class Replica:
         pair, state = arrays[fragment], self._states[fragment]
         if (pair.outer.size, pair.momentum.size) != (state.outer_P.size, state.momentum_P.size):
             return ""
-        return self.restore(fragment, round_, pair.outer, pair.momentum)
+        return self.restore(fragment, round_, pair.outer, pair.momentum, lineage=lineage)
 
     def contribution_bytes(self, fragment: int, elements: int) -> int:
         return self.method.codec.encoded_bytes(elements)

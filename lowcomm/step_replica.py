@@ -5,6 +5,7 @@ NOT import torch, nor know of connections.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import xxhash
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.layout import fragment_elements
 from lowcomm.methods.base import Parameter, StepMethod
-from lowcomm.outer import F32
+from lowcomm.moments import FragmentMoment, Moment
 from lowcomm.step_exchange import StepExchange
 from peers.hashing import cells
 from peers.orders import step_shape
@@ -36,6 +37,16 @@ def needed_for_steps(method: StepMethod, layout: Sequence[TensorSpec], *, peers_
     return states + payload * steps * (peers_min + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The state after one step, never written to."""
+
+    state: Bytes
+    digest: str
+    lineage: int
+    """In which that step was made, or the state adopted."""
+
+
 class StepReplica:
     """One per node, for the life of its daemon."""
 
@@ -51,8 +62,8 @@ class StepReplica:
         self.mean_bytes = 4 * self._elements
         self.checkpoints: Path | None = None
         """Where `adopt_kept` looks."""
-        self._copies: dict[int, tuple[Bytes, str]] = {}
-        """By step: states and their digests. The first one is the base."""
+        self._copies: dict[int, _Copy] = {}
+        """By step. The first one is the base."""
 
     def shape(self, ranks: int) -> SlotsShape:
         """The shared memory that the ranks need."""
@@ -66,12 +77,22 @@ class StepReplica:
         if not self._copies:
             return 0, ""
         step = min(self._copies)
-        return step, self._copies[step][1]
+        return step, self._copies[step].digest
 
-    def lend(self, fragment: int) -> tuple[F32, F32]:
-        """The base: (parameters, everything else), not to be written to. Nobody else does."""
-        state = np.frombuffer(self._copies[min(self._copies)][0], np.float32)
-        return state[: self._elements], state[self._elements :]
+    def capture(self) -> Moment:
+        """The base, which nobody writes to, and no contribution of this node beside it."""
+        step = min(self._copies)
+        base = self._copies[step]
+        state = np.frombuffer(base.state, np.float32)
+        moment = FragmentMoment(
+            version=step,
+            lineage=base.lineage,
+            state_digest=base.digest,
+            outer_P=state[: self._elements],
+            momentum_P=state[self._elements :],
+            residue_P=None,
+        )
+        return Moment((moment,))
 
     # StepWork -------------------------------------------------------------------------------
 
@@ -89,11 +110,11 @@ class StepReplica:
             made.update(cell)
         return made.hexdigest()
 
-    def keep(self, step: int, state: Bytes, digest: str) -> None:
-        self._copies[step] = (state, digest)
+    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+        self._copies[step] = _Copy(state, digest, lineage)
 
     def base(self, step: int) -> Bytes:
-        return self._copies[step][0]
+        return self._copies[step].state
 
     def release(self, step: int) -> None:
         self._copies = {at: state for at, state in self._copies.items() if at >= step}
@@ -102,7 +123,7 @@ class StepReplica:
 
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
         kept = self._copies.get(round_)
-        return () if kept is None else (kept[0],)  # Never written to.
+        return () if kept is None else (kept.state,)  # Never written to.
 
     def check_state(
         self,
@@ -115,10 +136,12 @@ class StepReplica:
         fits = memoryview(buffer).nbytes == self.state_bytes(fragment)
         return self.state_digest(buffer, before_cell) if fits else ""
 
-    def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
-        self._copies = {round_: (buffer, self.state_digest(buffer))}
+    def adopt_state(
+        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+    ) -> None:
+        self._copies = {round_: _Copy(buffer, self.state_digest(buffer), lineage)}
 
-    def adopt_kept(self, fragment: int, round_: int) -> str:
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
         try:
             path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
             if path is None:
@@ -130,7 +153,7 @@ class StepReplica:
         fits = not others and len(state) == self.state_bytes(fragment)
         if cut.round != round_ or cut.arrays != self.method.state_arrays or not fits:
             return ""
-        self.adopt_state(fragment, round_, state)
+        self.adopt_state(fragment, round_, state, lineage=lineage)
         return self.version(fragment)[1]
 
     def state_bytes(self, fragment: int) -> int:

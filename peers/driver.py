@@ -256,8 +256,9 @@ class Driver:
                     lambda: self.work.skip(stamp), lambda digest: self._applied(stamp, digest)
                 )
             case c.AdoptKept(fragment=fragment, round=round_):
+                lineage = self.core.members.lineage
                 self._job(
-                    lambda: self.states.adopt_kept(fragment, round_),
+                    lambda: self.states.adopt_kept(fragment, round_, lineage=lineage),
                     lambda digest: self.feed(v.KeptAdopted(fragment, round_, digest)),
                 )
             case _:

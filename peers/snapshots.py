@@ -102,6 +102,7 @@ class Snapshots:
         fragment, round_ = command.fragment, command.round
         arrived, states = [self.transfer.state(fragment)], self._shell.states
         complete, since = self.transfer.adopted(), self.transfer.since
+        lineage = self._core.members.lineage
         gave = {donor: count for donor, count in self.transfer.by_donor.items() if count}
 
         def adopted(_: None) -> None:
@@ -114,7 +115,7 @@ class Snapshots:
         def adopt() -> None:
             # Until the cut's last fragment is adopted, cells may belong to the next cut too.
             state = arrived.pop() if complete else bytearray(arrived.pop())
-            states.adopt_state(fragment, round_, state)
+            states.adopt_state(fragment, round_, state, lineage=lineage)
 
         self._shell.compute(adopt, adopted)
 

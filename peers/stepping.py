@@ -359,7 +359,8 @@ class Stepping:
     def _seen(self, task: _Task, seen: tuple[str, Bytes | None]) -> None:
         digest, kept = seen
         if kept is not None:
-            self._work.keep(task.step, kept, digest)
+            lineage = task.apply.stamp.lineage if task.apply is not None else 0
+            self._work.keep(task.step, kept, digest, lineage=lineage)
         if task.shown is not None:
             self._at.digest = digest
             self._over(task)

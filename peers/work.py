@@ -46,14 +46,16 @@ class States(Protocol):
         "" if they have the wrong size. In any thread. `before_cell` may end it: it raises then."""
         ...
 
-    def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
+    def adopt_state(
+        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+    ) -> None:
         """Replace the fragment's state by one that lies in one buffer, which is the replica's from
-        now on: nobody else writes or reads there."""
+        now on: nobody else writes or reads there. `lineage`: in which the log names this state."""
         ...
 
-    def adopt_kept(self, fragment: int, round_: int) -> str:
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
         """Take the fragment's state from our newest checkpoint, which must be of that round;
-        its digest, or "" if it cannot be read."""
+        its digest, or "" if it cannot be read. `lineage`: that which went back to this state."""
         ...
 
     def state_bytes(self, fragment: int) -> int:
@@ -182,8 +184,9 @@ class StepWork(States, Protocol):
 
     def state_digest(self, state: Bytes) -> str: ...
 
-    def keep(self, step: int, state: Bytes, digest: str) -> None:
-        """A copy of the state after this step: it may become the base."""
+    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+        """A copy of the state after this step: it may become the base. `lineage`: that in which
+        the step was made; 0: none, it is the initial state."""
         ...
 
     def base(self, step: int) -> Bytes:

@@ -160,7 +160,7 @@ class Lockstep:
         return result
 
     def _take(self, node: int, fragment: int, *, counted: bool) -> Taken:
-        place = self._replicas[node].place_result(fragment, full=counted)
+        place = self._replicas[node].place_result(fragment, full=counted).place
         return Taken(np.frombuffer(self._slots[node].result(fragment, place), np.float32), counted)
 
     def _digest(self, fragment: int) -> str:

@@ -30,6 +30,8 @@ LAYOUT = (
 )
 SIZES = (23, 8)
 LR, BETA = 0.7, 0.5
+LINEAGE = 2
+"""Of all rounds here."""
 SHARED: weakref.WeakKeyDictionary[Replica, Slots] = weakref.WeakKeyDictionary()
 
 
@@ -68,7 +70,7 @@ def two_codecs() -> Coded:
 
 
 def stamp(fragment: int, round_: int, attempt: int = 0) -> Stamp:
-    return Stamp(run=1, lineage=2, view=3, fragment=fragment, round=round_, attempt=attempt)
+    return Stamp(run=1, lineage=LINEAGE, view=3, fragment=fragment, round=round_, attempt=attempt)
 
 
 def plain() -> Replica:
@@ -136,7 +138,7 @@ def share(replica: Replica) -> Slots:
 
 def placed(replica: Replica, fragment: int, *, full: bool) -> F32:
     """What the ranks see."""
-    return shown(replica, fragment, replica.place_result(fragment, full=full))
+    return shown(replica, fragment, replica.place_result(fragment, full=full).place)
 
 
 def shown(replica: Replica, fragment: int, place: int) -> F32:

@@ -1,169 +1,17 @@
 """When a node's checkpoints are written, of which state, and what is kept beside them."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pytest
 
-from lowcomm.checkpoint import FragmentCut, PeerCut, newest_checkpoint, read_checkpoint
-from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES, Checkpointer
+from lowcomm.checkpoint import FragmentCut, PeerCut, read_checkpoint
+from lowcomm.checkpointer import CHECKPOINTS, RANK_STATES
 from lowcomm.methods import DiLoCo
-from lowcomm.outer import F32
 from lowcomm.replica import Replica
 from lowcomm.residues import find_residue
-from peers.slots import Slots
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols.config import ProtocolConfig
-from protocols.core import PeerCore
-from protocols.hellos import Identity
-from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, TensorSpec, Version
-from protocols.samples import Grant, Remaining, SampleRange, Samples
-from tests.lowcomm.replicas import stamp
-
-ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")
-GAMMA = PeerId("gamma.00000003")
-LAYOUT = (
-    TensorSpec(0, "embed", (2, 3), 0),
-    TensorSpec(1, "norm", (4,), 0),
-    TensorSpec(0, "head", (), 6),
-)
-SIZES = (7, 4)
-EVERY = 5
-T = TypeVar("T")
-
-
-class Scene:
-    """A peer that leads a run alone, its outer state, and what its checkpointer reports."""
-
-    def __init__(self, directory: Path) -> None:
-        self.written: list[tuple[str, int]] = []
-        self.failed: list[str] = []
-        self.directory = directory
-        self.gate = threading.Event()
-        self.jobs: list[Callable[[], None]] | None = None
-        """What waits for its turn, where that does not come at once."""
-        self.checkpointer = Checkpointer(
-            directory,
-            every_rounds=EVERY,
-            compute=self.compute,
-            written=lambda path, cut: self.written.append((path.name, cut.round)),
-            failed=self.failed.append,
-        )
-        self.replica = Replica(DiLoCo(), LAYOUT)
-        me = Identity(peer=ALPHA, name="alpha", incarnation=3, address="127.0.0.1:1")
-        self.core = PeerCore(me, join=False)
-        digests = tuple(
-            self.replica.initialise(f, np.full(size, f + 1, np.float32).data.cast("B"))
-            for f, size in enumerate(SIZES)
-        )
-        self.hear(v.RunAccepted(ProtocolConfig()))
-        run = e.Run(0xABC, "{}", "", 1, 99, 1, LAYOUT, SIZES, ALPHA)
-        self.hear(v.Bootstrap(run, digests))
-        versions = tuple(Version(f, 0, digest) for f, digest in enumerate(digests))
-        for peer, slot in ((GAMMA, 7), (BETA, 4)):  # They were there once, and keep their seats.
-            info = PeerInfo(peer, peer[:-9], 2, "127.0.0.1:2", slot)
-            self.append(e.Cut(info, (ALPHA,), versions))
-            self.append(e.Lost(peer, "silent"))
-        parts = tuple(FragmentParts((ALPHA,), (0, size)) for size in SIZES)
-        self.append(e.View(1, (ALPHA,), parts, (1, 1)))
-
-    def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """As a driver does."""
-        if self.jobs is None:
-            done(work())
-        else:
-            self.jobs.append(lambda: done(work()))
-
-    def take_back(self, round_: int) -> None:
-        """The lineage so far is over."""
-        ended = {f"{self.core.members.lineage:016x}"}
-        self.checkpointer.take_back(round_, ended=ended)
-
-    def hear(self, event: v.Event) -> None:
-        """The disk takes at once whatever the core wants to keep."""
-        for command in self.core.handle(event, 0.0):
-            if isinstance(command, c.Persist):
-                self.hear(v.Persisted(command.ticket))
-
-    def append(self, body: e.Entry) -> None:
-        """The log says so from now on."""
-        self.core.members.apply(e.LogEntry(self.core.members.index + 1, 1, body))
-
-    def commit(self, round_: int, *, samples: Samples = ()) -> None:
-        """The log counts 10 * round steps and 1000 * round tokens, and these samples."""
-        self.append(
-            e.Commit(
-                view=1,
-                fragment=0,
-                round=round_,
-                attempt=0,
-                contributors=(Contributor(ALPHA, 1000 * round_, 10 * round_, "0" * 32),),
-                borders=self.core.members.views[0].parts[0].borders,
-                result_digest="0" * 32,
-                previous_state_digest="",
-                samples=(samples,) if samples else (),
-            )
-        )
-
-    def apply(self, round_: int) -> None:
-        """The replica takes the outer step of that round."""
-        mean = np.full(7, 1 / round_, np.float32)
-        self.replica.apply(stamp(0, round_), (0, 7), [mean.tobytes()], ())
-
-    def count(self, round_: int) -> None:
-        """This node contributes to fragment 0, and that alone is the round."""
-        self.commit(round_)
-        base_P, _ = self.replica.arrays(0)
-        local_P = base_P + np.arange(1, 1 + base_P.size, dtype=np.float32) / round_
-        self.replica.take_local(0, local_P.data.cast("B"))
-        name = f"{round_:032x}"
-        self.replica.begin(0, name)
-        sent = bytearray(self.replica.contribution_bytes(0, base_P.size))
-        self.replica.encode(0, 0, base_P.size, memoryview(sent))
-        terms = [Contributor(ALPHA, 1, 1, name)]
-        self.replica.apply(stamp(0, round_), (0, base_P.size), [sent], terms)
-        self.replica.place_result(0, full=True)
-
-    def advance(self, last: int) -> None:
-        for round_ in range(self.replica.version(0)[0] + 1, last + 1):
-            self.commit(round_)
-            self.apply(round_)
-
-    def begin(self) -> None:
-        self.checkpointer.begin(self.core, self.replica)
-
-    async def finish(self) -> None:
-        await self.checkpointer.finish(self.core, self.replica)
-
-    async def write(self, round_: int) -> None:
-        self.advance(round_)
-        self.begin()
-        assert self.checkpointer._pending is not None
-        await self.checkpointer._pending
-
-    def hold(self) -> None:
-        """Nothing is written before `gate` is set."""
-        self.checkpointer._thread.submit(self.gate.wait)
-
-    def state(self) -> list[bytes]:
-        return bits([self.replica.arrays(f) for f in (0, 1)])
-
-    def on_disk(self) -> tuple[str, list[bytes]]:
-        """Name and bits of the newest checkpoint."""
-        path, reasons = newest_checkpoint(self.directory / CHECKPOINTS)
-        assert path is not None
-        assert reasons == []
-        _, _, arrays = read_checkpoint(path)
-        return path.name, bits([(pair.outer, pair.momentum) for pair in arrays])
-
-
-def bits(pairs: list[tuple[F32, F32]]) -> list[bytes]:
-    return [array.tobytes() for pair in pairs for array in pair]
+from tests.lowcomm.checkpoint_scene import ALPHA, EVERY, LAYOUT, SIZES, Scene
 
 
 @pytest.fixture
@@ -218,30 +66,15 @@ async def test_progress_is_that_of_the_state_when_the_log_is_ahead(scene: Scene)
 
 
 @pytest.mark.asyncio
-async def test_the_ledger_is_that_of_the_arrays_when_the_log_is_ahead(scene: Scene) -> None:
-    """Else a run that goes back to this checkpoint never trains what round 2 covered."""
-    first, second = (SampleRange(0, 10),), (SampleRange(10, 30),)
-    scene.append(e.Lease((Grant(ALPHA, (SampleRange(0, 50),)),)))
-    scene.commit(1, samples=first)
-    scene.apply(1)
-    scene.commit(2, samples=second)
-    await scene.finish()
-    cut, _, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000001")
-    assert cut.remaining == Remaining(50, (SampleRange(10, 50),))
-    scene.apply(2)
-    await scene.finish()
-    cut, _, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000002")
-    assert cut.remaining == Remaining(50, (SampleRange(30, 50),))
-
-
-@pytest.mark.asyncio
 async def test_the_state_is_copied_before_training_goes_on(scene: Scene) -> None:
     scene.hold()
     scene.advance(1)
     before = scene.state()
     scene.begin()
     scene.advance(2)
-    scene.replica.restore(1, 9, np.zeros(4, np.float32), np.ones(4, np.float32))
+    scene.replica.restore(
+        1, 9, np.zeros(4, np.float32), np.ones(4, np.float32), lineage=scene.core.members.lineage
+    )
     scene.gate.set()
     assert scene.checkpointer._pending is not None
     await scene.checkpointer._pending
@@ -383,7 +216,9 @@ async def test_rounds_that_come_again_are_written_again(scene: Scene) -> None:
     scene.begin()
     scene.take_back(3)
     outer, momentum = scene.replica.arrays(0)
-    scene.replica.restore(0, 3, outer, momentum)  # As if it had been kept.
+    scene.replica.restore(
+        0, 3, outer, momentum, lineage=scene.core.members.lineage
+    )  # As if it had been kept.
     for round_ in (4, 5):
         scene.apply(round_)
     await scene.finish()
@@ -414,35 +249,6 @@ async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> No
 
 
 @pytest.mark.asyncio
-async def test_residues_are_those_of_the_arrays_however_late_they_are_written(
-    scene: Scene,
-) -> None:
-    """A contribution that counts while the checkpoint is being written would be said twice."""
-    scene.replica = Replica(DiLoCo(contribution_codec="topk"), LAYOUT)
-    slots = Slots.create(scene.replica.shape(1))
-    scene.replica.share(slots)
-    for fragment, size in enumerate(SIZES):
-        scene.replica.initialise(fragment, np.ones(size, np.float32).data.cast("B"))
-        scene.replica.place_result(fragment, full=True)
-    scene.count(1)
-    before = [residue_P.tobytes() for residue_P in scene.replica.residues()]
-    versions = [scene.replica.version(fragment) for fragment in range(len(SIZES))]
-    scene.hold()
-    scene.begin()
-    scene.count(2)
-    assert scene.replica.residues()[0].tobytes() != before[0]
-    scene.gate.set()
-    assert scene.checkpointer._pending is not None
-    await scene.checkpointer._pending
-    for fragment, (version, digest) in enumerate(versions):
-        place, size = scene.directory / CHECKPOINTS, SIZES[fragment]
-        found = find_residue(place, fragment, version, digest, elements=size)
-        assert found is not None
-        assert found.tobytes() == before[fragment]
-    slots.close()
-
-
-@pytest.mark.asyncio
 async def test_what_a_codec_left_out_is_kept_with_the_state(scene: Scene) -> None:
     scene.replica = Replica(DiLoCo(contribution_codec="topk"), LAYOUT)
     for fragment, size in enumerate(SIZES):
@@ -456,4 +262,4 @@ async def test_what_a_codec_left_out_is_kept_with_the_state(scene: Scene) -> Non
         place = scene.directory / CHECKPOINTS
         found = find_residue(place, fragment, version, digest, elements=size)
         assert found is not None
-        assert found.tobytes() == scene.replica.residues()[fragment].tobytes()
+        assert found.tobytes() == scene.replica.capture().residues[fragment].tobytes()

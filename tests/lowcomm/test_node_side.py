@@ -11,10 +11,13 @@ from lowcomm.daemon import Daemon
 from lowcomm.methods import DiLoCo
 from lowcomm.replica import Replica
 from peers.rank_events import RankContribution, RanksLost, RanksSnapshotted
+from peers.rank_messages import Result
 from peers.slots import Slots
 from protocols import commands as c
 from protocols import events as v
 from protocols.ids import TensorSpec
+from protocols.samples import SampleRange
+from tests.lowcomm.replicas import stamp
 from tests.lowcomm.test_daemon import daemon
 
 LAYOUT = (TensorSpec(0, "embed", (2, 3), 0), TensorSpec(1, "norm", (4,), 0))
@@ -110,3 +113,20 @@ async def test_lost_ranks_take_their_uncounted_work_with_them(made: Daemon) -> N
     lose(made)
     event = contribute(made, 1, steps=4, tokens=40)
     assert (event.steps, event.tokens) == (4, 40)
+
+
+@pytest.mark.asyncio
+async def test_what_is_said_of_a_result_that_waited_is_of_what_is_in_it(made: Daemon) -> None:
+    """Else the snapshot of the ranks' state for round 10 would be of round 11's parameters."""
+    posted: list[Result] = []
+    replica, every = made.replica, made.config.node.checkpoint_every_rounds
+    assert isinstance(replica, Replica)
+    for round_ in (every, every + 1):
+        mean = np.ones(6, np.float32).tobytes()
+        replica.apply(stamp(0, round_), (0, 6), [mean], ())
+        if round_ == every:
+            made.node.resume(c.Resume(0, round_, "counted", first=False, finish=False))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(made.node.group, "post_result", posted.append)
+        made.node.leased(c.Leased((SampleRange(0, 1 << 30),)))
+    assert [(each.version, each.snapshot) for each in posted] == [(every + 1, "")]

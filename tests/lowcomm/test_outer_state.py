@@ -12,6 +12,7 @@ from lowcomm.replica import Replica
 from peers.work import Bytes
 from tests.lowcomm.replicas import (
     LAYOUT,
+    LINEAGE,
     LR,
     SHARED,
     SIZES,
@@ -39,8 +40,10 @@ def test_ranks_read_the_outer_parameters_where_they_were_made() -> None:
     places: list[int] = []
     for round_ in (1, 2, 3):
         replica.apply(stamp(0, round_), (0, 23), [gaussian(round_, 23).tobytes()], ONE)
-        places.append(replica.place_result(0, full=True))
-        assert replica.place_result(0, full=True) == places[-1], "ranks that are back take it too"
+        places.append(replica.place_result(0, full=True).place)
+        assert replica.place_result(0, full=True).place == places[-1], (
+            "ranks that are back take it too"
+        )
         assert shown(replica, 0, places[-1]).tobytes() == replica.arrays(0)[0].tobytes()
     assert places in ([0, 1, 0], [1, 0, 1])
 
@@ -49,7 +52,7 @@ def test_ranks_read_the_outer_parameters_where_they_were_made() -> None:
 def test_ranks_that_are_slow_keep_their_base(rounds: int) -> None:
     """They train from what they were given last, however many rounds go by without them."""
     replica = started(plain())
-    base, place = replica.arrays(0)[0], replica.place_result(0, full=True)
+    base, place = replica.arrays(0)[0], replica.place_result(0, full=True).place
     for round_ in range(1, rounds + 1):
         replica.apply(stamp(0, round_), (0, 23), [gaussian(round_, 23).tobytes()], ONE)
         assert shown(replica, 0, place).tobytes() == base.tobytes()
@@ -73,9 +76,9 @@ def assert_same_as_alone(replica: Replica, rounds: int) -> None:
 def test_a_place_is_torn_from_the_first_byte_of_the_next_version_on() -> None:
     replica = started(plain())
     slots = SHARED[replica]
-    old, mean = replica.place_result(0, full=True), gaussian(1, 23).tobytes()
+    old, mean = replica.place_result(0, full=True).place, gaussian(1, 23).tobytes()
     replica.apply(stamp(0, 1), (0, 23), [mean], ONE)
-    new = replica.place_result(0, full=True)
+    new = replica.place_result(0, full=True).place
     replica.settle(0)
     slots.publish_result(0, old, 7)
     slots.publish_result(0, new, 8)
@@ -85,7 +88,7 @@ def test_a_place_is_torn_from_the_first_byte_of_the_next_version_on() -> None:
 
 def test_a_state_that_was_there_before_the_ranks_is_what_they_get() -> None:
     replica = plain()
-    replica.restore(0, 5, gaussian(3, 23), gaussian(4, 23))
+    replica.restore(0, 5, gaussian(3, 23), gaussian(4, 23), lineage=LINEAGE)
     replica.ahead(stamp(0, 6), 0, bytes(20), bytes(92), 5, ONE)
     share(replica)
     assert placed(replica, 0, full=True).tobytes() == gaussian(3, 23).tobytes()
@@ -199,7 +202,7 @@ def test_a_state_that_is_taken_is_shown_to_the_ranks_beside_what_is_lent() -> No
             placed(replica, 0, full=True)
         lent = replica.lend_state(0, replica.version(0)[0])
         before = b"".join(lent)
-        replica.adopt_state(0, 6, bytearray(b"".join(other.lend_state(0, 6))))
+        replica.adopt_state(0, 6, bytearray(b"".join(other.lend_state(0, 6))), lineage=LINEAGE)
         assert placed(replica, 0, full=True).tobytes() == other.arrays(0)[0].tobytes()
         assert replica.version(0) == other.version(0)
         assert b"".join(lent) == before
@@ -216,14 +219,14 @@ def test_without_momentum_a_state_is_half_as_large(tmp_path: Path) -> None:
     assert donor.state_bytes(0) == 4 * 23
     digest = state_digest(expected, NONE)
     assert joiner.check_state(0, 4, lent) == donor.version(0)[1] == digest
-    joiner.adopt_state(0, 1, bytearray(b"".join(lent)))
+    joiner.adopt_state(0, 1, bytearray(b"".join(lent)), lineage=LINEAGE)
     assert joiner.version(0) == (1, digest)
     mean = gaussian(8, 23).tobytes()
     steps = [replica.apply(stamp(0, 2), (0, 23), [mean], ONE) for replica in (donor, joiner)]
     assert steps[0] == steps[1]
     kept(tmp_path, 2)  # With momentum: another method's.
     joiner.checkpoints = tmp_path
-    assert joiner.adopt_kept(0, 2) == ""
+    assert joiner.adopt_kept(0, 2, lineage=LINEAGE) == ""
 
 
 def test_a_checkpoint_without_momentum_is_read_without(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from protocols.ids import Stamp, TensorSpec
 from tests.lowcomm.replicas import (
     BETA,
     LAYOUT,
+    LINEAGE,
     LR,
     contributors,
     gaussian,
@@ -51,7 +52,7 @@ def test_a_step_takes_the_decoded_parts_wherever_they_were_cut(borders: tuple[in
 def large() -> Replica:
     """Of three cells; parts that begin with one."""
     replica = Replica(DiLoCo(outer_lr=LR, outer_momentum=BETA), LARGE)
-    replica.restore(0, 0, gaussian(1, CELLS), gaussian(2, CELLS))
+    replica.restore(0, 0, gaussian(1, CELLS), gaussian(2, CELLS), lineage=LINEAGE)
     return replica
 
 
@@ -113,7 +114,7 @@ def test_a_state_that_replaces_ours_needs_nothing_of_what_was_due() -> None:
     replica, mean = large(), gaussian(3, CELLS)
     goes_ahead(replica, stamp(0, 1), halves(mean))
     replica.apply(stamp(0, 1), HALVES, halves(mean), ONE)
-    replica.restore(0, 7, gaussian(5, CELLS), gaussian(6, CELLS))
+    replica.restore(0, 7, gaussian(5, CELLS), gaussian(6, CELLS), lineage=LINEAGE)
     replica.settle(0)
     expected = [gaussian(5, CELLS).tobytes(), gaussian(6, CELLS).tobytes()]
     assert [x.tobytes() for x in replica.arrays(0)] == expected

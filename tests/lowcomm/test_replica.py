@@ -17,6 +17,7 @@ from peers.work import SlicesError
 from protocols.ids import TensorSpec
 from tests.lowcomm.replicas import (
     LAYOUT,
+    LINEAGE,
     SIZES,
     contributors,
     cut,
@@ -204,7 +205,7 @@ def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     assert len(payload) == joiner.state_bytes(fragment) == 8 * size
     digest = joiner.check_state(fragment, 1, [payload])
     assert digest == state_digest(outer, momentum) == joiner.check_state(fragment, 1, lent)
-    joiner.adopt_state(fragment, 4, payload)
+    joiner.adopt_state(fragment, 4, payload, lineage=LINEAGE)
     assert joiner.version(fragment) == (4, digest)
     assert joiner.version(1 - fragment) == (0, "")
     assert [x.tobytes() for x in joiner.arrays(fragment)] == [outer.tobytes(), momentum.tobytes()]
@@ -236,7 +237,7 @@ def test_a_state_of_another_size_has_no_digest() -> None:
 def test_a_checkpoint_is_taken_up_where_it_was() -> None:
     replica = plain()
     outer, momentum = gaussian(1, 8), gaussian(2, 8)
-    digest = replica.restore(1, 12, outer, momentum)
+    digest = replica.restore(1, 12, outer, momentum, lineage=LINEAGE)
     assert replica.version(1) == (12, digest)
     assert digest == state_digest(outer, momentum)
     outer[:] = 0
@@ -253,10 +254,10 @@ def test_the_state_of_the_newest_checkpoint_is_taken_up_if_it_is_of_that_round(
     replica.checkpoints = tmp_path
     before = [array.tobytes() for f in (0, 1) for array in replica.arrays(f)]
     for fragment, round_ in ((0, 3), (0, 5), (2, 4)):
-        assert replica.adopt_kept(fragment, round_) == ""
+        assert replica.adopt_kept(fragment, round_, lineage=LINEAGE) == ""
     assert [array.tobytes() for f in (0, 1) for array in replica.arrays(f)] == before
     for fragment in (0, 1):
-        digest = replica.adopt_kept(fragment, 4)
+        digest = replica.adopt_kept(fragment, 4, lineage=LINEAGE)
         assert digest == state_digest(outer[fragment], momentum[fragment])
         assert replica.version(fragment) == (4, digest)
         found = [array.tobytes() for array in replica.arrays(fragment)]
@@ -265,17 +266,17 @@ def test_the_state_of_the_newest_checkpoint_is_taken_up_if_it_is_of_that_round(
 
 def test_a_checkpoint_that_is_not_there_or_not_ours_gives_nothing(tmp_path: Path) -> None:
     replica = plain()
-    assert replica.adopt_kept(0, 4) == ""  # No directory.
+    assert replica.adopt_kept(0, 4, lineage=LINEAGE) == ""  # No directory.
     replica.checkpoints = tmp_path
-    assert replica.adopt_kept(0, 4) == ""  # An empty one.
+    assert replica.adopt_kept(0, 4, lineage=LINEAGE) == ""  # An empty one.
     kept(tmp_path, 4)
-    assert replica.adopt_kept(0, 4) != ""
+    assert replica.adopt_kept(0, 4, lineage=LINEAGE) != ""
     other = Replica(DiLoCo(), [TensorSpec(0, "a", (5,), 0)])
     other.checkpoints = tmp_path
-    assert other.adopt_kept(0, 4) == ""  # Another model's.
+    assert other.adopt_kept(0, 4, lineage=LINEAGE) == ""  # Another model's.
     with (tmp_path / "round-000004" / "model.safetensors").open("r+b") as file:
         file.truncate(100)
-    assert replica.adopt_kept(0, 4) == ""
+    assert replica.adopt_kept(0, 4, lineage=LINEAGE) == ""
 
 
 def test_peers_that_exchange_parts_end_with_equal_bits() -> None:

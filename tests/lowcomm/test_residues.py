@@ -13,7 +13,7 @@ from lowcomm.outer import F32
 from lowcomm.replica import Replica
 from lowcomm.residues import FILE, find_residue, write_residues
 from protocols.ids import Contributor, PeerId, TensorSpec
-from tests.lowcomm.replicas import encoded, gaussian, share, stamp, view
+from tests.lowcomm.replicas import LINEAGE, encoded, gaussian, share, stamp, view
 
 SIZE = 5000
 ME = PeerId("p0.0")
@@ -56,7 +56,7 @@ def keep(directory: Path, replica: Replica) -> Path:
     """As the checkpointer does."""
     cut, layout = cut_of(replica), [[("w", (SIZE,), 0)]]
     outer_P, momentum_P = replica.arrays(0)
-    residues = replica.residues()
+    residues = replica.capture().residues
     return write_checkpoint(
         directory,
         cut,
@@ -80,9 +80,9 @@ def test_a_restarted_node_goes_on_bit_by_bit(tmp_path: Path, codec: str, way: st
     def again(checkpoints: Path) -> list[tuple[bytes, str]]:
         replica = sparse(codec, checkpoints=checkpoints)
         if way == "its own checkpoint":
-            assert replica.adopt_kept(0, 3)
+            assert replica.adopt_kept(0, 3, lineage=LINEAGE)
         else:
-            replica.adopt_state(0, 3, bytearray(state))
+            replica.adopt_state(0, 3, bytearray(state), lineage=LINEAGE)
         replica.place_result(0, full=True)
         return [play(replica, round_) for round_ in (4, 5)]
 
@@ -97,15 +97,15 @@ def test_a_state_of_another_version_has_none(tmp_path: Path) -> None:
     keep(tmp_path, first)
     play(first, 2)
     replica = sparse(checkpoints=tmp_path)
-    replica.adopt_state(0, 2, bytearray(b"".join(first.lend_state(0, 2))))
-    assert not replica.residues()[0].any()
-    assert first.residues()[0].any()
+    replica.adopt_state(0, 2, bytearray(b"".join(first.lend_state(0, 2))), lineage=LINEAGE)
+    assert not replica.capture().residues[0].any()
+    assert first.capture().residues[0].any()
     # The same number, but another state: the run went back, and came by another way.
     other = begun()
     play(other, 7)
     outer_P, momentum_P = other.arrays(0)
-    replica.restore(0, 1, outer_P, momentum_P)
-    assert not replica.residues()[0].any()
+    replica.restore(0, 1, outer_P, momentum_P, lineage=LINEAGE)
+    assert not replica.capture().residues[0].any()
 
 
 def test_the_newest_checkpoint_is_not_the_only_one(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_newest_checkpoint_is_not_the_only_one(tmp_path: Path) -> None:
     kept: dict[int, tuple[str, F32]] = {}
     for round_ in (1, 2):
         _, digest = play(first, round_)
-        kept[round_] = digest, first.residues()[0]
+        kept[round_] = digest, first.capture().residues[0]
         keep(tmp_path, first)
     for round_, (digest, residue_P) in kept.items():
         found = find_residue(tmp_path, 0, round_, digest, elements=SIZE)
@@ -141,13 +141,15 @@ def test_one_that_is_damaged_is_as_good_as_none(tmp_path: Path, harm: str) -> No
         file.write_bytes(b"")
     else:
         seal = json.dumps([{"version": 1}]) if harm != "no seal" else "{"
-        numpy.save_file({"0": first.residues()[0]}, file, metadata={"seal": seal})
+        numpy.save_file({"0": first.capture().residues[0]}, file, metadata={"seal": seal})
     assert find_residue(tmp_path, 0, 1, digest, elements=SIZE) is None
-    assert sparse(checkpoints=tmp_path).adopt_kept(0, 1) == digest, "the checkpoint is whole"
+    assert sparse(checkpoints=tmp_path).adopt_kept(0, 1, lineage=LINEAGE) == digest, (
+        "the checkpoint is whole"
+    )
 
 
 def test_without_error_feedback_nothing_is_kept(tmp_path: Path) -> None:
     plain = begun("fp32")
     play(plain, 1)
-    assert plain.residues() == []
+    assert plain.capture().residues == []
     assert not (keep(tmp_path, plain) / FILE).exists()

@@ -21,6 +21,7 @@ from peers.work import SlicesError
 from protocols.errors import LowcommError
 from protocols.ids import TensorSpec
 from tests.lowcomm.replicas import (
+    LINEAGE,
     Coded,
     contributors,
     cut,
@@ -260,7 +261,8 @@ def test_what_was_left_out_goes_into_the_next_contribution_if_this_one_counted(f
     term = replace(contributors(1)[0], manifest="others'" if fate == "not" else "mine")
     one.apply(stamp(0, 1), (0, SIZE), [first], [term])
     if fate == "counted, then another state":
-        one.adopt_state(0, 1, bytearray(b"".join(donor.lend_state(0, donor.version(0)[0]))))
+        state = bytearray(b"".join(donor.lend_state(0, donor.version(0)[0])))
+        one.adopt_state(0, 1, state, lineage=LINEAGE)
     said, wanted = np.empty(SIZE, np.float32), np.zeros(SIZE, np.float32)
     codec("topk").decode(first, said)
     if fate == "counted":

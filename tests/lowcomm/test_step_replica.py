@@ -13,6 +13,7 @@ from lowcomm.methods import AllReduce, FlexDeMo, StepMethod
 from lowcomm.outer import F32
 from lowcomm.step_replica import STATES_HELD, StepReplica, needed_for_steps
 from protocols.ids import TensorSpec
+from tests.lowcomm.replicas import LINEAGE
 
 LAYOUT = (TensorSpec(0, "body", (2, 3), 0), TensorSpec(0, "head", (4,), 6))
 ELEMENTS = 10
@@ -80,25 +81,27 @@ def test_copies_are_kept_until_a_later_one_is_the_base() -> None:
     assert made.state_bytes(0) == STATE_BYTES
     for step in (0, 16, 32):
         state = bytes([step]) * STATE_BYTES
-        made.keep(step, state, made.state_digest(state))
+        made.keep(step, state, made.state_digest(state), lineage=LINEAGE)
     assert made.lend_state(0, 0) == (made.base(0),) == (bytes(STATE_BYTES),)
     made.release(16)
     assert made.lend_state(0, 16) == (made.base(16),) == (bytes([16]) * STATE_BYTES,)
     assert made.version(0) == (16, made.state_digest(bytes([16]) * STATE_BYTES))
-    assert [array.size for array in made.lend(0)] == [ELEMENTS, 2 * ELEMENTS]
+    (base,) = made.capture().fragments
+    assert (base.outer_P.size, base.momentum_P.size) == (ELEMENTS, 2 * ELEMENTS)
+    assert (base.version, base.state_digest, base.lineage) == (*made.version(0), LINEAGE)
     with pytest.raises(KeyError):
         made.base(0)
 
 
 def test_a_state_that_arrives_takes_the_place_of_all() -> None:
     made, state = replica(), bytearray([7]) * STATE_BYTES
-    made.keep(16, bytes(STATE_BYTES), made.state_digest(bytes(STATE_BYTES)))
+    made.keep(16, bytes(STATE_BYTES), made.state_digest(bytes(STATE_BYTES)), lineage=LINEAGE)
     assert made.check_state(0, 1, [state[1:]]) == ""
     left = [None]
     digest = made.check_state(0, 1, [state], left.pop)
     assert left == [], "it may be ended before each cell"
     assert digest == xxhash.xxh3_128_hexdigest(state)
-    made.adopt_state(0, 8, state)
+    made.adopt_state(0, 8, state, lineage=LINEAGE)
     assert made.version(0) == (8, digest)
     assert made.lend_state(0, 8) == (made.base(8),) == (state,)
     assert made.lend_state(0, 16) == (), "it is another one"
@@ -107,7 +110,7 @@ def test_a_state_that_arrives_takes_the_place_of_all() -> None:
 def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path:
     """A checkpoint of the base."""
     step, digest = made.version(0)
-    outer, moments = made.lend(0)
+    (base,) = made.capture().fragments
     cut = Cut(
         log_index=9,
         lineage="0" * 16,
@@ -117,32 +120,32 @@ def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path
         arrays=arrays,
     )
     layout = (tuple((t.name, t.shape, t.offset) for t in LAYOUT),)
-    return write_checkpoint(directory, cut, layout, [outer], [moments])
+    return write_checkpoint(directory, cut, layout, [base.outer_P], [base.momentum_P])
 
 
 @pytest.mark.parametrize("method", [AllReduce(), FlexDeMo(), FlexDeMo(step="adamw")])
 def test_a_checkpoint_gives_the_state_back(method: StepMethod, tmp_path: Path) -> None:
     made, again = (StepReplica(method, LAYOUT, seed=0) for _ in range(2))
     state = np.arange(made.state_bytes(0) // 4, dtype=np.float32).tobytes()
-    made.keep(16, state, made.state_digest(state))
+    made.keep(16, state, made.state_digest(state), lineage=LINEAGE)
     path = kept(tmp_path, made, arrays=method.state_arrays)
-    assert again.adopt_kept(0, 16) == "", "it does not know where to look"
+    assert again.adopt_kept(0, 16, lineage=LINEAGE) == "", "it does not know where to look"
     again.checkpoints = tmp_path
-    assert again.adopt_kept(0, 8) == "", "of another step"
-    assert again.adopt_kept(0, 16) == made.version(0)[1]
+    assert again.adopt_kept(0, 8, lineage=LINEAGE) == "", "of another step"
+    assert again.adopt_kept(0, 16, lineage=LINEAGE) == made.version(0)[1]
     assert again.base(16) == state
     torn = path / (MOMENTUM if len(method.state_arrays) > 1 else MODEL)
     torn.write_bytes(torn.read_bytes()[:-4])
-    assert again.adopt_kept(0, 16) == ""
+    assert again.adopt_kept(0, 16, lineage=LINEAGE) == ""
 
 
 def test_a_checkpoint_of_another_method_is_none(tmp_path: Path) -> None:
     made = replica()
     state = bytes(STATE_BYTES)
-    made.keep(16, state, made.state_digest(state))
+    made.keep(16, state, made.state_digest(state), lineage=LINEAGE)
     kept(tmp_path, made, arrays=("parameters", "first", "second"))
     made.checkpoints = tmp_path
-    assert made.adopt_kept(0, 16) == ""
+    assert made.adopt_kept(0, 16, lineage=LINEAGE) == ""
 
 
 def test_shared_memory_holds_a_payload_a_mean_and_two_states() -> None:

@@ -182,10 +182,12 @@ class CodedWork:
     ) -> str:
         raise NotImplementedError
 
-    def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
+    def adopt_state(
+        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+    ) -> None:
         raise NotImplementedError
 
-    def adopt_kept(self, fragment: int, round_: int) -> str:
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
         raise NotImplementedError
 
     def state_bytes(self, fragment: int) -> int:

@@ -41,7 +41,7 @@ class AddingWork:
     def state_digest(self, state: Bytes) -> str:
         return digest_of(state)
 
-    def keep(self, step: int, state: Bytes, digest: str) -> None:
+    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
         assert digest == digest_of(state)
         self.copies[step] = state
 
@@ -59,10 +59,10 @@ class AddingWork:
     ) -> str:
         return digest_of(*state)
 
-    def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
+    def adopt_state(self, fragment: int, round_: int, buffer: Bytes, *, lineage: int) -> None:
         self.copies[round_] = buffer
 
-    def adopt_kept(self, fragment: int, round_: int) -> str:
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
         return ""
 
     def state_bytes(self, fragment: int) -> int:

@@ -154,10 +154,12 @@ class XorWork:
     ) -> str:
         return digest(b"".join(state))
 
-    def adopt_state(self, fragment: int, round_: int, buffer: bytearray | memoryview) -> None:
+    def adopt_state(
+        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+    ) -> None:
         self.state, self.round = bytes(buffer), round_
 
-    def adopt_kept(self, fragment: int, round_: int) -> str:
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
         if self.checkpoint is None or self.checkpoint[0] != round_:
             return ""
         self.round, self.state = self.checkpoint

@@ -18,6 +18,7 @@ from protocols.errors import ConfigError
 from protocols.gossip import pairs_of, state_digest
 from protocols.ids import Contributor, PeerId, Stamp, TensorSpec
 from sims.lockstep import Given, Lockstep
+from tests.lowcomm.replicas import LINEAGE
 
 SIZE = PIECE_ELEMENTS + 4097
 LAYOUT = (TensorSpec(0, "w", (SIZE,), 0),)
@@ -117,7 +118,7 @@ def test_what_ranks_contribute_moves_along_with_a_state_that_came_meanwhile() ->
     state = np.concatenate([other_P, noise(3)])
     assert replica.check_state(0, 4, [state.tobytes()]) == state_digest(4)
     assert replica.check_state(0, 4, [state[1:].tobytes()]) == ""
-    replica.adopt_state(0, 4, bytearray(state.tobytes()))
+    replica.adopt_state(0, 4, bytearray(state.tobytes()), lineage=LINEAGE)
     assert replica.version(0) == (4, state_digest(4))
     place = slots.contribution(0)
     place[:] = local_P.view(np.uint8).data

@@ -1,0 +1,182 @@
+"""A peer that leads a run alone, its outer state, and its checkpoints on the disk.
+
+Must NOT hold tests.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
+from lowcomm.methods import DiLoCo
+from lowcomm.outer import F32
+from lowcomm.replica import Replica
+from protocols import commands as c
+from protocols import entries as e
+from protocols import events as v
+from protocols.config import ProtocolConfig
+from protocols.core import PeerCore
+from protocols.hellos import Identity
+from protocols.ids import (
+    Contributor,
+    FragmentParts,
+    PeerId,
+    PeerInfo,
+    Stamp,
+    TensorSpec,
+    Version,
+)
+from protocols.samples import Samples
+from tests.lowcomm.replicas import stamp
+
+ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")
+GAMMA = PeerId("gamma.00000003")
+LAYOUT = (
+    TensorSpec(0, "embed", (2, 3), 0),
+    TensorSpec(1, "norm", (4,), 0),
+    TensorSpec(0, "head", (), 6),
+)
+SIZES = (7, 4)
+EVERY = 5
+T = TypeVar("T")
+
+
+class Scene:
+    """A peer that leads a run alone, its outer state, and what its checkpointer reports."""
+
+    def __init__(self, directory: Path) -> None:
+        self.written: list[tuple[str, int]] = []
+        self.failed: list[str] = []
+        self.directory = directory
+        self.gate = threading.Event()
+        self.jobs: list[Callable[[], None]] | None = None
+        """What waits for its turn, where that does not come at once."""
+        self.checkpointer = Checkpointer(
+            directory,
+            every_rounds=EVERY,
+            compute=self.compute,
+            written=lambda path, cut: self.written.append((path.name, cut.round)),
+            failed=self.failed.append,
+        )
+        self.replica = Replica(DiLoCo(), LAYOUT)
+        me = Identity(peer=ALPHA, name="alpha", incarnation=3, address="127.0.0.1:1")
+        self.core = PeerCore(me, join=False)
+        digests = tuple(
+            self.replica.initialise(f, np.full(size, f + 1, np.float32).data.cast("B"))
+            for f, size in enumerate(SIZES)
+        )
+        self.first = digests
+        """Of the state that the run begins with, by fragment."""
+        self.hear(v.RunAccepted(ProtocolConfig()))
+        run = e.Run(0xABC, "{}", "", 1, 99, 1, LAYOUT, SIZES, ALPHA)
+        self.hear(v.Bootstrap(run, digests))
+        versions = tuple(Version(f, 0, digest) for f, digest in enumerate(digests))
+        for peer, slot in ((GAMMA, 7), (BETA, 4)):  # They were there once, and keep their seats.
+            info = PeerInfo(peer, peer[:-9], 2, "127.0.0.1:2", slot)
+            self.append(e.Cut(info, (ALPHA,), versions))
+            self.append(e.Lost(peer, "silent"))
+        parts = tuple(FragmentParts((ALPHA,), (0, size)) for size in SIZES)
+        self.view = e.View(1, (ALPHA,), parts, (1, 1))
+        self.append(self.view)
+
+    def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """As a driver does."""
+        if self.jobs is None:
+            done(work())
+        else:
+            self.jobs.append(lambda: done(work()))
+
+    def take_back(self, round_: int) -> None:
+        """The lineage so far is over."""
+        ended = {f"{self.core.members.lineage:016x}"}
+        self.checkpointer.take_back(round_, ended=ended)
+
+    def hear(self, event: v.Event) -> None:
+        """The disk takes at once whatever the core wants to keep."""
+        for command in self.core.handle(event, 0.0):
+            if isinstance(command, c.Persist):
+                self.hear(v.Persisted(command.ticket))
+
+    def append(self, body: e.Entry) -> None:
+        """The log says so from now on."""
+        self.core.members.apply(e.LogEntry(self.core.members.index + 1, 1, body))
+
+    def commit(self, round_: int, *, samples: Samples = ()) -> None:
+        """The log counts 10 * round steps and 1000 * round tokens, and these samples."""
+        self.append(
+            e.Commit(
+                view=1,
+                fragment=0,
+                round=round_,
+                attempt=0,
+                contributors=(Contributor(ALPHA, 1000 * round_, 10 * round_, "0" * 32),),
+                borders=self.core.members.views[0].parts[0].borders,
+                result_digest="0" * 32,
+                previous_state_digest="",
+                samples=(samples,) if samples else (),
+            )
+        )
+
+    def stamp(self, round_: int) -> Stamp:
+        """Of fragment 0, in the lineage that the log is in."""
+        return replace(stamp(0, round_), lineage=self.core.members.lineage)
+
+    def apply(self, round_: int) -> None:
+        """The replica takes the outer step of that round."""
+        mean = np.full(7, 1 / round_, np.float32)
+        self.replica.apply(self.stamp(round_), (0, 7), [mean.tobytes()], ())
+
+    def count(self, round_: int) -> None:
+        """This node contributes to fragment 0, and that alone is the round."""
+        self.commit(round_)
+        base_P, _ = self.replica.arrays(0)
+        local_P = base_P + np.arange(1, 1 + base_P.size, dtype=np.float32) / round_
+        self.replica.take_local(0, local_P.data.cast("B"))
+        name = f"{round_:032x}"
+        self.replica.begin(0, name)
+        sent = bytearray(self.replica.contribution_bytes(0, base_P.size))
+        self.replica.encode(0, 0, base_P.size, memoryview(sent))
+        terms = [Contributor(ALPHA, 1, 1, name)]
+        self.replica.apply(self.stamp(round_), (0, base_P.size), [sent], terms)
+        self.replica.place_result(0, full=True)
+
+    def advance(self, last: int) -> None:
+        for round_ in range(self.replica.version(0)[0] + 1, last + 1):
+            self.commit(round_)
+            self.apply(round_)
+
+    def begin(self) -> None:
+        self.checkpointer.begin(self.core, self.replica)
+
+    async def finish(self) -> None:
+        await self.checkpointer.finish(self.core, self.replica)
+
+    async def write(self, round_: int) -> None:
+        self.advance(round_)
+        self.begin()
+        assert self.checkpointer._pending is not None
+        await self.checkpointer._pending
+
+    def hold(self) -> None:
+        """Nothing is written before `gate` is set."""
+        self.checkpointer._thread.submit(self.gate.wait)
+
+    def state(self) -> list[bytes]:
+        return bits([self.replica.arrays(f) for f in (0, 1)])
+
+    def on_disk(self) -> tuple[str, list[bytes]]:
+        """Name and bits of the newest checkpoint."""
+        path, reasons = newest_checkpoint(self.directory / CHECKPOINTS)
+        assert path is not None
+        assert reasons == []
+        _, _, arrays = read_checkpoint(path)
+        return path.name, bits([(pair.outer, pair.momentum) for pair in arrays])
+
+
+def bits(pairs: list[tuple[F32, F32]]) -> list[bytes]:
+    return [array.tobytes() for pair in pairs for array in pair]
