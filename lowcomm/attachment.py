@@ -106,8 +106,10 @@ class Peer:
 
     def join(self, tensors: Sequence[TensorPlace], *, elements: int) -> Attached:
         """For a method: report the layout, of which this rank writes `elements`. Blocks until
-        the run has taken it; prints why and exits if the run refuses it."""
-        attached = self.client.attach(tensors, elements=elements)
+        the run has taken it; prints why and exits if the run refuses it. Raises ConfigError for a
+        layout beyond the limits of protocols/limits.py."""
+        with self.fitting():
+            attached = self.client.attach(tensors, elements=elements)
         self._joined = True
         return attached
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NoReturn, cast
 import xxhash
 
 from lowcomm.methods import AnyMethod, DiLoCo, RoundMethod, StepMethod
+from lowcomm.run_limits import check_limits
 from lowcomm.validation import check_values, shown, validate
 from protocols.config import ProtocolConfig
 from protocols.errors import ConfigError
@@ -170,6 +171,7 @@ class RunConfig:
                 f"beginning with a dot; got {shown(self.name)}"
             )
         check_values("run", self, positive=("peers_min", "outer_steps"), not_negative=("seed",))
+        check_limits(self)
         for name in ("window", "eval_window"):
             if getattr(self.data, name) > self.model.context:
                 raise ConfigError(

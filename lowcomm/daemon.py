@@ -188,8 +188,13 @@ class Daemon:
         digests = await self.node.initial_state()
         run_id = startup.new_run_id()
         self._remember(run_id)
-        agreed = startup.run_entry(
-            run, run_id=run_id, founder=self.core.me.peer, corpus_digest=digest, layout=layout
+        agreed = await asyncio.to_thread(
+            startup.run_entry,
+            run,
+            run_id=run_id,
+            founder=self.core.me.peer,
+            corpus_digest=digest,
+            layout=layout,
         )
         self.driver.feed(startup.accepted(run))
         self.driver.feed(v.Bootstrap(agreed, digests))
@@ -250,9 +255,10 @@ class Daemon:
                 "this node's text is not the run's (another Python version, or other files): "
                 "every node needs the same bytes"
             )
+        layout = await asyncio.to_thread(startup.agreed_layout, run)
         self.run_config = agreed
         self._remember(run.run)
-        self._hold(agreed, run.layout)
+        self._hold(agreed, layout)
         self.node.configure(agreed)
         self.driver.feed(startup.accepted(agreed))
 

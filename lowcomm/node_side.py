@@ -32,6 +32,7 @@ from peers.supervisor import CommandSpawner, Spawner, ZygoteSpawner
 from protocols import commands as c
 from protocols import events as v
 from protocols.ids import TensorSpec
+from protocols.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
 from protocols.samples import Samples, count
 from protocols.schedule import next_fragment
 
@@ -300,9 +301,7 @@ class NodeSide:
         daemon = self._daemon
         match event:
             case r.RanksLayout(tensors=tensors):
-                self._check_layout(
-                    tuple(TensorSpec(t.fragment, t.name, t.shape, t.offset) for t in tensors)
-                )
+                self._check_layout(tensors)
             case r.RanksReady(attempt=attempt):
                 daemon.journal.write("ranks_ready", attempt=attempt)
                 if self._initial is None or self._initial.done():
@@ -367,6 +366,12 @@ class NodeSide:
         attempt = self._attempt
         before = attempt.uncounted.get(event.fragment, (0, 0))
         steps, tokens = before[0] + event.steps, before[1] + event.tokens
+        if steps > CONTRIBUTION_STEPS_MAX or tokens > CONTRIBUTION_TOKENS_MAX:
+            self.group.restart(
+                f"they contribute {steps:,} steps, {tokens:,} tokens: at most "
+                f"{CONTRIBUTION_STEPS_MAX:,} and {CONTRIBUTION_TOKENS_MAX:,} count in one round"
+            )
+            return
         attempt.uncounted[event.fragment] = (steps, tokens)
         daemon.replica.take_local(event.fragment, local)
         round_ = attempt.chosen.pop(event.fragment, None)

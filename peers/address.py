@@ -2,14 +2,17 @@
 
 import ipaddress
 
+from protocols.checks import short
 from protocols.errors import ConfigError
+from protocols.limits import NAME_MAX
 
 PORT_MAX = 65535
 PORT_DIGITS_MAX = 5
 
 
 def parse_address(text: str, *, key: str) -> tuple[str, int]:
-    """Split HOST:PORT (`[::1]:4711` for IPv6). Raises ConfigError naming `key`."""
+    """Split HOST:PORT (`[::1]:4711` for IPv6), of at most NAME_MAX characters. Raises ConfigError
+    naming `key`."""
     host, colon, digits = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
@@ -20,6 +23,11 @@ def parse_address(text: str, *, key: str) -> tuple[str, int]:
     if not clear or not number or int(digits) > PORT_MAX:
         raise ConfigError(
             f"{key}: {text!r} is not HOST:PORT, for example 127.0.0.1:4711 or [::1]:4711"
+        )
+    if len(text) > NAME_MAX or not text.isprintable():
+        raise ConfigError(
+            f"{key}: an address is one line of at most {NAME_MAX} characters, got {short(text)}; "
+            "use a shorter name of that host, or its number"
         )
     return host, int(digits)
 

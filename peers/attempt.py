@@ -5,6 +5,7 @@ RankFault, which ends the attempt. Must NOT touch a socket, a process, the share
 clock: that is `peers/ranks.py`.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ from enum import Enum
 
 from peers.orders import Order, following
 from peers.rank_messages import Answer, Boundary, Contributed, Hello, Result, TensorPlace
+from protocols.checks import WireError
 from protocols.errors import LowcommError
+from protocols.layouts import unpack_layout
 
 TICK_S = 1.0
 """Hangs are looked for this often; more often if they must be found within less than 4 s."""
@@ -304,6 +307,15 @@ class Attempt:
     def _enter(self, rank: int, stage: Stage) -> None:
         self._ranks[rank].stage = stage
         self._ranks[rank].ticks = 0
+
+
+@functools.lru_cache(maxsize=1)  # Ranks, and attempts, report the same: 100,000 take 0.3 s each.
+def layout_in(packed: bytes) -> tuple[TensorPlace, ...]:
+    """What a rank reports. Raises RankFault."""
+    try:
+        return unpack_layout(packed)
+    except WireError as error:
+        raise RankFault(str(error)) from error
 
 
 def fragment_elements(tensors: Sequence[TensorPlace]) -> tuple[int, ...]:

@@ -34,6 +34,7 @@ from peers.rank_messages import (
 )
 from peers.records import kinds_of
 from peers.slots import Slots, SlotsError
+from protocols.layouts import pack_layout
 from protocols.samples import Samples
 
 M = TypeVar("M")
@@ -82,9 +83,10 @@ class RankClient:
         """Report the model's layout and map the shared memory.
 
         `tensors` are all parameters, equal on every rank; `elements` is how many of them this
-        rank will write. Raises LinkError or SlotsError.
+        rank will write. Raises ConfigError for a layout beyond the limits of protocols/limits.py
+        (nothing is sent then), LinkError or SlotsError.
         """
-        self._link.send(Layout(tensors=tuple(tensors), elements=elements))
+        self._link.send(Layout(packed=pack_layout(tensors), elements=elements))
         attached: Attached = self._expect(_ATTACHED)
         self._slots = Slots.attach(self._link.take_fd(), attached.shape)
         self._slots.places = list(attached.contribution_places)

@@ -10,24 +10,17 @@ from typing import Literal
 
 from peers.orders import Obeyed, Order
 from peers.slots import SlotsShape
+from protocols.ids import TensorSpec
 from protocols.samples import Samples
 
 NONE = (1 << 32) - 1
 """In place of a fragment, in an Answer."""
 EXIT_REFUSED = 3
 EXIT_DAEMON_GONE = 4
+TensorPlace = TensorSpec
+"""Where one parameter lies in its fragment: the same for ranks as in the log."""
 FD = struct.Struct("i")
 """How the kernel is given the descriptor that goes with an `Attached`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """Where one parameter lies in its fragment; `offset` counts elements, not bytes."""
-
-    fragment: int
-    name: str
-    shape: tuple[int, ...]
-    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +44,10 @@ class Configured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """rank -> daemon: all parameters of the model, and how many elements this rank writes."""
+    """rank -> daemon: all parameters of the model, packed (protocols/layouts.py), and how many
+    elements this rank writes."""
 
-    tensors: tuple[TensorPlace, ...]
+    packed: bytes
     elements: int
 
 

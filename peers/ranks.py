@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from peers.attempt import Attempt, RankFault, Stage, fragment_elements
+from peers.attempt import Attempt, RankFault, Stage, fragment_elements, layout_in
 from peers.attempt_run import AttemptRun
 from peers.bus import Bus, Question, serve
 from peers.lasting import SAME_FAULTS_MAX, Fault, Repeats, same_again
@@ -324,7 +324,7 @@ class RankGroup:
         elif isinstance(message, Metrics | Evaluated | Snapshotted):
             self._take_report(attempt, rank, message)
         elif isinstance(message, Layout):
-            tensors = attempt.layout(rank, message.tensors, message.elements)
+            tensors = attempt.layout(rank, layout_in(message.packed), message.elements)
             if tensors is not None:
                 self._take_layout(running, tensors)
         elif isinstance(message, Ready):

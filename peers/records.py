@@ -126,6 +126,12 @@ def _to_text(value: object) -> str:
     return value
 
 
+def _to_octets(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError(f"bytes, got {_shown(value)}")
+    return value
+
+
 def _to_flag(value: object) -> bool:
     if type(value) is not bool:
         raise ValueError(f"a truth value, got {_shown(value)}")
@@ -165,6 +171,7 @@ def _items(value: object) -> tuple[object, ...]:
 _SCALARS: Mapping[Any, Converter] = {
     int: _to_integer,
     str: _to_text,
+    bytes: _to_octets,
     bool: _to_flag,
     float: _to_real,
 }

@@ -22,7 +22,7 @@ from protocols.limits import CONTROL_BYTES_MAX, ENTRIES_MAX, SNAPSHOT_BYTES_MAX
 from protocols.storage import Saved, Snapshot
 from protocols.wire import decode_entry, encode_entry
 
-VERSION = 3
+VERSION = 4
 RECORD_BYTES_MAX = 65 << 20
 """Longer ones are not written: their content takes the place of the file, cut into shorter ones."""
 assert RECORD_BYTES_MAX >= SNAPSHOT_BYTES_MAX + (64 << 10)

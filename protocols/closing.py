@@ -17,6 +17,7 @@ from protocols.limits import HELD_STEPS_MAX
 from protocols.membership import Membership
 from protocols.messages import Stepped, Stopped, Waiting
 from protocols.step_entries import furthest_step, step_view
+from protocols.wire import one_line
 
 
 @dataclass(slots=True)
@@ -153,16 +154,18 @@ class Closing:
             return self._stop(view, slow, "for whom others wait too long")
         idle = set(view.roster) - able
         if idle:
-            return e.Halt(view.view, (), f"{self._names(idle)} cannot take part")
+            return e.Halt(view.view, (), one_line(f"{self._names(idle)} cannot take part"))
         # Who comes waits for the next commit: a roster that changes all the time makes no steps.
         fresh = able - set(view.roster) if self.members.course.view == view.view else set[PeerId]()
-        return e.Halt(view.view, (), f"{self._names(fresh)} can take part") if fresh else None
+        if not fresh:
+            return None
+        return e.Halt(view.view, (), one_line(f"{self._names(fresh)} can take part"))
 
     def _stop(self, view: e.View, without: Set[PeerId], why: str) -> e.Halt:
         for peer in without:
             self.forget(peer)
         why = f"without {self._names(without)}, {why}"
-        return e.Halt(view.view, tuple(sorted(without)), why)
+        return e.Halt(view.view, tuple(sorted(without)), one_line(why))
 
     def _differing(self) -> set[PeerId]:
         """Whose state at some step is not that of the others; all of them, if none is that of

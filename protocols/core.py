@@ -181,7 +181,7 @@ class PeerCore:
             case v.PersistFailed():
                 if self.raft.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
-                self.raft.persist_failed(event.ticket, event.why, now)
+                self.raft.persist_failed(event.ticket, wire.one_line(event.why), now)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived() | v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.payload(event)

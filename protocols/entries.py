@@ -9,7 +9,6 @@ from protocols.ids import (
     PeerId,
     PeerInfo,
     Provider,
-    TensorSpec,
     Version,
 )
 from protocols.record import record
@@ -28,7 +27,8 @@ class Run:
     outer_steps: int
     grain: int
     """Elements that the codecs encode together: part borders fall on its multiples."""
-    layout: tuple[TensorSpec, ...]
+    layout: bytes
+    """The model's parameters, packed (layouts.py): the shell reads it, and the core carries it."""
     fragment_elements: tuple[int, ...]
     founder: PeerId
     """Who began: the only voter at first."""

@@ -5,7 +5,7 @@ from typing import NamedTuple, NewType
 
 from protocols.record import record
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 PeerId = NewType("PeerId", str)
 """`<node name>.<8 hex digits>`: unique, sortable, readable. Sums run in this order."""

@@ -291,7 +291,7 @@ class Leader:
                 attempt=plan.stamp.attempt + 1,
                 roster=tuple(sorted(roster)),
                 owners=replace_owners(plan.parts, sorted(roster)),
-                why=why,
+                why=one_line(why),  # It names peers, however many.
             )
         return None
 

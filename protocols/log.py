@@ -9,12 +9,9 @@ from collections.abc import Sequence, Set
 from protocols.entries import Entry, Left, LogEntry, Lost, Restore, Run, Voter
 from protocols.errors import LogError, RemoteProtocolError
 from protocols.ids import PeerId
-from protocols.limits import CONTROL_BYTES_MAX, ENTRIES_MAX
+from protocols.limits import ENTRIES_MAX, ENTRY_BYTES_MAX
 from protocols.messages import Append
-from protocols.wire import encode_entry
-
-ENTRY_BYTES_MAX = CONTROL_BYTES_MAX - 1024
-"""An entry travels in one message; the rest of that message takes less than 1 KiB."""
+from protocols.wire import encode_entry, readable_bytes
 
 Voters = tuple[PeerId, ...]
 """Whose acknowledgements commit an entry: the longest-lived members, oldest first."""
@@ -109,14 +106,15 @@ class Log:
     def append(self, body: Entry, *, term: int) -> LogEntry:
         """Add one entry of our own (the leader's right alone).
 
-        Raises LogError if no message could carry it.
+        Raises LogError if no peer could read it: then nothing has changed.
         """
         entry = LogEntry(index=self.last_index + 1, term=term, body=body)
-        self.add(entry)
+        self._add(entry, readable_bytes(entry))
         return entry
 
     def add(self, entry: LogEntry) -> None:
-        """Add an entry at its place, which is the next. Raises LogError as `append`."""
+        """Add an entry at its place, which is the next: it has come as bytes, and was read. Raises
+        LogError if no message could carry it."""
         self._add(entry, size_bytes(entry))
 
     def _add(self, entry: LogEntry, size: int) -> None:
@@ -157,7 +155,8 @@ class Log:
         """Take over what the leader has after an entry that we share; return the first index that
         changed. What is committed (up to `floor`) never does: RemoteProtocolError.
 
-        Raises LogError as `append`. Whatever it raises, nothing has changed.
+        The entries have come as bytes, and were read. Raises LogError as `add`; whatever it raises,
+        nothing has changed.
         """
         for index, entry in enumerate(entries, start=header.previous_index + 1):
             if entry.index != index or not 0 < entry.term <= header.term:

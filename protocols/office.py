@@ -7,9 +7,9 @@ once it is committed.
 from protocols.admission import Admission
 from protocols.clock import NEVER
 from protocols.closing import Closing
-from protocols.commands import Command, Send
+from protocols.commands import Command, Note, Send
 from protocols.entries import Entry, Left, Lost
-from protocols.errors import RemoteProtocolError
+from protocols.errors import LogError, RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.leader import Leader
 from protocols.links import Links
@@ -49,18 +49,27 @@ class Office:
         """Nothing is decided: another branch of the log is here (forks.py)."""
         self.relays = Relays(raft, links, head, reports)
         self._raft = raft
+        self._notes, self._undecided = list[Command](), ""
         for peer, info in head.readers.items():
             if links.incarnations.get(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)
             if peer != raft.me and peer not in links.up:
                 links.liveness.disconnected(peer, "is not connected with the leader", now)
 
-    def append(self, body: Entry) -> None:
-        """A decision: in our log, and on its way to all."""
+    def append(self, body: Entry) -> bool:
+        """A decision: in our log, and on its way to all. False: no peer could read it, and nothing
+        has changed but that `orders` will say so, once for each reason."""
+        try:
+            self._raft.append(body)
+        except LogError as error:
+            why = f"not decided: {error}"
+            if why != self._undecided:
+                self._undecided, self._notes = why, [*self._notes, Note("log", why)]
+            return False
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
             self.askers.add(body.peer)  # It shall read that it is out.
-        self._raft.append(body)
         self.head.apply(self._raft.log.entries[-1])
+        return True
 
     @property
     def deadline(self) -> float:
@@ -123,12 +132,13 @@ class Office:
 
     def orders(self, now: float) -> list[Command]:
         """What single peers have to do, beyond what the log says."""
+        notes, self._notes = self._notes, []
         if not self._raft.settled:
-            return []
+            return notes
         here = self._raft.up | {self._raft.me}
         late = self.leader.reports.late(here, self._raft.rules.quorum)
         hurry: list[Command] = [Send(peer, Hurry(stamp)) for peer, stamp in late]
-        return hurry + self.relays.orders(now)
+        return [*notes, *hurry, *self.relays.orders(now)]
 
     def decide(self, now: float, *, lacks_state: bool = False) -> bool:
         """Put everything into the log that can be decided now; True if there was something.
@@ -141,7 +151,8 @@ class Office:
         if lacks_state and not self.head.stepwise:
             self.leader.reports.forget_states(self._raft.me)
         while self._may_decide and (body := self.leader.next_entry(now)) is not None:
-            self.append(body)
+            if not self.append(body):
+                break  # It may be decided otherwise after the next event: nobody waits in a loop.
             found = True
         self._raft.serve(self.readers())
         return found

@@ -31,12 +31,12 @@ from protocols.codes import ENTRIES, REPORTS
 from protocols.course import Course
 from protocols.limits import (
     CERTIFICATE_BYTES_MAX,
-    DIMENSIONS_MAX,
     DONORS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
     HELD_STEPS_MAX,
     JSON_MAX,
+    LAYOUT_BYTES_MAX,
     LEAF_BYTES,
     LEAVES_MAX,
     LIST_MAX,
@@ -46,7 +46,6 @@ from protocols.limits import (
     SEATS_MAX,
     SPANS_MAX,
     SPENT_MAX,
-    TENSORS_MAX,
     TEXT_MAX,
 )
 from protocols.meeting_shapes import MEETING
@@ -108,7 +107,7 @@ _peers = many(peer_id, PEERS_MAX)
 _stamp, _info, _contributor = struct(ids.Stamp), struct(ids.PeerInfo), struct(ids.Contributor)
 _contributors = many(_contributor, PEERS_MAX)
 _versions = many(struct(ids.Version), FRAGMENTS_MAX)
-_forks, _shape = many(_u64, LIST_MAX), many(_u63, DIMENSIONS_MAX)
+_forks = many(_u64, LIST_MAX)
 _donors, _roots = many(peer_id, DONORS_MAX), many(_sha256, FRAGMENTS_MAX)
 _leaves = {"index": _u63, "fragment": _u16, "first": _u32, "total": _u32}
 _samples = many(struct(s.SampleRange), s.RANGES_MAX)
@@ -130,7 +129,6 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     ids.Contributor: {"peer": peer_id, "tokens": _u63, "steps": _u32, "manifest": _digest},
     ids.FragmentParts: {"owners": _peers, "borders": many(_u63, PEERS_MAX + 1)},
     ids.Version: {"fragment": _u16, "round": _u32, "state_digest": _digest},
-    ids.TensorSpec: {"fragment": _u16, "name": _name, "shape": _shape, "offset": _u63},
     ids.StepPayloads: {"step": _u32, "peers": _peers},
     ids.Provider: {"step": _u32, "peer": peer_id, "holder": peer_id},
     e.LogEntry: {"index": _u63, "term": _u63, "body": _entry},
@@ -141,7 +139,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "peers_min": _u32,
         "outer_steps": _u32,
         "grain": _u32,
-        "layout": many(struct(ids.TensorSpec), TENSORS_MAX),
+        "layout": octets(0, LAYOUT_BYTES_MAX),
         "fragment_elements": many(_u63, FRAGMENTS_MAX),
         "founder": peer_id,
         "commit_every_steps": _u32,

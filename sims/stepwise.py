@@ -187,7 +187,7 @@ class StepWorld(World):
     def make_run(self, founder: PeerId) -> e.Run:
         rhythm = (self.commit_every_steps, self.snapshot_every_steps)
         sizes, few = (1,), (self.peers_min + 1) // 2  # The run begins early, and others come.
-        return e.Run(1, "{}", "", few, self.outer_steps, 1, (), sizes, founder, *rhythm)
+        return e.Run(1, "{}", "", few, self.outer_steps, 1, b"", sizes, founder, *rhythm)
 
     def step_node(self, peer: PeerId) -> StepNode:
         node = self.nodes[peer]

@@ -120,7 +120,7 @@ class World:
     def make_run(self, founder: PeerId) -> e.Run:
         """What its peers agree on."""
         sizes = (FRAGMENT_ELEMENTS,) * self.training.fragments
-        of = (self.peers_min, self.outer_steps, 1, (), sizes, founder)
+        of = (self.peers_min, self.outer_steps, 1, b"", sizes, founder)
         return e.Run(1, "{}", "", *of, gossip=self.training.gossip, asks=self.training.answers)
 
     def digest_of(self, round_: int, outer: Value) -> str:

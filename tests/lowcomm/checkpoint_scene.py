@@ -31,6 +31,7 @@ from protocols.ids import (
     TensorSpec,
     Version,
 )
+from protocols.layouts import pack_layout
 from protocols.samples import Samples
 from tests.lowcomm.replicas import stamp
 
@@ -73,7 +74,7 @@ class Scene:
         self.first = digests
         """Of the state that the run begins with, by fragment."""
         self.hear(v.RunAccepted(ProtocolConfig()))
-        run = e.Run(0xABC, "{}", "", 1, 99, 1, LAYOUT, SIZES, ALPHA)
+        run = e.Run(0xABC, "{}", "", 1, 99, 1, pack_layout(LAYOUT), SIZES, ALPHA)
         self.hear(v.Bootstrap(run, digests))
         versions = tuple(Version(f, 0, digest) for f, digest in enumerate(digests))
         for peer, slot in ((GAMMA, 7), (BETA, 4)):  # They were there once, and keep their seats.

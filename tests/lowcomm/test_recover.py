@@ -9,13 +9,14 @@ from lowcomm.recover import Recovery
 from peers.wal import Wal
 from protocols import entries as e
 from protocols.ids import PeerId, PeerInfo, TensorSpec, Version, digest_text
+from protocols.layouts import pack_layout
 from protocols.logbook import Logbook
 from protocols.messages import Kept
 from protocols.storage import Saved
 
 ALPHA, BETA = PeerId("alpha.00000001"), PeerId("beta.00000002")
 LAYOUT = (TensorSpec(0, "w", (8,), 0),)
-ROUNDS = e.Run(1, "{}", "", 2, 99, 1, LAYOUT, (8,), ALPHA)
+ROUNDS = e.Run(1, "{}", "", 2, 99, 1, pack_layout(LAYOUT), (8,), ALPHA)
 STEPS = replace(ROUNDS, commit_every_steps=4, snapshot_every_steps=8)
 START = digest_text("the initial state")
 

@@ -67,7 +67,7 @@ def test_of_many_peers_traffic_is_told_less_often() -> None:
         assert told[1] - told[0] == steps
 
 
-STEPS = e.Run(1, "{}", "", 1, 9, 1, (), (8,), ALPHA, commit_every_steps=4, snapshot_every_steps=8)
+STEPS = e.Run(1, "{}", "", 1, 9, 1, b"", (8,), ALPHA, commit_every_steps=4, snapshot_every_steps=8)
 MADE = (STEPS, e.Member(PeerInfo(ALPHA, "alpha", 1, "", 0)), e.View(1, (ALPHA,), (), (1,)))
 
 

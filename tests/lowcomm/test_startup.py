@@ -20,6 +20,7 @@ from lowcomm.config import (
 from lowcomm.methods import AllReduce, DecoupledDiLoCo, NoLoCo
 from lowcomm.outer import F32, state_digest
 from lowcomm.startup import (
+    agreed_layout,
     agreed_run,
     common_grain,
     kept,
@@ -34,6 +35,7 @@ from lowcomm.step_replica import StepReplica
 from protocols import entries as e
 from protocols.errors import ConfigError, RefusedError
 from protocols.ids import PeerId, TensorSpec, Version
+from protocols.layouts import pack_layout
 from protocols.messages import Kept
 from protocols.storage import Saved
 from tests.lowcomm.replicas import Coded
@@ -45,6 +47,7 @@ LAYOUT = (
     TensorSpec(1, "norm", (4,), 0),
 )
 FOUNDER = PeerId("beta.2")
+PACKED, TAIL = pack_layout(LAYOUT), [LAYOUT[2]]
 ENTRY = run_entry(RUN, run_id=9, founder=FOUNDER, corpus_digest="c" * 64, layout=LAYOUT)
 
 
@@ -90,7 +93,7 @@ def test_the_first_entry_holds_what_all_peers_agree_on() -> None:
             peers_min=3,
             outer_steps=5,
             grain=1,
-            layout=LAYOUT,
+            layout=pack_layout(LAYOUT),
             fragment_elements=(7, 4),
             founder=FOUNDER,
         )
@@ -162,6 +165,11 @@ def test_who_starts_again_knows_how_patient_its_run_is() -> None:
         assert known_rules(unknown) is None
 
 
+def partial_run(entry: e.Run) -> RunConfig:
+    """As by a node whose file leaves `[run]` out."""
+    return agreed_run(entry, None)
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -174,17 +182,19 @@ def test_who_starts_again_knows_how_patient_its_run_is() -> None:
             "the agreed [run]: method.name is 'new'; known: allred",
         ),
         ({"run_json": '{"outer_steps":0}'}, "run.outer_steps must be positive, got 0"),
-        ({"layout": LAYOUT[1:]}, "parameter head begins at element 6 of fragment 0, expected 0"),
-        ({"layout": LAYOUT[2:]}, "the layout has fragments [1]: one is missing"),
-        ({"layout": LAYOUT[:2]}, "fragments of [7] elements, but it says [7, 4]"),
+        ({"layout": b"none"}, "a layout is not compressed as ours are"),
+        ({"layout": PACKED[:-1]}, "a layout is cut off"),
+        ({"layout": pack_layout(TAIL)}, "the layout has fragments [1]: one is missing"),
+        ({"layout": pack_layout(LAYOUT[:2])}, "fragments of [7] elements, but it says [7, 4]"),
         ({"fragment_elements": (7, 5)}, "fragments of [7, 4] elements, but it says [7, 5]"),
     ],
 )
 def test_a_run_that_this_node_cannot_understand_is_refused(
     changed: dict[str, object], why: str
 ) -> None:
+    look = agreed_layout if changed.keys() & {"layout", "fragment_elements"} else partial_run
     with pytest.raises(RefusedError) as caught:
-        agreed_run(replace(ENTRY, **changed), None)
+        look(replace(ENTRY, **changed))
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -289,7 +299,7 @@ def test_a_per_step_run_says_its_rhythm_and_is_taken_with_it() -> None:
     assert (entry.commit_every_steps, entry.snapshot_every_steps, entry.grain) == (8, 24, 1)
     assert agreed_run(entry, None) == run
     assert run.total_inner_steps == run.outer_steps
-    assert isinstance(new_replica(run, entry.layout), StepReplica)
+    assert isinstance(new_replica(run, agreed_layout(entry)), StepReplica)
     for wrong in ({"commit_every_steps": 4}, {"snapshot_every_steps": 48}):
         with pytest.raises(RefusedError, match=r"its configuration says \(8, 24\)"):
             agreed_run(replace(entry, **wrong), None)

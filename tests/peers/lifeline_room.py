@@ -32,10 +32,12 @@ from peers.rank_messages import (
 )
 from peers.records import kinds_of
 from peers.slots import SlotsShape
+from protocols.layouts import pack_layout
 from protocols.samples import SampleRange
 
 HELLO = Hello(rank=1, world_size=2, attempt=3, pid=4)
-LAYOUT = Layout(tensors=(TensorPlace(0, "w", (2, 3), 0), TensorPlace(0, "b", (), 6)), elements=7)
+TENSORS = (TensorPlace(0, "w", (2, 3), 0), TensorPlace(0, "b", (), 6))
+LAYOUT = Layout(packed=pack_layout(TENSORS), elements=7)
 BOUNDARY = Boundary(steps=9, due=True, left=(0, 2))
 CONTRIBUTED = Contributed(
     fragment=0, generation=1, steps=10, tokens=20, samples=(SampleRange(3, 9),)

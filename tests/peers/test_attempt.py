@@ -89,7 +89,7 @@ def test_ranks_must_report_the_same_layout() -> None:
     report(attempt, 0)
     report(attempt, 1)
     attempt.layout(0, LAYOUT, 5)
-    with pytest.raises(RankFault, match=r"rank 1 has TensorPlace\(fragment=0, name='other'"):
+    with pytest.raises(RankFault, match=r"rank 1 has TensorSpec\(fragment=0, name='other'"):
         attempt.layout(1, (LAYOUT[0], TensorPlace(0, "other", (4,), 6), LAYOUT[2]), 6)
 
 

@@ -53,7 +53,7 @@ def test_messages_arrive_in_order_however_the_stream_is_cut(
 
 @pytest.mark.asyncio
 async def test_a_message_longer_than_the_stage_arrives() -> None:
-    run = Run(1, "x" * (64 << 10), "", 1, 1, 1, (), (1,), PeerId("alpha.1"))
+    run = Run(1, "x" * (64 << 10), "", 1, 1, 1, b"", (1,), PeerId("alpha.1"))
     long = Append(1, 1, 0, 0, tuple(LogEntry(index, 1, run) for index in range(1, 9)), 0)
     assert len(wire.encode(long)) > STAGE_BYTES
     refusals = [Refused("x" * 1024)] * 300  # More than a stage of them at once.

@@ -34,6 +34,7 @@ from peers.rank_messages import (
     TensorPlace,
 )
 from peers.slots import COPIES, Slots, SlotsError, SlotsShape
+from protocols.layouts import pack_layout
 
 ROOT = Path(__file__).parents[2]
 TENSORS = (TensorPlace(0, "a", (2,), 0), TensorPlace(1, "b", (3,), 0))
@@ -81,7 +82,9 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline]
     try:
         assert client.configured == configured
         attaching = asyncio.create_task(asyncio.to_thread(client.attach, TENSORS, elements=3))
-        assert (await daemon.lifelines.receive())[1] == Layout(tensors=TENSORS, elements=3)
+        assert (await daemon.lifelines.receive())[1] == Layout(
+            packed=pack_layout(TENSORS), elements=3
+        )
         answer = Attached(
             shape=SHAPE,
             initial=False,

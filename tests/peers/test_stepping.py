@@ -90,7 +90,7 @@ class Node:
         self.stepping = Stepping(
             self.core, work=self.work, ranks=self, shell=self, based=self.bases.append
         )
-        self.run = Run(7, "{}", "", 1, outer_steps, 1, (), (size // 4,), ME, COMMIT, SNAPSHOT)
+        self.run = Run(7, "{}", "", 1, outer_steps, 1, b"", (size // 4,), ME, COMMIT, SNAPSHOT)
 
     # StepRanks and StepShell ------------------------------------------------------------------
 

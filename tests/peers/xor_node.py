@@ -276,7 +276,7 @@ class Node:
             self.mesh.connect(leader.address, peer="")
         if self.saved is not None or leader is not None:
             return
-        run = Run(RUN_ID, "{}", "", peers, outer_steps, 1, (), (ELEMENTS,), self.peer)
+        run = Run(RUN_ID, "{}", "", peers, outer_steps, 1, b"", (ELEMENTS,), self.peer)
         self.check_run(run)
         self.driver.feed(v.Bootstrap(run, (digest(self.work.state),)))
 

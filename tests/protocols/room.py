@@ -59,7 +59,7 @@ class Room:
         self._queue: deque[tuple[str, v.Event]] = deque()
         first = names[0]
         founder, elements = self.ids[first], (parts * PART,) * fragments
-        run = e.Run(1, "{}", "", len(names), outer_steps, 1, (), elements, founder)
+        run = e.Run(1, "{}", "", len(names), outer_steps, 1, b"", elements, founder)
         self.feed(first, self.accepted)
         self.feed(first, v.Bootstrap(run, (digest_text("0"),) * fragments))
         for name in names[1:]:

@@ -67,7 +67,7 @@ def run(
     *, peers_min: int = 1, outer_steps: int = 9, fragments: int = 1, founder: PeerId = A
 ) -> e.Run:
     elements = (ELEMENTS,) * fragments
-    return e.Run(1, "{}", "", peers_min, outer_steps, 1, (), elements, founder)
+    return e.Run(1, "{}", "", peers_min, outer_steps, 1, b"", elements, founder)
 
 
 def join(peer: PeerId, why: str = "new", *, incarnation: int = 1, against: str = "") -> m.Join:

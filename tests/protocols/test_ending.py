@@ -12,7 +12,7 @@ from protocols.admission import Admission
 from protocols.closing import Closing
 from protocols.company import OUTAGE
 from protocols.core import PeerCore
-from protocols.ids import PeerId, TensorSpec, Version
+from protocols.ids import PeerId, Version
 from protocols.leader import Leader
 from protocols.raft import Raft
 from protocols.reports import Reports
@@ -174,9 +174,8 @@ def test_a_run_whose_state_is_gone_for_good_ends_with_a_sentence() -> None:
 
 
 def test_a_run_that_no_message_can_carry_does_not_begin() -> None:
-    layout = tuple(TensorSpec(0, f"{n:0100}", (1,), n) for n in range(10_000))
     core = PeerCore(identity(A), join=False)
-    said = core.handle(v.Bootstrap(replace(run(), layout=layout), (START,)), 0.0)
+    said = core.handle(v.Bootstrap(replace(run(), run_json="x" * (1 << 20)), (START,)), 0.0)
     assert isinstance(said[-1], c.Stop)
     assert "fit into a message" in said[-1].why
 

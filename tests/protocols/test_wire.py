@@ -87,7 +87,7 @@ def test_every_type_of_the_unions_has_a_code_and_a_shape() -> None:
 READY = m.Ready(ids.Stamp(1, 2, 3, 0, 7, 0), ids.Contributor(ids.PeerId("a.1"), 10, 5, "ab" * 16))
 
 
-RUN = e.Run(1, "{}", "", 1, 1, 1, (), (1,), ids.PeerId("a.1"))
+RUN = e.Run(1, "{}", "", 1, 1, 1, b"", (1,), ids.PeerId("a.1"))
 
 
 def append(*entries: e.LogEntry) -> m.Append:
