@@ -29,7 +29,6 @@ from sims.transfers import Transfers
 if TYPE_CHECKING:
     from sims.world import World
 
-ENCODED = 0.1  # So many of the messages pass through the real encoding.
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 
 
@@ -325,9 +324,8 @@ class Node:
 
     def _send(self, to: PeerId, message: Control) -> None:
         self.world.sent(self, to, message)
-        if self.world.random.random() < ENCODED:
-            decoded = wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX)
-            assert decoded == message
+        read = wire.decode(wire.encode(message), size_max=limits.CONTROL_BYTES_MAX)
+        assert read == message, "it reads otherwise"
         self.world.carry(self.peer, to, "control", v.MessageReceived(self.peer, message))
 
     def send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:

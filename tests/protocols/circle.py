@@ -12,6 +12,7 @@ from protocols.ids import PeerId
 from protocols.log import Voters
 from protocols.raft import Raft
 from protocols.storage import Snapshot
+from tests.protocols.carried import carried
 from tests.protocols.disk import Disk
 from tests.protocols.scenes import A, info, run
 
@@ -208,7 +209,7 @@ class Circle:
 
     def _send(self, peer: PeerId, send: c.Send) -> None:
         if frozenset((peer, send.peer)) not in self.away and send.peer not in self.deaf:
-            self.wire.append((peer, send.peer, send.message))
+            self.wire.append((peer, send.peer, carried(send.message)))
 
     def _connect(self, peer: PeerId) -> None:
         for other in self.disks.keys() - {peer}:

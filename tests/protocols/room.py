@@ -19,6 +19,7 @@ from protocols.core import PeerCore
 from protocols.hellos import Identity
 from protocols.ids import Contributor, PeerId, digest_text
 from protocols.samples import Samples
+from tests.protocols.carried import carried
 from tests.protocols.disk import Disk
 
 Entry = TypeVar("Entry", bound=e.Entry)
@@ -212,7 +213,7 @@ class Room:
         answer: v.Event | None = None
         match command:
             case c.Send(peer=to, message=message):
-                tell(to, v.MessageReceived(me, message))
+                tell(to, v.MessageReceived(me, carried(message)))
             case c.Connect(address=address):
                 self._dial(name, address.partition(":")[0])
             case c.Disconnect(peer=to):

@@ -28,6 +28,7 @@ from protocols.ids import (
 from protocols.log import Log
 from protocols.membership import Membership
 from protocols.storage import Saved
+from tests.protocols.carried import carried
 
 A, B, C, D = (PeerId(f"{name}.0000000{i}") for i, name in enumerate("abcd"))
 STRANGER = PeerId("mallory.6666666f")
@@ -134,10 +135,13 @@ class Scene:
     def on(self, event: v.Event, *, after_s: float = 0.0) -> list[c.Command]:
         self.now += after_s
         self.said = self._give(event)
+        for command in self.said:
+            if isinstance(command, c.Send):
+                carried(command.message)
         return self.said
 
     def hears(self, sender: PeerId, message: m.Control) -> list[c.Command]:
-        return self.on(v.MessageReceived(sender, message))
+        return self.on(v.MessageReceived(sender, carried(message)))
 
     def meets(self, peer: PeerId, *, leader: str = "a:1", incarnation: int = 1) -> list[c.Command]:
         name = peer.split(".")[0]
