@@ -18,7 +18,7 @@ from protocols.messages import CaughtUp, Join, Kept, Witnessing
 from protocols.reports import Reports
 from protocols.rooting import WORDS_NEEDED, Rooting
 from protocols.seats import has_room
-from protocols.tokens import cannot_revoke, refusal
+from protocols.tokens import refusal
 
 HOLD_DOWN_S = 2.0
 """A peer that was lost twice waits this long before it gets in again, then twice as long each
@@ -48,8 +48,6 @@ class Admission:
     """Who wants to vote, and nothing else."""
     spendings: dict[PeerId, e.TokenSpent] = field(default_factory=dict[PeerId, e.TokenSpent])
     """Whose certificates wait for the log (gate.py)."""
-    revocations: dict[str, e.Revocation] = field(default_factory=dict[str, e.Revocation])
-    """Which certificates and tokens shall count no more."""
     going: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """Who wants to leave, and in which life: it says what it lacks, and gets nothing."""
     hopeless_since: float = NEVER
@@ -119,8 +117,7 @@ class Admission:
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        first = self._next_revocation() or self._next_spending()
-        first = first or self._next_witness() or self._next_member()
+        first = self._next_spending() or self._next_witness() or self._next_member()
         return first or self.rooting.next_entry(self.joins.keys()) or self._next_cut(now)
 
     def deadline(self) -> float:
@@ -218,13 +215,6 @@ class Admission:
             spent = self.spendings.pop(next(iter(self.spendings)))
             if not refusal(self.members, spent):
                 return spent
-        return None
-
-    def _next_revocation(self) -> e.Revocation | None:
-        while self.revocations:
-            entry = self.revocations.pop(next(iter(self.revocations)))
-            if not cannot_revoke(self.members, entry):
-                return entry
         return None
 
     def _next_witness(self) -> e.Entry | None:

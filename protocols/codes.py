@@ -66,6 +66,7 @@ MESSAGES: Mapping[int, type] = {
     62: m.NoTunnel,
     63: m.Unlinked,
     64: m.Revoke,
+    66: m.NotRevoked,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,

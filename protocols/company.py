@@ -17,7 +17,16 @@ from protocols.ids import PeerId, PeerInfo
 from protocols.links import Links
 from protocols.logbook import addresses
 from protocols.membership import Membership
-from protocols.messages import Heartbeat, Here, Leads, OnBranch, Seek, Unlinked
+from protocols.messages import (
+    Appended,
+    Control,
+    Heartbeat,
+    Here,
+    Leads,
+    OnBranch,
+    Seek,
+    Unlinked,
+)
 from protocols.participant import Participant
 from protocols.raft import Raft
 from protocols.tokens import revocation
@@ -27,6 +36,10 @@ OUTAGE = 10
 its vote, and perhaps the last state."""
 UNSAID = (0, False, None)
 """To a leader that knows nothing of us yet."""
+FAREWELL_S = 1.0
+"""A revoked peer reads for so long that it is out: it ends by that, if it does as it should."""
+FROM_REVOKED = (Appended, Heartbeat, Here)
+"""A revoked peer reads on, and nothing else that it says counts."""
 COMPANY = (Heartbeat, Here, OnBranch, Seek, Leads)
 """What `take` takes."""
 
@@ -52,6 +65,8 @@ class Company:
         self._government = government
         self._said_missed: tuple[int, bool, object] = UNSAID
         """(in which term; whether we led it; what we told last of who is not connected)."""
+        self._farewells: dict[PeerId, float] = {}
+        """Since when each revoked peer may read, from us who lead, that it is out."""
         self.forks = Forks(me, raft, members, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
@@ -95,26 +110,56 @@ class Company:
             commands.append(ending.when_out(self._part.standing, finished=True))
         return commands
 
+    # Revoked peers --------------------------------------------------------------------------
+
+    def keeps_out(self, peer: PeerId, message: Control) -> bool:
+        """The message counts for nothing: its sender is revoked, or on another branch."""
+        revoked = peer in self._members.spendings.revoked
+        if revoked and not isinstance(message, FROM_REVOKED):
+            return True
+        return self.forks.keeps_out(peer, message)
+
+    def reads_on(self, peer: PeerId) -> bool:
+        """The peer is out, by its own wish or revoked, and reads that from us who lead."""
+        revoked = peer in self._members.spendings.revoked
+        return revoked and self._government.office is not None and peer in self._links.up
+
     def _shut_out(self, now: float) -> list[Command]:
-        """Whose certificate was revoked: nobody speaks with it, and it trains no more. If it is
-        ours, that is the end; most of the other voters have to say so, if our log does not."""
-        me, raft, office = self._me.peer, self._raft, self._government.office
-        revoked, said = self._members.spendings.revoked, self._links.barred
-        if me in revoked:
-            return [Stop(revocation(revoked[me]), "refused")]
-        others = set(raft.log.voters) - {me}
-        if said and 2 * len(others & said.keys()) > len(others) and not self.hears_leader(now):
-            return [Stop(next(iter(said.values())), "refused")]
+        """No peer speaks with a revoked one. If we are it, that is the end."""
+        revoked = self._members.spendings.revoked
+        if why := self._is_barred(now):
+            return [Stop(why, "refused")]
         commands: list[Command] = []
         for peer in sorted(revoked.keys() & self._links.up):
-            raft.disconnected(peer, now)
+            since = self._farewells.setdefault(peer, now)
+            if self.reads_on(peer) and now < since + FAREWELL_S:
+                continue
+            self._raft.disconnected(peer, now)
             commands.append(self._links.gone(peer, "its certificate was revoked"))
-        if office is not None and revoked:
-            inside = revoked.keys() & office.head.readers.keys()
-            for peer in sorted(inside - office.leader.gone.keys()):
-                why = f"its certificate was revoked by {revoked[peer].by}"
-                office.leader.lose(peer, why, left=False)
+        if self._farewells:
+            self._farewells = {p: t for p, t in self._farewells.items() if p in self._links.up}
         return commands
+
+    def _is_barred(self, now: float) -> str:
+        """Why our certificate counts no more; "": it does, as far as we can know.
+
+        If our own log does not say so, one peer alone may say anything: most of the other voters
+        have to say it, or the other one of two of which each went on alone; or all that answer,
+        when we have looked for a leader for long.
+        """
+        me, raft, said = self._me.peer, self._raft, self._links.barred
+        revoked, rivals = self._members.spendings.revoked, self._members.rivals.keys()
+        if me in revoked:
+            return revocation(revoked[me])
+        if not said:
+            return ""
+        others = set(raft.log.voters) - {me}
+        most = 2 * len(others & said.keys()) > len(others)
+        late = now >= self.leaderless_since + OUTAGE * raft.rules.silence_timeout_s
+        led = self.hears_leader(now)
+        parted = bool(rivals) and rivals <= said.keys()
+        alone = late and not self._links.up
+        return next(iter(said.values())) if parted or (not led and (most or alone)) else ""
 
     def _tell_missed(self, now: float) -> list[Command]:
         """When it changes: the leader hears whom we miss; while we lead, people hear what is."""
@@ -151,6 +196,12 @@ class Company:
     def _is_out_of_reach(self) -> bool:
         """Nobody finds us, whether we lead or not, unless we dial."""
         return not (self._me.address or self._links.up)
+
+    @property
+    def deadline(self) -> float:
+        """When something happens without any event."""
+        farewells = (since + FAREWELL_S for since in self._farewells.values())
+        return min(self.forks.deadline, self.goes_alone_at, *farewells)
 
     @property
     def goes_alone_at(self) -> float:
@@ -200,13 +251,16 @@ class Company:
         return self._raft.leads or (up and self._raft.heard_lately(now))
 
     def gives_way(self, now: float) -> bool:
-        """Who leads and cannot be dialled lets another voter lead: who joins asks the leader."""
+        """A leader that loses its vote lets another voter lead, for no other could take the vote
+        away; so does one that cannot be dialled: who joins asks the leader."""
         office = self._government.office
+        if office is not None and self._me.peer in office.leader.votes.leaving:
+            return self._raft.hand_over(but=office.leader.unfit)
         if self._me.address or office is None or self._part.finished:
             return False
         if not office.leader.informed(now):
             return False  # Whoever wants to go hands over to us, and must not get it back.
-        seats, going = self._members.readers, office.leader.gone
+        seats, going = self._members.readers, office.leader.unfit
         hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
         return self._raft.hand_over(but=[*hidden, *going])
 

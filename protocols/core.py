@@ -209,7 +209,7 @@ class PeerCore:
         self.part.initial_digests = event.state_digests
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if self.company.forks.keeps_out(peer, message):
+        if self.company.keeps_out(peer, message):
             pass
         elif isinstance(message, COMPANY):
             self._out += self.company.take(peer, message, now)
@@ -288,8 +288,8 @@ class PeerCore:
                 self._stop(ending.when_out(self.standing, finished=self.finished))
             self.part.lost(now)
             return
-        if self.book.returns(body.peer):
-            pass  # An earlier life of ours, or of theirs, saw it go.
+        if self.book.returns(body.peer) or self.company.reads_on(body.peer):
+            pass  # An earlier life of ours, or of theirs, saw it go; or it has to read that.
         elif isinstance(body, e.Left) and body.peer in self.links.up:
             self.links.left(body.peer)
         else:
@@ -358,7 +358,7 @@ class PeerCore:
         if self.office is not None and self.office.is_last:
             self._stop(ending.when_out(self.standing, finished=False))
             return True
-        going = self.office.leader.gone if self.office is not None else ()
+        going = self.office.leader.unfit if self.office is not None else ()
         return self.raft.hand_over(but=going)
 
     def _emit(self, command: c.Command, now: float) -> None:
@@ -389,9 +389,8 @@ class PeerCore:
         if looked:
             leader = self.office.deadline if self.office and self.raft.settled else NEVER
             self.patience = min(self.part.deadline, leader, self.gate.deadline)
-        company = min(self.company.forks.deadline, self.company.goes_alone_at)
         lines = min(self.relaying.deadline, self.links.deadline)
-        return min(self.patience, company, lines, self.raft.deadline)
+        return min(self.patience, self.company.deadline, lines, self.raft.deadline)
 
     def _rules(self, rules: ProtocolConfig) -> None:
         self.rules = self.links.liveness.rules = self.raft.rules = rules

@@ -304,6 +304,8 @@ class RevokeAsked:
     """A person wants a certificate, or a token, to count no more; `by` in it is this peer."""
 
     entry: Revocation
+    force: bool = False
+    """Also if no majority of the voters that remain can be reached (votes.py)."""
 
 
 @record

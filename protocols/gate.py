@@ -19,6 +19,7 @@ from protocols.links import Links
 from protocols.membership import Membership
 from protocols.office import Office
 from protocols.tokens import cannot_revoke, refusal, revocation, subject
+from protocols.wire import one_line
 
 ANSWER_S = 10.0
 """The leader, and the log, have this long: an election fits in."""
@@ -27,7 +28,7 @@ KEY_RETRY_S = 2.0
 ASKING_MAX = 256
 """Requests under way, here and with the leader: strangers cost bounded memory."""
 NOT_NOW = "nobody who leads the run can be reached"
-GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke)
+GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke, m.NotRevoked)
 """What `heard` takes."""
 
 Asker = tuple[PeerId, int]
@@ -56,8 +57,12 @@ class Gate:
         self._handed_on: dict[int, float] = {}
         """Who asked here and waits for the leader, and until when."""
         self._made: dict[Asker, Made] = {}
-        self._revoking: dict[str, e.Revocation] = {}
+        self.refused: dict[str, str] = {}
+        """Revocations that a person asked for here and the leader refused, and why; by subject."""
+        self._revoking: dict[str, m.Revoke] = {}
         """What a person asked for, here or, while we lead, elsewhere."""
+        self._asked_of: PeerId | None = None
+        """The leader that heard of it last: no other peer may refuse it."""
         self._revokes_at = 0.0
         """When the leader hears of it again."""
         self._asks_at = 0.0
@@ -107,15 +112,15 @@ class Gate:
                 return []
             case v.NotSigned(asker=asker, number=number, why=why, final=final):
                 return [self._answer((asker, number), why=why, final=final)]
-            case v.RevokeAsked(entry=entry):
-                return self._revoke(entry)
+            case v.RevokeAsked(entry=entry, force=force):
+                return self._revoke(m.Revoke(entry, force))
             case v.Barred(peer=peer, why=why):
                 return self._links.barred_by(peer, why)
 
     def heard(
         self,
         peer: PeerId,
-        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey | m.Revoke,
+        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey | m.Revoke | m.NotRevoked,
         *,
         leads: bool,
     ) -> list[c.Command]:
@@ -138,7 +143,11 @@ class Gate:
             case m.Revoke(entry=entry):
                 # Only who is in may ask; and who leads no more tells nobody else of it.
                 known = leads and peer in self._members.readers
-                return self._revoke(replace(entry, by=peer)) if known else []
+                asked = replace(message, entry=replace(entry, by=peer))
+                return self._revoke(asked) if known else []
+            case m.NotRevoked(subject=name, why=why):
+                asked = self._revoking.get(name) if peer == self._asked_of else None
+                return self._refuse(asked, why) if asked is not None else []
             case m.AuthorityKey(key=key):
                 return [c.TakeKey(key)] if self._lacks_key else []
 
@@ -159,27 +168,41 @@ class Gate:
 
     # Certificates and tokens that shall count no more ---------------------------------------
 
-    def _revoke(self, entry: e.Revocation) -> list[c.Command]:
-        if len(self._revoking) < ASKING_MAX:
-            self._revoking.setdefault(subject(entry), entry)
+    def _revoke(self, asked: m.Revoke) -> list[c.Command]:
+        name = subject(asked.entry)
+        self.refused.pop(name, None)
+        known = self._revoking.get(name)
+        new = len(self._revoking) < ASKING_MAX if known is None else asked.force > known.force
+        if new:
+            self._revoking[name] = asked
             self._revokes_at = 0.0
+        return []
+
+    def _refuse(self, asked: m.Revoke, why: str) -> list[c.Command]:
+        """The run forgets a revocation; the peer that asked for it hears why."""
+        name, by = subject(asked.entry), asked.entry.by
+        del self._revoking[name]
+        if by != self._me:
+            return [c.Send(by, m.NotRevoked(name, why))] if by in self._links.up else []
+        if len(self.refused) < ASKING_MAX:
+            self.refused[name] = why
         return []
 
     def _revocations(
         self, office: Office | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
-        """Until the log holds them, or cannot."""
-        for entry in list(self._revoking.values()):
-            if cannot_revoke(self._members, entry):
-                del self._revoking[subject(entry)]
-        if office is not None:
-            office.leader.admission.revocations.update(self._revoking)
-        if not self._revoking or now < self._revokes_at:
-            return []
-        self._revokes_at = now + KEY_RETRY_S
-        if office is not None or leader is None or leader not in self._links.up:
-            return []
-        return [c.Send(leader, m.Revoke(entry)) for entry in self._revoking.values()]
+        """Until the log holds them, or cannot, or the leader refuses them."""
+        for name, asked in list(self._revoking.items()):
+            if cannot_revoke(self._members, asked.entry):
+                del self._revoking[name]
+        refused = office.leader.votes.take(self._revoking, now) if office is not None else []
+        commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
+        hears = leader if leader in self._links.up else None
+        if now >= self._revokes_at or hears != self._asked_of:
+            self._asked_of, self._revokes_at = hears, now + KEY_RETRY_S
+            asks = self._revoking.values() if hears is not None else ()
+            commands += [c.Send(hears or self._me, asked) for asked in asks]
+        return commands
 
     # One request ----------------------------------------------------------------------------
 

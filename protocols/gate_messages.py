@@ -68,6 +68,17 @@ class Revoke:
     """To the leader: a person here wants a certificate, or a token, to count no more."""
 
     entry: Revocation
+    force: bool
+    """Also if no majority of the voters that remain can be reached (votes.py)."""
+
+
+@record
+class NotRevoked:
+    """From the leader, to the peer that asked for a revocation: it is refused."""
+
+    subject: str
+    """A peer's id, or a token's number."""
+    why: str
 
 
 @record

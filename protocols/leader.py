@@ -43,12 +43,8 @@ from protocols.raft import Raft
 from protocols.reduction import replace_owners
 from protocols.reports import OpenRound, Reports, RoundReports
 from protocols.samples import is_sound
+from protocols.votes import Votes
 from protocols.wire import one_line
-
-VOTERS_MAX = 7
-"""More would make every entry slower and no run safer."""
-LAG_MAX = 64
-"""Entries that a peer's log may lack when it becomes a voter."""
 
 
 @dataclass(slots=True)
@@ -82,6 +78,15 @@ class Leader:
     leasing: Leasing = field(default_factory=Leasing)
     lives: Mapping[PeerId, int] = field(default_factory=dict[PeerId, int])
     """The incarnation in which each is connected, or was last."""
+    votes: Votes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.votes = Votes(self.me, self.members, self.raft, self.gone, self.broken)
+
+    @property
+    def unfit(self) -> set[PeerId]:
+        """Peers that must not lead after us: they go, or lose their votes."""
+        return {*self.gone, *self.votes.leaving}
 
     # Reports --------------------------------------------------------------------------------
 
@@ -174,7 +179,7 @@ class Leader:
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
         self._looked_at, open_ = now, self.reports.all_open()
-        body = self._strike()
+        body = self._strike() or self.votes.next_revocation()
         if body is None and (body := self._next_commit(open_, now) or self.closing.next_commit()):
             self.leaves_since.clear()  # Nobody has had time to say that it made this step.
         if body is None and self.informed(now):
@@ -189,7 +194,7 @@ class Leader:
             patience_s = self.rules.silence_timeout_s if waits else 0.0
             if body is None and (body := self.admission.restore(now, patience_s=patience_s)):
                 self.leaves_since.clear()  # They have to say anew what they hold.
-        body = body or self.admission.next_entry(now) or self._next_voter()
+        body = body or self.admission.next_entry(now) or self.votes.next_voter()
         return body or self.leasing.next_entry(self.members)
 
     def hopeless(self, now: float) -> bool:
@@ -220,6 +225,11 @@ class Leader:
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
     def _strike(self) -> e.Entry | None:
+        revoked = self.members.spendings.revoked
+        for peer in sorted(revoked.keys() & self.members.readers.keys() - {self.me}):
+            if self.gone.get(peer, (True, ""))[0]:  # Nor may it stay until it is not needed.
+                why = f"its certificate was revoked by {revoked[peer].by}"
+                self.lose(peer, why, left=False)
         for peer, (left, why) in list(self.gone.items()):
             since = self.leaves_since.setdefault(peer, self._looked_at)
             patient = self._looked_at < since + self.rules.transfer_timeout_s
@@ -360,25 +370,6 @@ class Leader:
             parts=parts,
             first_round=tuple(map(self._next_first_round, range(self.members.fragments))),
         )
-
-    def _next_voter(self) -> e.Entry | None:
-        """Up to VOTERS_MAX of the longest-lived members vote; who cannot write does not."""
-        raft, voters = self.raft, self.raft.log.voters
-        if raft.reconfiguring:
-            return None
-        for peer, why in self.broken.items():
-            if peer in voters and peer != self.me:
-                return e.Voter(peer, votes=False, why=why)
-        if self.members.rivals or len(voters) >= VOTERS_MAX:
-            return None  # One of two that went on alone decides alone which branch stays.
-        for peer in (*self.members.members, *self.members.witnesses):
-            if peer in voters:
-                continue
-            lag = raft.log.last_index - raft.replication.match(peer)
-            here = peer in raft.up and peer not in self.gone
-            if peer not in self.broken and lag <= LAG_MAX and here:
-                return e.Voter(peer, votes=True, why="there is a place")
-        return None
 
     def _next_first_round(self, fragment: int) -> int:
         """A round that somebody already contributed to goes on as it is, if it can."""

@@ -263,6 +263,8 @@ class Membership:
                 step_entries.apply(self, entry.index, body)
             case e.TokenSpent() | e.Revoked() | e.TokenRevoked() as body:
                 self.spendings.apply(body)
+                if isinstance(body, e.Revoked) and body.peer in self.rivals:
+                    self.rivals = {}  # The other one of two: its branch never comes back.
             case e.Elected() | e.Voter():
                 pass
         self._open.clear()

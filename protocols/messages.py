@@ -11,6 +11,7 @@ from protocols.gate_messages import (
     Decided,
     HandOn,
     NotAdmitted,
+    NotRevoked,
     Revoke,
 )
 from protocols.ids import Contributor, PeerId, Stamp, Version
@@ -376,6 +377,7 @@ Control = (
     | AskKey
     | AuthorityKey
     | Revoke
+    | NotRevoked
     | WantTunnel
     | TunnelTicket
     | NoTunnel

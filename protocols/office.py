@@ -109,6 +109,8 @@ class Office:
 
         Raises RemoteProtocolError, when everything else is taken: others must not suffer for it.
         """
+        if peer in self.head.spendings.revoked:
+            return []  # From that entry on nothing that it says counts, relayed or not.
         if not isinstance(message, Passed):
             diverged = self.leader.take(peer, message, now)
             return [(peer, diverged)] if diverged else []

@@ -4,7 +4,7 @@ As mutations.py for rounds. Must NOT run anything (mutants.py).
 """
 
 from protocols.forks import Forks
-from protocols.leader import Leader
+from protocols.votes import Votes
 from sims.planting import Edit, Mutant
 
 DECIDE = "(-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks)"
@@ -38,7 +38,7 @@ FORK_MUTANTS = (
     Mutant(
         "lets-a-second-one-vote-while-it-is-alone",
         "Whom it would have to leave behind, if the other branch stays, has promised it a vote.",
-        Edit(Leader._next_voter, "if self.members.rivals or ", "if "),
+        Edit(Votes.next_voter, "if self.members.rivals or ", "if "),
     ),
     Mutant(
         "forks-at-once",

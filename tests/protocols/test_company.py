@@ -6,11 +6,13 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.company import OUTAGE
 from protocols.config import ProtocolConfig
 from protocols.ids import PeerId, Version
 from protocols.seeking import RETRY_S
 from tests.protocols.led import Led, leading
 from tests.protocols.scenes import RULES, START, A, B, C, D, Follower, follower, info
+from tests.protocols.secure_room import SecureRoom
 
 BEAT_S = RULES.heartbeat_interval_s
 
@@ -208,3 +210,56 @@ def test_who_leads_says_which_link_is_missing_and_who_waits() -> None:
     said = scene.hears(B, m.Unlinked(())) + scene.waits(2 * BEAT_S)
     notes = [x.text for x in said if isinstance(x, c.Note) and x.kind == "links"]
     assert notes == ["all members are connected again"]
+
+
+# Revoked peers ---------------------------------------------------------------------------------
+
+
+def test_a_peer_that_was_down_is_refused_when_it_comes_back() -> None:
+    room = SecureRoom("abc")
+    room.kill("c")
+    room.wait(RULES.reconnect_grace_s + 1.0)
+    room.revoke("b", "c")
+    assert room.checked("a") == ["c"]
+    room.returns("c")
+    room.wait(2.0)
+    assert room.outcome("c") == "refused"
+    assert room.voters("a") == "ab"
+
+
+def test_a_peer_that_only_one_voter_still_answers_ends_after_a_long_look() -> None:
+    """Of its three voters one is dead: most of the others never say so."""
+    scene = follower(B, C)
+    for peer in (B, C):
+        scene.reads(e.Voter(peer, votes=True, why=""))
+    for peer in (A, C):
+        scene.on(v.PeerDisconnected(peer, "end of stream"))
+    scene.on(v.Barred(A, "revoked"))
+    scene.waits(OUTAGE * RULES.silence_timeout_s - 5.0)
+    assert not scene.core.stopped, "one alone may say anything"
+    scene.waits(20.0)
+    assert scene.core.stopped
+
+
+def test_it_is_behind_a_snapshot_too() -> None:
+    room = SecureRoom("abcd")
+    for core in room.peers.values():
+        core.book.compact_entries = 4
+    for other in "abc":
+        room.cut(other, "d")
+    room.wait(2.0)
+    room.revoke("a", "b")
+    for _ in range(6):
+        room.contribute("a")
+        room.contribute("c")
+        room.wait(1.0)
+    core = room.peers["d"]
+    assert room.peers["a"].raft.log.base > core.raft.log.last_index
+    room.links.add(frozenset("bd"))
+    room.feed("d", v.PeerConnected(room.ids["b"], 1, "b:1", ""))
+    room.down.clear()
+    room.meet("a", "d")
+    room.wait(2.0)
+    assert room.ids["b"] in core.members.spendings.revoked
+    assert room.ids["b"] not in core.links.up
+    assert room.ids["b"] not in core.members.voters

@@ -8,7 +8,9 @@ from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
 from protocols.samples import SampleRange
+from protocols.votes import BRANCHES
 from tests.protocols.room import RULES, Room
+from tests.protocols.secure_room import SecureRoom
 
 ALONE_S = RULES.lonely_after_s + 10.0
 PATIENCE_S = 3 * RULES.election_timeout_s
@@ -291,3 +293,44 @@ def test_a_restarted_witness_votes_again_and_a_lost_one_comes_back() -> None:
     room.meet("a", "w")
     room.wait(5.0)
     assert room.ids["w"] in room.peers["a"].raft.log.voters
+
+
+# Revocations ------------------------------------------------------------------------------------
+
+
+def secure_branch() -> SecureRoom:
+    """b has gone on alone; a died."""
+    room = SecureRoom("ab")
+    room.kill("a")
+    room.wait(ALONE_S + 5.0)
+    assert room.peers["b"].members.rivals.keys() == {room.ids["a"]}
+    return room
+
+
+def test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork() -> None:
+    room = secure_branch()
+    leaked = e.TokenRevoked("0f" * 16, room.ids["b"], "")
+    room.feed("b", v.RevokeAsked(leaked))
+    room.wait(PATIENCE_S + 0.5)
+    assert room.peers["b"].gate.refused == {leaked.token: BRANCHES}
+    room.revoke("b", "a")
+    assert room.checked("b") == ["a"]
+    assert room.peers["b"].members.rivals == {}
+    room.returns("a")
+    room.wait(RULES.silence_timeout_s)
+    assert not room.peers["b"].stopped
+    assert room.outcome("a") == "refused"
+
+
+def test_in_a_branch_another_one_is_revoked_by_force() -> None:
+    room = secure_branch()
+    leaked = e.TokenRevoked("0f" * 16, room.ids["b"], "")
+    room.feed("b", v.RevokeAsked(leaked, force=True))
+    assert room.log(e.TokenRevoked, of="b") == [leaked]
+
+
+def test_a_peer_that_went_on_alone_ends_when_its_rival_says_that_it_is_revoked() -> None:
+    """It leads itself, and would for ever."""
+    room = secure_branch()
+    room.feed("b", v.Barred(room.ids["a"], "this node's certificate was revoked"))
+    assert room.outcome("b") == "refused"

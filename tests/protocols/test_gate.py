@@ -8,6 +8,7 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.company import FAREWELL_S
 from protocols.gate import ANSWER_S, ASKING_MAX, KEY_RETRY_S, NOT_NOW
 from protocols.ids import PROTOCOL_VERSION, PeerId
 from protocols.tokens import Token, refusal, spending
@@ -229,9 +230,11 @@ GONE = e.Revoked(C, A, "stolen")
 def test_the_leader_writes_down_who_is_shut_out_and_then_that_it_is_lost() -> None:
     scene = leading_securely(B, C)
     scene.on(v.RevokeAsked(e.Revoked(C, A, "stolen")))
-    scene.on(v.DeadlineReached())
     assert written(scene, e.Revoked) == [GONE]
     assert written(scene, e.Lost) == [e.Lost(C, f"its certificate was revoked by {A}")]
+    scene.on(v.DeadlineReached())
+    assert C in scene.core.links.up, "it has to read that it is out"
+    scene.waits(FAREWELL_S)
     assert C not in scene.core.links.up
     scene.on(v.RevokeAsked(e.Revoked(C, A, "once more")))
     assert written(scene, e.Revoked) == [GONE]
@@ -241,10 +244,10 @@ def test_who_follows_asks_the_leader_until_the_log_holds_it() -> None:
     scene = follower(B, C)
     scene.on(v.Secured(has_key=False))
     scene.on(v.RevokeAsked(e.Revoked(C, B, "stolen")))
-    assert scene.sent(m.Revoke) == [(A, m.Revoke(e.Revoked(C, B, "stolen")))]
+    assert scene.sent(m.Revoke) == [(A, m.Revoke(e.Revoked(C, B, "stolen"), force=False))]
     scene.beat()
     scene.waits(KEY_RETRY_S)
-    assert scene.sent(m.Revoke) == [(A, m.Revoke(e.Revoked(C, B, "stolen")))]
+    assert scene.sent(m.Revoke) == [(A, m.Revoke(e.Revoked(C, B, "stolen"), force=False))]
     said = scene.reads(GONE) + scene.waits(KEY_RETRY_S)
     assert [x.peer for x in said if isinstance(x, c.Disconnect)] == [C]
     assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Revoke)]
@@ -253,19 +256,19 @@ def test_who_follows_asks_the_leader_until_the_log_holds_it() -> None:
 def test_only_who_is_in_may_ask_for_it() -> None:
     scene = leading_securely(B, C)
     scene.meets(STRANGER)
-    scene.hears(STRANGER, m.Revoke(e.Revoked(C, A, "")))
+    scene.hears(STRANGER, m.Revoke(e.Revoked(C, A, ""), force=False))
     assert written(scene, e.Revoked) == []
-    scene.hears(B, m.Revoke(e.Revoked(C, A, "stolen")))
+    scene.hears(B, m.Revoke(e.Revoked(C, A, "stolen"), force=False))
     assert written(scene, e.Revoked) == [e.Revoked(C, B, "stolen")]
     plain = leading(B, C)
-    plain.hears(B, m.Revoke(e.Revoked(C, A, "stolen")))
+    plain.hears(B, m.Revoke(e.Revoked(C, A, "stolen"), force=False))
     assert written(plain, e.Revoked) == [], "there are no certificates"
 
 
 def test_the_only_voter_is_not_shut_out() -> None:
     scene = leading_securely(B, C)
     scene.on(v.RevokeAsked(e.Revoked(A, A, "")))
-    scene.hears(B, m.Revoke(e.Revoked(A, A, "")))
+    scene.hears(B, m.Revoke(e.Revoked(A, A, ""), force=False))
     assert written(scene, e.Revoked) == []
     assert not scene.core.stopped
 
@@ -309,7 +312,7 @@ def test_a_token_is_taken_back_and_who_came_with_it_stays() -> None:
     scene = leading_securely(B)
     scene.on(signed())
     gone = e.TokenRevoked(TOKEN.number.hex(), B, "in a public chat")
-    scene.hears(B, m.Revoke(replace(gone, by=A)))
+    scene.hears(B, m.Revoke(replace(gone, by=A), force=False))
     assert written(scene, e.TokenRevoked) == [gone]
     scene.on(v.RevokeAsked(gone))
     assert len(written(scene, e.TokenRevoked)) == 1
@@ -330,3 +333,20 @@ def test_who_asks_while_its_token_is_taken_back_gets_what_the_log_says() -> None
         refusal(scene.core.members, spending(TOKEN, D, PUBLIC))
     ]
     assert written(scene, e.TokenSpent) == []
+
+
+def test_a_refusal_is_believed_from_the_leader_alone() -> None:
+    scene = follower(B, C)
+    scene.on(v.Secured(has_key=False))
+    scene.on(v.RevokeAsked(e.Revoked(C, B, "")))
+    scene.hears(C, m.NotRevoked(C, "no"))
+    assert scene.core.gate.refused == {}
+    scene.hears(A, m.NotRevoked(D, "no"))
+    assert scene.core.gate.refused == {}
+    scene.hears(A, m.NotRevoked(C, "no"))
+    assert scene.core.gate.refused == {C: "no"}
+    scene.beat()
+    said = scene.waits(2 * KEY_RETRY_S)
+    assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Revoke)]
+    scene.on(v.RevokeAsked(e.Revoked(C, B, "again")))
+    assert scene.core.gate.refused == {}

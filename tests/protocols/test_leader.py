@@ -330,7 +330,7 @@ def test_who_leaves_is_written_down() -> None:
 
 def test_who_holds_a_state_that_the_leader_lacks_stays_until_it_has_it() -> None:
     """Else the last result could leave with it."""
-    # Fails while Leader._next_voter makes a voter of B, which is about to go (it is in `gone`).
+    # Fails while Votes.next_voter makes a voter of B, which is about to go (it is in `gone`).
     scene = three(outer_steps=1)
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C, D)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from protocols import leader, relays
+from protocols import relays, votes
 from protocols.commands import Command
 from protocols.relaying import Relaying
 from sims.scale import CountingWorld, Load, Measured, main, measure, table
@@ -14,7 +14,7 @@ from sims.sweep import SeedResult, run_seed
 @pytest.fixture
 def relays_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the small runs of the sweep."""
-    monkeypatch.setattr(leader, "VOTERS_MAX", 3)
+    monkeypatch.setattr(votes, "VOTERS_MAX", 3)
     monkeypatch.setattr(relays, "LEARNERS_MIN", 1)
 
 
