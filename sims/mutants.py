@@ -232,7 +232,8 @@ def main(
       python -m sims.mutants --only no-rebase --only no-pre-vote
       python -m sims.mutants --mutant tests/sims/example_mutants.py --seeds 100
     """
-    kind = {str(known): known for known in SEEDS}.get(runs)
+    known: Mapping[str, Kind] = {kind: kind for kind in SEEDS}
+    kind = known.get(runs)
     if kind is None:
         raise ConfigError(f"--runs {runs}: choose one of {', '.join(SEEDS)}")
     tasks = tasks_of(mutant, only, kind=kind, first=first, seeds=seeds)

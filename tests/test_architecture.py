@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("benchmarks", "sims", "lowcomm", "peers", "protocols")
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600  # Cohesion first: a cap of 400 cut modules into satellites with one importer.
 COLUMNS_MAX = 100
 CONSTRUCTOR_ARGUMENTS_MAX = 7
 UNMIRRORED = (
@@ -183,7 +183,7 @@ WIDE = "class C:\n    def __init__(self, a, b, c, d, *, e, f, g, h): pass\n"
 EXAMPLES: tuple[tuple[Rule, tuple[str, str], tuple[str, str]], ...] = (
     (long_functions, ("a.py", LONG), ("a.py", LONG.replace("    pass\n", "", 1))),
     (long_functions, ("a.py", "async " + LONG), ("a.py", "x = 1\n" * 100)),
-    (long_file, ("a.py", "\n" * 401), ("a.py", "\n" * 400)),
+    (long_file, ("a.py", "\n" * 601), ("a.py", "\n" * 600)),
     (long_lines, ("a.py", "#" * 101), ("a.py", "#" * 100)),
     (not_ascii, ("a.py", "# \N{GREEK SMALL LETTER THETA}"), ("a.py", "# theta")),
     (no_docstring, ("a.py", "import os"), ("a.py", '"""Why."""\nimport os')),
