@@ -19,6 +19,8 @@ class Feed:
     """The core's last word."""
     _left: Samples = ()
     _seen: Samples = ()
+    _handed: Samples = ()
+    """Contributed, and the lease is older than that."""
     _begin: Callable[[], None] | None = None
     """What the ranks do once there is enough."""
 
@@ -29,7 +31,9 @@ class Feed:
 
     def start(self, begin: Callable[[], None]) -> None:
         """The ranks go on, from what is ours now; at once if it is enough."""
-        left = subtract(self.lease, self._seen) if self._seen else self.lease
+        left = self.lease
+        for used in (self._seen, self._handed):
+            left = subtract(left, used) if used else left
         if count(left) < self.interval:
             self._begin = begin
             return
@@ -59,4 +63,9 @@ class Feed:
     def contribute(self) -> Samples:
         """What was drawn since the last time."""
         seen, self._seen = self._seen, ()
+        self._handed = union(self._handed, seen)
         return seen
+
+    def counted_on(self, samples: Samples) -> None:
+        """The core knows of a contribution with these samples, and the lease is newer than that."""
+        self._handed = subtract(self._handed, samples)

@@ -7,10 +7,10 @@ The shell keeps and drops payloads as the real one does, and does jobs in order,
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from peers.keys import slice_key
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
@@ -25,6 +25,7 @@ from sims.ranks import Handed, Ranks, Result
 from sims.reductions import Reductions
 from sims.stores import Disk, Store
 from sims.transfers import Transfers
+from sims.turns import Turns
 
 if TYPE_CHECKING:
     from sims.world import World
@@ -53,9 +54,8 @@ class Node:
         self.outcome = self.why = ""
         self.asked_to_leave = False
         self.paused_until = 0.0
-        self._held = deque[Callable[[], None]]()
-        """What a pause holds up, in order."""
-        self.deadline = self.due = float("inf")
+        self.turns = Turns(self)
+        self.due = float("inf")
         """When the core is woken if nothing else happens: at its deadline, or after a pause."""
         self.outers: list[Value] = [0] * world.training.fragments
         """The outer parameters, by fragment."""
@@ -71,8 +71,9 @@ class Node:
         """Addresses that it wants to be connected with."""
         self.dialling: set[str] = set()
         """Those that it tries at present."""
-        self._busy_until = self._sync_at = 0.0
-        self._jobs = deque[Callable[[], None]]()
+        self._sync_at = 0.0
+        self._lineage = 0
+        """Of the last entry that was applied."""
         self.unsynced: list[c.Persist] = []
         """On their way to the disk."""
         self._disk_life = 0
@@ -84,32 +85,39 @@ class Node:
     # Events ---------------------------------------------------------------------------------
 
     def give(self, event: v.Event, value: Value = 0) -> None:
-        """Let the core take an event, and do what it says. `value`: what a payload carries."""
+        """Let the core take an event in its turn. `value`: what a payload carries."""
         if not self.running or (isinstance(event, Payload) and not self.core.standing.accepted):
             return  # A shell gives no memory before it knows the run.
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.give(event, value))
             return
+        if isinstance(event, v.PeerDisconnected):
+            self.reductions.forget(event.peer)
+            self.transfers.disconnected(event.peer)
+        self.turns.feed(event, value)
+
+    def take(self, event: v.Event, value: Value) -> None:
+        """The core decides, and all that it says is done. Called by `turns`."""
         before = self.core.members.lineage
         commands = self.core.handle(event, self.world.now)
         restore = self.core.members.restored
         if restore is not None and before not in (0, self.core.members.lineage):
             self._set_back(restore)  # By an entry or a snapshot.
-        deadline = self.core.deadline
-        if deadline != self.deadline:
-            self.deadline = deadline
-            self.world.wake(self, max(deadline, self.paused_until))
         self.world.record(self, event, value, commands)
         if isinstance(event, Payload):
             self._keep(event, value, commands)
-        elif isinstance(event, v.PeerDisconnected):
-            self.reductions.forget(event.peer)
-            self.transfers.disconnected(event.peer)
+        elif isinstance(event, v.CellReceived):
+            self.transfers.decided(event, value, commands)
         self.world.checkers.handled(self, event, commands)
         for command in commands:
             self._do(command)
-        while self.outcome and self._jobs:
-            self._end_job()  # As the real shell: what was begun is ended.
+        if isinstance(event, v.ContributionReady) and event.samples:
+            # Behind the lease that the core has just given.
+            self.turns.in_turn(lambda: self.ranks.feed.counted_on(event.samples))
+        elif isinstance(event, v.RoundApplied):
+            self.world.checkers.memory(self)
+        if self.outcome:
+            self.turns.end_jobs()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something later, unless this life is over by then; not while we are stopped."""
@@ -118,24 +126,7 @@ class Node:
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """As `after`, exactly then: a duration would be rounded, and what follows at the same time
         could come before."""
-        self.world.at_time(due, lambda: self._act(action))
-
-    def _act(self, action: Callable[[], None]) -> None:
-        """Now, or after what a pause holds up already: a longer pause must not change the order."""
-        if self._held or self.world.now < self.paused_until:
-            if not self._held:
-                self.world.at_time(self.paused_until, self._go_on)
-            self._held.append(action)
-        elif self.running:
-            action()
-
-    def _go_on(self) -> None:
-        while self._held and self.world.now >= self.paused_until:
-            action = self._held.popleft()
-            if self.running:
-                action()
-        if self._held:
-            self.world.at_time(self.paused_until, self._go_on)
+        self.turns.at_time(due, action)
 
     def lose_trainers(self, restart_s: float) -> None:
         """The ranks crash and are started again; a witness has none."""
@@ -155,8 +146,7 @@ class Node:
         if any(isinstance(command, c.Discard) for command in commands):
             return
         if isinstance(event, v.SliceReceived):
-            stamp, who = event.stamp, event.contributor
-            self.store.slices[stamp.fragment, stamp.round, stamp.view, event.part, who] = value
+            self.store.slices[slice_key(event.stamp, event.part, event.contributor)] = value
             self.reductions.arrived()
         elif isinstance(event, v.ResultReceived):
             self.store.results[event.stamp, event.part] = value
@@ -178,7 +168,7 @@ class Node:
                 accepted = v.RunAccepted(world.rules, world.samples_ahead)
                 self.after(world.compute_s, lambda: self.give(accepted))
             case c.Leased(samples=samples):
-                self.ranks.feed.leased(samples)
+                self.turns.in_turn(lambda: self.ranks.feed.leased(samples))
             case c.Applied(entry=entry, index=index):
                 world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, command.lineage, index, entry)
@@ -186,6 +176,11 @@ class Node:
                     world.begun(self)
                 elif isinstance(entry, e.Lost):
                     world.lost_state()  # Nobody counts what it holds any more.
+                if command.lineage != self._lineage:
+                    # After contributions of the one before, and before those of this one.
+                    self._lineage = command.lineage
+                    self.reductions.make_releases()
+                    self.turns.in_turn(self._restored)
             case c.Stop(why=why, outcome=outcome):
                 world.tell(f"{self.peer} stops: {outcome} ({why})")
                 world.stopped(self, command)
@@ -199,8 +194,10 @@ class Node:
                 world.checkers.note(kind, text)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 world.dialling.gates.do(self, command)
-            case c.DropSlices() | c.ReleaseRound() | c.DropResult():
+            case c.DropSlices() | c.DropResult():
                 self.reductions.drop(command)
+            case c.ReleaseRound():
+                self.reductions.put_off(command)
             case c.Discard():
                 world.happened["discard"] += 1  # `give` did not keep it.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():
@@ -221,6 +218,7 @@ class Node:
             case c.ReducePart():
                 self.reductions.reduce(command)
             case c.Encode(fragment=fragment, round=round_):
+                self.reductions.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Also if they crash meanwhile.
                 self.job(lambda: self._encode(fragment, round_, *shared))
             case c.ApplyRound(stamp=stamp, borders=borders):
@@ -245,12 +243,7 @@ class Node:
 
     def job(self, work: Callable[[], None]) -> None:
         """As the real shell: one at a time, in the order of the commands."""
-        self._busy_until = max(self.world.now, self._busy_until) + self.world.compute_s
-        self._jobs.append(work)
-        self.at_time(self._busy_until, self._end_job)
-
-    def _end_job(self) -> None:
-        self._jobs.popleft()()
+        self.turns.job(work)
 
     def _persist(self, persist: c.Persist) -> None:
         """Tickets are written in order; a full disk fails all that are under way."""
@@ -299,6 +292,12 @@ class Node:
         digest = self.world.digest_of(round_, outer)
         self.outers[fragment], self.versions[fragment] = outer, Version(fragment, round_, digest)
         return digest
+
+    def _restored(self) -> None:
+        """What is of another lineage than the core's is old."""
+        lineage = self.core.members.lineage
+        self.store.keep(lineage)
+        self.reductions.keep(lineage)
 
     def _set_back(self, restore: e.Restore) -> None:
         """What the ranks did since belongs to no lineage, unless the run goes on from what we have;
@@ -371,7 +370,6 @@ class Node:
         if fragment == 0 and stamp.round % self.disk.checkpoint_every == 0:
             self._checkpoint()
         self.give(v.RoundApplied(stamp, digest))
-        self.world.checkers.memory(self)
 
     def adopt(self, fragment: int, round_: int, value: Value) -> None:
         """A state that came from others is ours now."""

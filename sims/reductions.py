@@ -1,7 +1,8 @@
 """The parts that a simulated peer sums, and who gets them.
 
-As the real shell does: a sum waits until every slice of it is here, and its result goes to whoever
-it was to be sent to meanwhile. Must NOT decide what is summed or sent: the core does.
+As the real shell does: a sum waits until every slice of it is here, its result goes to whoever it
+was to be sent to meanwhile, and a round that is over keeps its memory for a moment. Must NOT decide
+what is summed or sent: the core does.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from peers.keys import slice_key
+from peers.releases import COPIED_BYTES_PER_S
 from protocols import commands as c
 from protocols import events as v
 from protocols.ids import PeerId, Stamp, digest_text
+from protocols.reduction import ELEMENT_BYTES
 from sims.models import Value
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 Sum = tuple[Stamp, int]
 """(attempt, part)."""
+STATE_ARRAYS = 2
+"""Of a fragment: parameters and momentum."""
 
 
 class Reductions:
@@ -30,6 +36,10 @@ class Reductions:
         self._waiting: dict[Sum, c.ReducePart] = {}
         self._receivers: dict[Sum, list[c.SendResult]] = {}
         """Of results that are not made yet."""
+        self._releases: list[tuple[int, int]] = []
+        """(fragment, round): put off until the ranks have copied their result."""
+        self._released: dict[tuple[int, int], int] = {}
+        """By (lineage, fragment): the newest round that the core has released."""
 
     def reduce(self, command: c.ReducePart) -> None:
         """Begin a sum; what it lacks is on its way."""
@@ -60,7 +70,7 @@ class Reductions:
         alike = self._node.world.training.gossip
         terms: list[tuple[int, Value]] = []
         for term in command.contributors:
-            key = (stamp.fragment, stamp.round, stamp.view, command.part, term)
+            key = slice_key(stamp, command.part, term)
             weight = 1 if alike else term.tokens
             if term.peer == self._node.peer:
                 terms.append((weight, store.encoded[stamp.fragment, stamp.round][1]))
@@ -84,6 +94,8 @@ class Reductions:
         """Now, or once it is made."""
         node, key = self._node, (command.stamp, command.part)
         if key not in node.store.results:
+            if not node.world.network.line(node.peer, command.peer).up:
+                return  # The core hears of it, and says it again.
             self._receivers.setdefault(key, []).append(command)
             return
         mean = node.store.results[key]
@@ -95,21 +107,59 @@ class Reductions:
         for key, commands in self._receivers.items():
             self._receivers[key] = [command for command in commands if command.peer != peer]
 
-    def drop(self, command: c.DropSlices | c.ReleaseRound | c.DropResult) -> None:
-        """What nobody needs any more, or was not its sender's to give."""
+    def drop(self, command: c.DropSlices | c.DropResult) -> None:
+        """What was not summed will not be, or was not its sender's to give."""
         store = self._node.store
         match command:
             case c.DropResult(stamp=stamp, part=part):
                 store.results.pop((stamp, part), None)
-                return
             case c.DropSlices(fragment=fragment, round=round_):
                 store.drop_slices(fragment, round_)
-            case c.ReleaseRound(fragment=fragment, round=round_):
-                store.release(fragment, round_)
-        for stamp, part in [*self._waiting, *self._receivers]:
-            if stamp.fragment == fragment and stamp.round <= round_:
-                self._waiting.pop((stamp, part), None)
-                self._receivers.pop((stamp, part), None)
+                self._end(fragment, round_)
+
+    def put_off(self, release: c.ReleaseRound) -> None:
+        """The ranks are told of this round now, and copy its result: as peers/releases.py."""
+        node, fragment = self._node, release.fragment
+        run = node.core.members.run
+        assert run is not None, "a round of no run"
+        self._releases.append((fragment, release.round))
+        self._released[node.core.members.lineage, fragment] = release.round
+        copied_bytes = STATE_ARRAYS * ELEMENT_BYTES * run.fragment_elements[fragment]
+        node.after(copied_bytes / COPIED_BYTES_PER_S, lambda: self.make_releases(fragment))
+
+    def keeps(self, stamp: Stamp, part: int) -> bool:
+        """The result is here, and the core has not released it."""
+        over = stamp.round <= self._released.get((stamp.lineage, stamp.fragment), 0)
+        return (stamp, part) in self._node.store.results and not over
+
+    def make_releases(self, fragment: int | None = None) -> None:
+        """Those of this fragment, or all of them, wait no longer: they come after the steps that
+        read these results."""
+        waiting, self._releases = self._releases, []
+        for at, round_ in waiting:
+            if fragment in (None, at):
+                self._node.turns.in_turn(partial(self._release, at, round_))
+            else:
+                self._releases.append((at, round_))
+
+    def _release(self, fragment: int, round_: int) -> None:
+        self._node.store.release(fragment, round_)
+        self._end(fragment, round_)
+
+    def keep(self, lineage: int) -> None:
+        """Sums of another lineage are of no round any more."""
+        for key in [*self._waiting, *self._receivers]:
+            if key[0].lineage != lineage:
+                self._forget_sum(key)
+
+    def _end(self, fragment: int, round_: int) -> None:
+        for key in [*self._waiting, *self._receivers]:
+            if key[0].fragment == fragment and key[0].round <= round_:
+                self._forget_sum(key)
+
+    def _forget_sum(self, key: Sum) -> None:
+        self._waiting.pop(key, None)
+        self._receivers.pop(key, None)
 
 
 def _digest(mean: Value) -> str:

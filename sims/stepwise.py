@@ -49,6 +49,11 @@ class StepNode(Node):
         self._making += 1
         super().lose_trainers(restart_s)
 
+    def take(self, event: v.Event, value: Value) -> None:
+        super().take(event, value)
+        if isinstance(event, v.StepApplied) and self.running:
+            self.world.step_checkers.names(self)
+
     def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
             self.values[event.digest] = (event.stamp.round, value)
@@ -118,8 +123,6 @@ class StepNode(Node):
             self.copies[stamp.round] = after
         self.world.steps_made += 1
         self.give(v.StepApplied(stamp, state_digest(after)))
-        if self.running:
-            self.world.step_checkers.names(self)
 
     def _load(self, step: int, life: int) -> None:
         if life == self._making:

@@ -5,14 +5,13 @@ Must NOT decide what is kept or dropped: nodes.py does as the core says.
 
 from dataclasses import dataclass, field
 
+from peers.keys import SliceKey
 from protocols import commands as c
-from protocols.ids import Contributor, Stamp
+from protocols.ids import Stamp
 from protocols.messages import Kept
 from protocols.storage import Saved
 from sims.models import Value
 
-SliceKey = tuple[int, int, int, int, Contributor]
-"""(fragment, round, view, part, contributor), as the real shell has it: not the attempt."""
 HICCUPS, HICCUP_S = 0.03, 0.3
 """So often a disk takes so much longer: others have answered before we know our own vote."""
 COMPACT_ENTRIES = (8, 32, 512)
@@ -31,8 +30,15 @@ class Store:
     results: dict[tuple[Stamp, int], Value] = field(default_factory=dict[tuple[Stamp, int], Value])
 
     def drop_slices(self, fragment: int, round_: int) -> None:
-        for key in [key for key in self.slices if key[0] == fragment and key[1] <= round_]:
+        ended = [x for x in self.slices if x.ends_with(fragment, round_, released=False)]
+        for key in ended:
             del self.slices[key]
+
+    def keep(self, lineage: int) -> None:
+        """What is of another lineage is of no round any more; nor are our own contributions."""
+        self.encoded.clear()
+        self.slices = {key: value for key, value in self.slices.items() if key.lineage == lineage}
+        self.results = {x: value for x, value in self.results.items() if x[0].lineage == lineage}
 
     def release(self, fragment: int, round_: int) -> None:
         self.drop_slices(fragment, round_)

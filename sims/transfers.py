@@ -52,8 +52,6 @@ class Transfers:
         """As a joiner: the cells, by (fragment, cell), that may come."""
         self._cut = 0
         self.cells: dict[tuple[int, int], Value] = {}
-        self._arrived: dict[tuple[PeerId, int, int], Value] = {}
-        """What the core has not looked at yet."""
 
     def do(self, command: c.TransferCommand) -> None:
         """In answer to the core."""
@@ -81,11 +79,10 @@ class Transfers:
                 spring_a_trap(node, donors)
             case c.ExpectCells(fragment=fragment, cells=spans):
                 fresh = {(fragment, x) for span in spans for x in range(span.first, span.stop)}
-                self._expected |= fresh
+                self._expected = {key for key in self._expected if key[0] != fragment} | fresh
                 self.cells = {key: x for key, x in self.cells.items() if key not in fresh}
-            case c.KeepCell(sender=sender, fragment=fragment, cell=cell):
-                self.cells[fragment, cell] = self._arrived[sender, fragment, cell]
-                self._expected.discard((fragment, cell))
+            case c.KeepCell():
+                pass  # `decided` has done it.
             case c.CheckState():
                 node.job(lambda: self._check(command))
             case c.AdoptState(fragment=fragment, round=round_):
@@ -120,7 +117,6 @@ class Transfers:
 
     def disconnected(self, peer: PeerId) -> None:
         self._queues.pop(peer, None)
-        self._arrived = {key: x for key, x in self._arrived.items() if key[0] != peer}
 
     def _send_next(self, peer: PeerId) -> None:
         """One after the other: what is not on its way yet may be taken back."""
@@ -159,10 +155,14 @@ class Transfers:
         if event.cut_index != self._cut or (event.fragment, event.cell) not in self._expected:
             node.world.happened["unexpected cell"] += 1
             return
-        key = (event.sender, event.fragment, event.cell)
-        self._arrived[key] = value
-        node.give(event)
-        self._arrived.pop(key, None)
+        node.give(event, value)
+
+    def decided(self, event: v.CellReceived, value: Value, commands: Sequence[c.Command]) -> None:
+        """The core looked at a cell: put it where it belongs, or drop it."""
+        cell = (event.fragment, event.cell)
+        if c.KeepCell(event.sender, event.cut_index, *cell) in commands:
+            self.cells[cell] = value
+            self._expected.discard(cell)
 
     def _check(self, command: c.CheckState) -> None:
         node, fragment = self._node, command.fragment

@@ -201,7 +201,7 @@ class World:
         self.tell(f"pause {node.peer} for {seconds:.2f} s")
         # Not shorter than it was: what waits for the end of the first pause would come too late.
         node.paused_until = max(node.paused_until, self.now + seconds)
-        self.wake(node, max(node.deadline, node.paused_until))
+        self.wake(node, max(node.turns.wakes_at, node.paused_until))
 
     def cut(self, one: Node, other: Node) -> None:
         """The connection between two peers ends; whoever dialled dials again."""
@@ -320,7 +320,7 @@ class World:
                     continue
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
-                if node.running and node.deadline <= due:
+                if node.running and node.turns.wakes_at <= due:
                     self.checkers.found(f"{node.peer}: the deadline {due} stays in the past")
                     return
             else:

@@ -152,7 +152,7 @@ class Decisions:
         plan = core.members.plan(stamp.fragment, stamp.round)
         if plan is not None and plan.stamp != stamp:
             return  # Its sum may have been under way: what nobody can commit is nobody's result.
-        here = (stamp, fetch.part) in node.store.results and sender in core.members.receivers
+        here = node.reductions.keeps(stamp, fetch.part) and sender in core.members.receivers
         answered = any(isinstance(x, c.SendResult) and x.peer == sender for x in commands)
         # A sum that was still being made when another attempt followed is forgotten: it can never
         # be committed, and who asks for it has not read that yet.

@@ -47,3 +47,18 @@ def test_what_is_leased_meanwhile_is_for_the_next_interval() -> None:
         feed.draw(1)
     feed.start(lambda: None)
     assert feed.draw(2) == [50, 51]
+
+
+def test_what_was_contributed_is_not_drawn_again_while_the_lease_is_older_than_that() -> None:
+    """The core's word comes in the order of the jobs: the one before may still be the last."""
+    feed = Feed(interval=2)
+    feed.leased(ranges((0, 4)))
+    feed.start(lambda: None)
+    assert feed.draw(2) == [0, 1]
+    seen = feed.contribute()
+    feed.start(lambda: None)
+    assert feed.draw(2) == [2, 3]
+    feed.leased(ranges((2, 6)))
+    feed.counted_on(seen)
+    feed.start(lambda: None)
+    assert feed.draw(2) == [4, 5]
