@@ -1,24 +1,39 @@
-"""What the outer step's operations cost: `python -m benchmarks.arithmetic [--mib 1,64] --json`.
+"""What the compiled loops cost beside numpy: `python -m benchmarks.arithmetic [--mib 1,64] --json`.
 
-One thread, CPU time of this process, normal numbers; the compiled loops, numpy's and a plain copy
-take turns, and each figure is the median of its turns. Arrays of 1 MiB stay in the caches from one
-call to the next, those of 64 MiB do not. Must NOT compare figures of two runs: the machine may be
-busy.
+The outer step's operations, the codecs of blocks and the cosine transform; for each instruction set
+of this CPU a process of its own, in which numpy has that set, too. One thread, CPU time, normal
+numbers; the compiled loops, numpy's and a plain copy take turns, and each figure is the median of
+its turns. Arrays of 1 MiB stay in the caches from one call to the next, those of 64 MiB do not.
+Must NOT compare figures of two runs: the machine may be busy.
 """
 
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, cast
 
 import numpy as np
 import typer
 
+from benchmarks.instruction_sets import INSTRUCTION_SETS, build, load, usable
 from benchmarks.machine import machine
 from benchmarks.timing import cpu_seconds
+from lowcomm import cosines
 from lowcomm.arithmetic import F32, NORM_ELEMENTS, Loops, NumpyLoops, loops
+from lowcomm.codecs.blocks import BlockCodec, Kernels, compiled
+from lowcomm.codecs.fp4 import Fp4
+from lowcomm.codecs.int4 import Int4
+from lowcomm.codecs.int8 import Int8
+from lowcomm.outer import LARGE_BYTES
+from peers.processes import dying_with_us
 from protocols.errors import ConfigError
 from sims.terminal import bar, run
 
@@ -26,17 +41,35 @@ REPEATS = 9
 SEED = 20250512
 PEERS = (2, 4, 8, 16)
 """How many contributions a mean is of."""
+CHUNKS = (8, 64)
+"""Values of a vector that is transformed; tiles are vectors and squares of them."""
 TURN_BYTES = 64 << 20
 """Of one array in one turn, so that a turn lasts long enough for the clock."""
+Q = typer.Option
+CHILD_TIMEOUT_S = 3600.0
 LR, BETA = np.float32(0.7), np.float32(0.9)
+INSTALLED = "installed"
+"""Instead of an instruction set: the loops that this installation has; none if no compiler was
+there."""
 
 Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The compiled loops; None where there are none."""
+
+    outer: Loops | None
+    codecs: Mapping[str, Kernels | None]
+    """By the codec's name."""
+    cosines: cosines.Loops | None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """Of one operation on arrays of one size. GB/s of one array, not of all that it touches."""
 
+    instruction_set: str
     operation: str
     mib: int
     compiled_gb_s: float | None
@@ -44,94 +77,204 @@ class Result:
     numpy_gb_s: float
     copy_gb_s: float
     """Of a plain copy, in the same turns."""
+    of_numpy: float | None
+    """The compiled loop's rate as a multiple of numpy's: the median of the turns' quotients."""
 
 
 def measure(
-    mib: int, *, repeats: int = REPEATS, advance: Callable[[str], None] = lambda _: None
+    mib: int,
+    ours: Compiled,
+    *,
+    instruction_set: str = INSTALLED,
+    repeats: int = REPEATS,
 ) -> list[Result]:
     """Each operation on arrays of this size."""
     random = np.random.default_rng(SEED)
     arrays = [random.standard_normal(mib << 18, np.float32) for _ in range(max(PEERS))]
     out = np.zeros_like(arrays[0])
-    ours, plain = loops(), NumpyLoops()
+    plain = Compiled(NumpyLoops(), dict.fromkeys(ours.codecs), None)
     works = {("numpy", name): work for name, work in operations(plain, arrays, out).items()}
-    if not isinstance(ours, NumpyLoops):
+    if ours.outer is not None:
         works |= {("compiled", name): work for name, work in operations(ours, arrays, out).items()}
     works["copy", ""] = partial(np.copyto, out, arrays[0])
+    order = sorted(works, key=lambda key: key[1])  # Those that are compared follow one another.
     times = max(1, TURN_BYTES // out.nbytes)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in works}
-    for turn in range(repeats + 1):  # The first one touches all pages, and does not count.
-        for key, work in works.items():
-            seconds[key].append(cpu_seconds(work, times=times))
-        advance(f"{mib} MiB, turn {turn + 1}")
-    rates = {key: out.nbytes / 1e9 / statistics.median(taken[1:]) for key, taken in seconds.items()}
-    return [
-        Result(name, mib, rates.get(("compiled", name)), rates["numpy", name], rates["copy", ""])
-        for name in operations(plain, arrays, out)
-    ]
+    for _ in range(repeats + 1):  # The first one touches all pages, and does not count.
+        for key in order:
+            seconds[key].append(cpu_seconds(works[key], times=times))
+    for taken in seconds.values():
+        del taken[0]
+    rates = {key: out.nbytes / 1e9 / statistics.median(taken) for key, taken in seconds.items()}
+    results: list[Result] = []
+    for name in (name for way, name in works if way == "numpy"):
+        mine, other = seconds.get(("compiled", name)), seconds["numpy", name]
+        of_numpy = None
+        if mine is not None:
+            of_numpy = statistics.median(b / a for a, b in zip(mine, other, strict=True))
+        results.append(
+            Result(
+                instruction_set,
+                name,
+                mib,
+                rates.get(("compiled", name)),
+                rates["numpy", name],
+                rates["copy", ""],
+                of_numpy,
+            )
+        )
+    return results
 
 
-def operations(on: Loops, arrays: list[F32], out: F32) -> Mapping[str, Work]:
+def operations(on: Compiled, arrays: list[F32], out: F32) -> Mapping[str, Work]:
     """By name. What is written is never read for more than one of them: all numbers stay normal."""
+    outer = on.outer
+    assert outer is not None
     params, grad, momentum, moved = arrays[:4]
     named: dict[str, Work] = {
-        "copy": lambda: on.copy(params, out),
-        "pseudo_gradient": lambda: on.difference(params, grad, out),
-        "descent": lambda: on.descent(params, grad, LR, out),
-        "nesterov_step": lambda: on.nesterov_step(params, grad, momentum, LR, BETA, out, moved),
-        "heavy_ball_step": lambda: on.heavy_ball_step(params, grad, momentum, LR, BETA, out, moved),
+        "pseudo_gradient": lambda: outer.difference(params, grad, out),
+        "descent": lambda: outer.descent(params, grad, LR, out),
+        "nesterov_step": lambda: outer.nesterov_step(params, grad, momentum, LR, BETA, out, moved),
+        "heavy_ball_step": lambda: outer.heavy_ball_step(
+            params, grad, momentum, LR, BETA, out, moved
+        ),
     }
+    if out.nbytes >= LARGE_BYTES:  # numpy copies smaller ones.
+        named["copy"] = lambda: outer.copy(params, out)
     squares = np.empty(out.size // NORM_ELEMENTS)
-    named["all_finite"] = lambda: on.all_finite(grad)
-    named["block_squares"] = lambda: on.block_squares(grad, squares)
+    named["all_finite"] = lambda: outer.all_finite(grad)
+    named["block_squares"] = lambda: outer.block_squares(grad, squares)
     for peers in PEERS:
         weights = np.ones(peers, np.float32)
         inverse = np.float32(1 / peers)
         named[f"weighted_mean of {peers}"] = partial(
-            on.weighted_mean, arrays[:peers], weights, inverse, out
+            outer.weighted_mean, arrays[:peers], weights, inverse, out
         )
     for peers in PEERS:
         trimmed, inverse = (peers - 1) // 4, np.float32(1)
         named[f"trimmed_mean of {peers}"] = partial(
-            on.trimmed_mean, arrays[:peers], trimmed, inverse, out
+            outer.trimmed_mean, arrays[:peers], trimmed, inverse, out
         )
+    return named | _codec_operations(on, grad, out) | _cosine_operations(on, grad)
+
+
+def _codec_operations(on: Compiled, values: F32, out: F32) -> dict[str, Work]:
+    named: dict[str, Work] = {}
+    for made in (Int8, Int4, Fp4):
+        one: BlockCodec = made()
+        one.kernels = on.codecs[one.name]
+        payload = bytearray(one.encoded_bytes(values.size))
+        one.encode(values, payload)
+        named[f"{one.name} encode"] = partial(one.encode, values, payload)
+        named[f"{one.name} decode"] = partial(one.decode, payload, out)
     return named
+
+
+def _cosine_operations(on: Compiled, values: F32) -> dict[str, Work]:
+    named: dict[str, Work] = {}
+    for chunk in CHUNKS:
+        for elements, shape in ((chunk, f"{chunk}"), (chunk * chunk, f"{chunk} x {chunk}")):
+            for inverse, name in ((False, "cosines of"), (True, "inverse cosines of")):
+                named[f"{name} {shape}"] = partial(
+                    cosines.each_axis,
+                    values.reshape(-1, elements),
+                    chunk,
+                    inverse=inverse,
+                    loops=on.cosines,
+                )
+    return named
+
+
+def installed() -> Compiled:
+    """The loops that this installation has."""
+    outer = loops()
+    return Compiled(
+        None if isinstance(outer, NumpyLoops) else outer,
+        {one.name: compiled(one.name) for one in (Int8, Int4, Fp4)},
+        cosines.compiled(),
+    )
+
+
+def built_for(name: str) -> Compiled:
+    """The loops built for the instruction set of this name."""
+    (instruction_set,) = (one for one in INSTRUCTION_SETS if one.name == name)
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as folder:
+        files = build(Path(folder), instruction_set)
+        modules = {name: load(file) for name, file in files.items()}
+    kernels = modules["lowcomm.codecs._kernels"]
+    return Compiled(
+        cast(Loops, modules["lowcomm._arithmetic"]),
+        {one.name: _kernels(kernels, one.name) for one in (Int8, Int4, Fp4)},
+        cast(cosines.Loops, modules["lowcomm._cosines"]),
+    )
+
+
+def _measured_in_a_child(name: str, mib: str, repeats: int) -> list[Result]:
+    """In a process whose numpy has this instruction set and no larger one."""
+    (instruction_set,) = (one for one in INSTRUCTION_SETS if one.name == name)
+    argv = [sys.executable, "-m", "benchmarks.arithmetic", "--only", name, "--here", "--json"]
+    argv += ["--mib", mib, "--repeats", str(repeats)]
+    done = subprocess.run(
+        dying_with_us(argv),
+        env={**os.environ, **instruction_set.environment()},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=CHILD_TIMEOUT_S,
+    )
+    return [Result(**each) for each in json.loads(done.stdout)["results"]]
+
+
+def _kernels(module: ModuleType, name: str) -> Kernels:
+    return Kernels(getattr(module, f"{name}_encode"), getattr(module, f"{name}_decode"))
 
 
 def table(results: list[Result]) -> str:
     """For a person: Markdown, so that it can go into docs/arithmetic.md as it is."""
     lines = [
-        "| operation | MiB | compiled GB/s | numpy GB/s | times | plain copy GB/s |",
-        "|---|---|---|---|---|---|",
+        "| instruction set | operation | MiB | compiled GB/s | numpy GB/s | times "
+        "| plain copy GB/s |",
+        "|---|---|---|---|---|---|---|",
     ]
     for one in results:
-        compiled = f"{one.compiled_gb_s:.1f}" if one.compiled_gb_s else "-"
-        times = f"{one.compiled_gb_s / one.numpy_gb_s:.1f}" if one.compiled_gb_s else "-"
+        compiled_gb_s = f"{one.compiled_gb_s:.1f}" if one.compiled_gb_s else "-"
+        times = f"{one.of_numpy:.1f}" if one.of_numpy else "-"
         lines.append(
-            f"| {one.operation} | {one.mib} | {compiled} | {one.numpy_gb_s:.1f} | {times} "
-            f"| {one.copy_gb_s:.1f} |"
+            f"| {one.instruction_set} | {one.operation} | {one.mib} | {compiled_gb_s} "
+            f"| {one.numpy_gb_s:.1f} | {times} | {one.copy_gb_s:.1f} |"
         )
     return "\n".join(lines)
 
 
 def main(
-    mib: Annotated[str, typer.Option(help="MiB of one array; several with commas.")] = "1,64",
-    repeats: Annotated[int, typer.Option(help="Turns of each that count.", min=1)] = REPEATS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    mib: Annotated[str, Q(help="MiB of one array; several with commas.")] = "1,64",
+    repeats: Annotated[int, Q(help="Turns of each that count.", min=1)] = REPEATS,
+    only: Annotated[str, Q(help="baseline, avx2, avx512f or installed; empty: each set.")] = "",
+    here: Annotated[bool, Q("--here", help="With numpy as it is.", hidden=True)] = False,
+    as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """CPU time of each operation of the outer step, compiled and with numpy.
+    """CPU time of each compiled loop and of numpy, on each instruction set of this CPU.
 
     python -m benchmarks.arithmetic
 
     python -m benchmarks.arithmetic --mib 1,4,16,64 --repeats 25
 
-    python -m benchmarks.arithmetic --mib 1 --json
+    python -m benchmarks.arithmetic --mib 1 --only avx2 --json
     """
     sizes = [parse_mib(text) for text in mib.split(",")]
+    known = [one.name for one in usable()]
+    if only not in ("", INSTALLED, *known):
+        raise ConfigError(f"--only {only}: this machine has {', '.join([INSTALLED, *known])}")
+    names = [only] if only else known or [INSTALLED]
     results: list[Result] = []
-    with bar("arithmetic", len(sizes) * (repeats + 1)) as (advance, _):
-        for size in sizes:
-            results += measure(size, repeats=repeats, advance=advance)
+    with bar("arithmetic", len(names)) as (advance, _):
+        for name in names:
+            if here or name == INSTALLED:
+                ours = installed() if name == INSTALLED else built_for(name)
+                for size in sizes:
+                    results += measure(size, ours, instruction_set=name, repeats=repeats)
+            else:
+                results += _measured_in_a_child(name, mib, repeats)
+            advance(name)
     if as_json:
         told = {"repeats": repeats, "machine": machine()}
         print(json.dumps({**told, "results": [asdict(result) for result in results]}))

@@ -17,13 +17,14 @@
 #error "fp32 operations do not round to fp32 here; numpy makes the right bits without this file"
 #endif
 
-#if !defined(ONE_CPU) && defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) &&         \
-    !defined(__clang__)
-/* The loader picks what this CPU has; the bits are the same. (With ONE_CPU the compiler's flags say
- * which CPU: so the tests see each.) */
+#if defined(ONE_CPU)
+/* For tests and benchmarks: the loops for one instruction set, as a string. */
+#define FOR_EACH_CPU __attribute__((target(ONE_CPU), noinline))
+#elif defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+/* The loader picks what this CPU has; the bits are the same. */
 #define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define FOR_EACH_CPU
+#define FOR_EACH_CPU __attribute__((noinline)) /* As clones are: inlined, GCC 12 vectorises less. */
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
@@ -31,9 +32,9 @@
 /* Arrays from here on leave the caches before anybody reads them: written past the caches, they
  * need not be read first (docs/arithmetic.md has the figures, also for what is not done). */
 #define STREAM_ELEMENTS ((size_t)2 << 20)
-#define WIDE 4     /* A mean's vectors in work at once, of a line each. */
 #define TOGETHER 8 /* Contributions read side by side: prefetchers follow some 16 streams. */
 #define PIECE 2048 /* Elements of a mean that wait in the L1 cache for the other contributions. */
+#define SORTED 256 /* Elements of each contribution that are sorted at once: in the L1 cache. */
 #define NORM 4096  /* Elements that have a norm of their own. */
 
 /* The elements from `first` to before `last`; `out` may be `left` or `right`. */
@@ -131,33 +132,32 @@ static void descent(const Step *step, float *next_params, size_t size)
         next_params[i] = of.params[i] - of.grad[i] * of.lr;
 }
 
-/* A line of elements, wherever it begins; the compiler makes of it what the CPU has. */
-typedef float Line __attribute__((vector_size(LINE * sizeof(float)), aligned(4), may_alias));
-
-/* Add some contributions to what is in `sum` (`fresh`: nothing is), and scale that. */
-INLINE void add_up(const float *const *from, const float *weights, size_t count, int fresh,
-                   float scale, size_t at, float *sum, size_t size)
+/* Add `count` contributions to what is in `out` (`fresh`: nothing is), and scale that. Both are
+ * constants where this is inlined: the sum of an element then stays in a register, on every CPU. */
+INLINE void add_up(const float *const *restrict from, const float *restrict weights, size_t count,
+                   int fresh, float scale, float *out, size_t size)
 {
-    size_t i = 0;
-    for (; i + WIDE * LINE <= size; i += WIDE * LINE) {
-        Line acc[WIDE];
-        for (size_t j = 0; j < WIDE; j++) {
-            if (fresh)
-                acc[j] = *(const Line *)(from[0] + at + i + j * LINE) * weights[0];
-            else
-                acc[j] = *(const Line *)(sum + i + j * LINE);
-        }
-        for (size_t k = fresh ? 1 : 0; k < count; k++)
-            for (size_t j = 0; j < WIDE; j++)
-                acc[j] = acc[j] + *(const Line *)(from[k] + at + i + j * LINE) * weights[k];
-        for (size_t j = 0; j < WIDE; j++)
-            *(Line *)(sum + i + j * LINE) = acc[j] * scale;
+#pragma GCC ivdep
+    for (size_t i = 0; i < size; i++) {
+        float sum = fresh ? from[0][i] * weights[0] : out[i] + from[0][i] * weights[0];
+        for (size_t k = 1; k < count; k++)
+            sum = sum + from[k][i] * weights[k];
+        out[i] = sum * scale;
     }
-    for (; i < size; i++) {
-        float acc = fresh ? from[0][at + i] * weights[0] : sum[i];
-        for (size_t k = fresh ? 1 : 0; k < count; k++)
-            acc = acc + from[k][at + i] * weights[k];
-        sum[i] = acc * scale;
+}
+
+INLINE void add_some(const float *const *from, const float *weights, size_t count, int fresh,
+                     float scale, float *out, size_t size)
+{
+    switch (count) {
+    case 1: add_up(from, weights, 1, fresh, scale, out, size); break;
+    case 2: add_up(from, weights, 2, fresh, scale, out, size); break;
+    case 3: add_up(from, weights, 3, fresh, scale, out, size); break;
+    case 4: add_up(from, weights, 4, fresh, scale, out, size); break;
+    case 5: add_up(from, weights, 5, fresh, scale, out, size); break;
+    case 6: add_up(from, weights, 6, fresh, scale, out, size); break;
+    case 7: add_up(from, weights, 7, fresh, scale, out, size); break;
+    default: add_up(from, weights, TOGETHER, fresh, scale, out, size); break;
     }
 }
 
@@ -165,59 +165,79 @@ FOR_EACH_CPU
 static void weighted_mean(const float *const *from, const float *weights, size_t count,
                           float inverse, float *out, size_t size)
 {
+    if (count <= TOGETHER) {
+        add_some(from, weights, count, 1, inverse, out, size);
+        return;
+    }
+    const float *here[TOGETHER];
     for (size_t at = 0; at < size; at += PIECE) {
         size_t piece = size - at < PIECE ? size - at : PIECE;
         for (size_t k = 0; k < count; k += TOGETHER) {
-            int last = count - k <= TOGETHER;
-            add_up(from + k, weights + k, last ? count - k : TOGETHER, k == 0,
-                   last ? inverse : 1.0f, at, out + at, piece); /* x 1 changes nothing. */
+            size_t some = count - k < TOGETHER ? count - k : TOGETHER;
+            float scale = k + some == count ? inverse : 1.0f; /* x 1 changes nothing. */
+            for (size_t j = 0; j < some; j++)
+                here[j] = from[k + j] + at;
+            if (k == 0)
+                add_up(here, weights, TOGETHER, 1, scale, out + at, piece);
+            else
+                add_some(here, weights + k, some, 0, scale, out + at, piece);
         }
     }
 }
 
-/* A line of fp32 words, or of integers in the order of those numbers. */
-typedef int32_t Keys __attribute__((vector_size(LINE * sizeof(float)), aligned(4), may_alias));
-
-/* Sort `count` lines element by element, and write the sum of all but those at the ends, the
- * smallest first. */
-INLINE void trim(Keys *keys, size_t count, size_t trimmed, float inverse, Line *out)
+/* From the word of an fp32 number to an integer in the order of those numbers, and back. */
+INLINE int32_t swap_order(int32_t word)
 {
-    for (size_t k = 0; k < count; k++)
-        keys[k] ^= (keys[k] >> 31) & 0x7FFFFFFF; /* Integers in the numbers' order. */
-    for (size_t last = count - 1; last > 0; last--) {
-        Keys most = keys[0];
-        for (size_t k = 0; k < last; k++) { /* The largest to the end. */
-            Keys other = keys[k + 1], less = most < other;
-            keys[k] = (most & less) | (other & ~less);
-            most = (other & less) | (most & ~less);
-        }
-        keys[last] = most;
-    }
-    for (size_t k = trimmed; k < count - trimmed; k++)
-        keys[k] ^= (keys[k] >> 31) & 0x7FFFFFFF; /* Numbers again. */
-    Line sum = (Line)keys[trimmed];
-    for (size_t k = trimmed + 1; k < count - trimmed; k++)
-        sum = sum + (Line)keys[k];
-    *out = sum * inverse;
+    return word ^ ((word >> 31) & 0x7FFFFFFF);
 }
 
-/* `keys`: room for a line of each contribution. */
+INLINE int32_t key_of(float value)
+{
+    int32_t word;
+    memcpy(&word, &value, sizeof word);
+    return swap_order(word);
+}
+
+INLINE float number_of(int32_t key)
+{
+    int32_t word = swap_order(key);
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+/* The smaller one of each pair into `low`, the larger one into `high`. */
+INLINE void exchange(int32_t *restrict low, int32_t *restrict high)
+{
+    for (size_t i = 0; i < SORTED; i++) {
+        int32_t one = low[i], other = high[i];
+        low[i] = one < other ? one : other;
+        high[i] = one < other ? other : one;
+    }
+}
+
+/* `keys`: room for SORTED elements of each contribution, of which the last ones may be unused. */
 FOR_EACH_CPU
 static void trimmed_mean(const float *const *from, size_t count, size_t trimmed, float inverse,
-                         Keys *keys, float *out, size_t size)
+                         int32_t (*keys)[SORTED], float *out, size_t size)
 {
-    size_t at = 0;
-    for (; at + LINE <= size; at += LINE) {
-        for (size_t k = 0; k < count; k++)
-            keys[k] = *(const Keys *)(from[k] + at);
-        trim(keys, count, trimmed, inverse, (Line *)(out + at));
-    }
-    Line last;
-    for (size_t k = 0; k < count && at < size; k++)
-        memcpy(&keys[k], from[k] + at, (size - at) * sizeof(float));
-    if (at < size) {
-        trim(keys, count, trimmed, inverse, &last);
-        memcpy(out + at, &last, (size - at) * sizeof(float));
+    for (size_t at = 0; at < size; at += SORTED, out += SORTED) {
+        size_t here = size - at < SORTED ? size - at : SORTED;
+        for (size_t k = 0; k < count; k++) {
+            const float *values = from[k] + at;
+            for (size_t i = 0; i < here; i++)
+                keys[k][i] = key_of(values[i]);
+        }
+        for (size_t last = count - 1; last > 0; last--)
+            for (size_t k = 0; k < last; k++) /* The largest to the end. */
+                exchange(keys[k], keys[k + 1]);
+        for (size_t i = 0; i < here; i++)
+            out[i] = number_of(keys[trimmed][i]);
+        for (size_t k = trimmed + 1; k < count - trimmed; k++)
+            for (size_t i = 0; i < here; i++)
+                out[i] = out[i] + number_of(keys[k][i]);
+        for (size_t i = 0; i < here; i++)
+            out[i] = out[i] * inverse;
     }
 }
 
@@ -398,7 +418,7 @@ static PyObject *mean_of(PyObject *contributions, Py_ssize_t count, const Py_buf
     Py_ssize_t taken = 0;
     Py_buffer *arrays = PyMem_Calloc(count, sizeof *arrays);
     const float **from = PyMem_Calloc(count, sizeof *from);
-    Keys *keys = PyMem_Calloc(count, sizeof *keys);
+    int32_t(*keys)[SORTED] = PyMem_Calloc(weights == NULL ? count : 1, sizeof *keys);
     int right = 0;
     if (arrays == NULL || from == NULL || keys == NULL)
         PyErr_NoMemory();

@@ -51,12 +51,35 @@ def compiled() -> Loops | None:
 
 def transform(tiles_NX: F32, chunk: int) -> F32:
     """The coefficients of each tile, in the tile's own shape."""
-    return _each_axis(tiles_NX, chunk, inverse=False)
+    return each_axis(tiles_NX, chunk, inverse=False, loops=compiled())
 
 
 def inverse(tiles_NX: F32, chunk: int) -> F32:
     """The values that have these coefficients."""
-    return _each_axis(tiles_NX, chunk, inverse=True)
+    return each_axis(tiles_NX, chunk, inverse=True, loops=compiled())
+
+
+def each_axis(tiles_NX: F32, chunk: int, *, inverse: bool, loops: Loops | None) -> F32:
+    """The transform of each tile, or the inverse one. `loops` None: with numpy alone."""
+    dimensions = 1 if tiles_NX.shape[1] == chunk else 2
+    if loops is not None:
+        tiles_NX = np.ascontiguousarray(tiles_NX)
+        out_NX = np.empty_like(tiles_NX)
+        loops.each_axis(tiles_NX, out_NX, _constants(chunk), chunk, dimensions, inverse)
+        return out_NX
+    along = _inverse if inverse else _transform
+    out_NX = np.empty_like(tiles_NX)
+    step = max(1, _VECTORS_AT_ONCE // (1 if dimensions == 1 else chunk))
+    for at in range(0, len(tiles_NX), step):
+        some_NX, out = tiles_NX[at : at + step], out_NX[at : at + step]
+        if dimensions == 1:
+            out[:] = along(np.ascontiguousarray(some_NX.T)).T
+            continue
+        some_NRC = some_NX.reshape(-1, chunk, chunk)
+        rows = along(some_NRC.transpose(1, 0, 2).reshape(chunk, -1)).reshape(chunk, -1, chunk)
+        both = along(rows.transpose(2, 1, 0).reshape(chunk, -1)).reshape(chunk, -1, chunk)
+        out[:] = both.transpose(1, 2, 0).reshape(out.shape)
+    return out_NX
 
 
 @lru_cache(maxsize=16)
@@ -77,28 +100,6 @@ def _constants(size: int) -> F32:
     """Of a vector of so many values, and then of its halves."""
     sizes = [size >> level for level in range(size.bit_length() - 1)]
     return np.concatenate([scaling(size), *(halving(each) for each in sizes)])
-
-
-def _each_axis(tiles_NX: F32, chunk: int, *, inverse: bool) -> F32:
-    dimensions, loops = 1 if tiles_NX.shape[1] == chunk else 2, compiled()
-    if loops is not None:
-        tiles_NX = np.ascontiguousarray(tiles_NX)
-        out_NX = np.empty_like(tiles_NX)
-        loops.each_axis(tiles_NX, out_NX, _constants(chunk), chunk, dimensions, inverse)
-        return out_NX
-    along = _inverse if inverse else _transform
-    out_NX = np.empty_like(tiles_NX)
-    step = max(1, _VECTORS_AT_ONCE // (1 if dimensions == 1 else chunk))
-    for at in range(0, len(tiles_NX), step):
-        some_NX, out = tiles_NX[at : at + step], out_NX[at : at + step]
-        if dimensions == 1:
-            out[:] = along(np.ascontiguousarray(some_NX.T)).T
-            continue
-        some_NRC = some_NX.reshape(-1, chunk, chunk)
-        rows = along(some_NRC.transpose(1, 0, 2).reshape(chunk, -1)).reshape(chunk, -1, chunk)
-        both = along(rows.transpose(2, 1, 0).reshape(chunk, -1)).reshape(chunk, -1, chunk)
-        out[:] = both.transpose(1, 2, 0).reshape(out.shape)
-    return out_NX
 
 
 def _transform(values_CM: F32) -> F32:

@@ -12,11 +12,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(ONE_CPU)
+/* For tests and benchmarks: the loops for one instruction set, as a string. */
+#define FOR_EACH_CPU __attribute__((target(ONE_CPU), noinline))
+#elif defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 /* The loader picks what this CPU has; the bits are the same. */
 #define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define FOR_EACH_CPU
+#define FOR_EACH_CPU __attribute__((noinline)) /* As clones are: inlined, GCC 12 vectorises less. */
 #endif
 #define INLINE static inline __attribute__((always_inline))
 

@@ -3,10 +3,14 @@
 import hashlib
 import math
 import shutil
+from itertools import product
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
+from benchmarks.instruction_sets import INSTRUCTION_SETS, InstructionSet, build, load
 from lowcomm import cosines
 from lowcomm.arithmetic import F32
 from lowcomm.cosines import halving, inverse, scaling, transform
@@ -74,6 +78,22 @@ def test_compiled_and_numpy_make_the_same_bits(
     made = [function(tiles, size).tobytes() for function in (transform, inverse)]
     monkeypatch.setattr(cosines, "compiled", lambda: None)
     assert [function(tiles, size).tobytes() for function in (transform, inverse)] == made
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS, ids=lambda one: one.name)
+def test_every_cpu_makes_the_same_bits(instruction_set: InstructionSet, tmp_path: Path) -> None:
+    """The loader takes one of these by itself, so each is built alone here."""
+    if not instruction_set.is_usable():
+        pytest.skip(f"no compiler, or this CPU has no {instruction_set.name}")
+    files = build(tmp_path, instruction_set, only="lowcomm._cosines")
+    loops = cast(cosines.Loops, load(files["lowcomm._cosines"]))
+    for size, width, back in product(SIZES, (1, 2), (False, True)):
+        tiles = noise(21, size**width)
+        made = [
+            cosines.each_axis(tiles, size, inverse=back, loops=each).tobytes()
+            for each in (loops, None)
+        ]
+        assert made[0] == made[1], (size, width, back)
 
 
 def test_what_are_no_tiles_is_refused() -> None:

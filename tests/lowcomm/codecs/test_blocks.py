@@ -2,12 +2,14 @@
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.instruction_sets import INSTRUCTION_SETS, InstructionSet, build, load
 from lowcomm.codecs.blocks import BlockCodec, Kernels, compiled
 from lowcomm.codecs.fp4 import Fp4
 from lowcomm.codecs.int4 import Int4
@@ -87,6 +89,26 @@ def test_any_bytes_decode_to_the_same(made: type[BlockCodec], scale: float | Non
     bad = np.isnan(other.view(np.float32))
     assert (np.isnan(mine.view(np.float32)) == bad).all()
     assert (mine == other)[~bad].all()
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS, ids=lambda one: one.name)
+def test_every_cpu_makes_the_same_bytes(instruction_set: InstructionSet, tmp_path: Path) -> None:
+    """The loader takes one of these by itself, so each is built alone here."""
+    if not instruction_set.is_usable():
+        pytest.skip(f"no compiler, or this CPU has no {instruction_set.name}")
+    files = build(tmp_path, instruction_set, only="lowcomm.codecs._kernels")
+    loops = load(files["lowcomm.codecs._kernels"])
+    for made in CODECS:
+
+        def one_cpu(made: type[BlockCodec] = made) -> BlockCodec:
+            one = made()
+            encode, decode = (getattr(loops, f"{one.name}_{way}") for way in ("encode", "decode"))
+            one.kernels = Kernels(encode, decode)
+            return one
+
+        check(one_cpu, np.random.default_rng(5).standard_normal(40 * BLOCK + 7, np.float32))
+        random = np.random.default_rng(7)
+        check(one_cpu, random.integers(0, 1 << 32, 300 * BLOCK, np.uint32).view(np.float32))
 
 
 @pytest.mark.parametrize("name", ["int8", "int4", "fp4"])
