@@ -25,7 +25,7 @@ TEXT_MAX = 200
 
 
 def revoke_json(daemon: Daemon, asked: Revoke) -> str:
-    """The daemon's answer; the first one has it ask the run."""
+    """The daemon's answer; the first question has it ask the run."""
     members = daemon.core.members
     if daemon.config.node.insecure:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
@@ -35,9 +35,11 @@ def revoke_json(daemon: Daemon, asked: Revoke) -> str:
         return _error(str(error))
     if done := _done(members, entry):
         return json.dumps({"done": done})
-    if why := cannot_revoke(members, entry):
+    refused = daemon.core.gate.refused.get(subject(entry), "") if asked.again else ""
+    if why := cannot_revoke(members, entry) or refused:
         return _error(f"{subject(entry)} cannot be revoked: {why}")
-    daemon.driver.feed(v.RevokeAsked(entry))
+    if not asked.again:
+        daemon.driver.feed(v.RevokeAsked(entry, asked.force))
     return json.dumps({"asked": subject(entry)})
 
 

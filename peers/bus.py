@@ -36,6 +36,10 @@ class Revoke:
     what: str
     """The peer's id, or its name; or the token."""
     why: str
+    force: bool
+    """Also if no majority of the voters that remain can be reached."""
+    again: bool
+    """It was asked before: what became of it counts."""
 
 
 Question = Status | Revoke

@@ -16,6 +16,7 @@ from protocols.config import ProtocolConfig
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RoundKey
 from protocols.leasing import Leasing
+from protocols.liveness import Liveness
 from protocols.membership import Membership
 from protocols.messages import (
     Able,
@@ -60,6 +61,7 @@ class Leader:
     admission: Admission
     raft: Raft
     closing: Closing
+    liveness: Liveness
     since: float = 0.0
     """When it was elected."""
     began_with: frozenset[PeerId] = frozenset()
@@ -81,7 +83,8 @@ class Leader:
     votes: Votes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.votes = Votes(self.me, self.members, self.raft, self.gone, self.broken)
+        mine = (self.me, self.members, self.raft)
+        self.votes = Votes(*mine, self.liveness, self.gone, self.broken)
 
     @property
     def unfit(self) -> set[PeerId]:

@@ -39,6 +39,7 @@ class Office:
             admission,
             raft,
             Closing(raft.me, head),
+            links.liveness,
             since=now,
             began_with=frozenset(head.readers),
             lives=links.incarnations,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from protocols.entries import Entry, Revocation, Revoked, Voter
 from protocols.ids import PeerId
+from protocols.liveness import Liveness
 from protocols.membership import Membership
 from protocols.messages import Revoke
 from protocols.raft import Raft
@@ -19,6 +20,8 @@ VOTERS_MAX = 7
 """More would make every entry slower and no run safer."""
 LAG_MAX = 64
 """Entries that a peer's log may lack when it becomes a voter."""
+BEATS = 3
+"""A peer that said nothing for so many heartbeats is not reckoned with."""
 PATIENCE_S = 2.0
 """A revocation is refused after so long: a connection may come back, a dead voter be counted as
 lost, or the revocation of another one be asked for."""
@@ -36,6 +39,7 @@ class Votes:
     members: Membership
     """What the whole log says, as for leader.py."""
     raft: Raft
+    liveness: Liveness
     gone: Mapping[PeerId, tuple[bool, str]]
     """Peers that are about to be struck from the log."""
     broken: Mapping[PeerId, str]
@@ -45,6 +49,8 @@ class Votes:
     leaving: set[PeerId] = field(default_factory=set[PeerId])
     """The peers among them: none of these gets a vote, or the lead."""
 
+    _reached: set[PeerId] = field(default_factory=set[PeerId])
+    """The peers that spoke lately, and we: of a connection that hangs no end is noticed."""
     _objected: dict[str, float] = field(default_factory=dict[str, float])
     """Since when there is a reason to refuse each other revocation."""
 
@@ -59,6 +65,7 @@ class Votes:
         """
         if not (asked or self.asked) or not self.raft.settled:
             return []  # As nearly always; or it is not known yet which peers are here.
+        self._look(now)
         self.asked, self.leaving = {}, set()
         objections: dict[str, str] = {}
         found = -1
@@ -155,9 +162,10 @@ class Votes:
 
     # Helpers --------------------------------------------------------------------------------
 
-    @property
-    def _reached(self) -> set[PeerId]:
-        return self.raft.up | {self.me}
+    def _look(self, now: float) -> None:
+        since = now - BEATS * self.liveness.rules.heartbeat_interval_s
+        up = self.raft.up
+        self._reached = {self.me, *(p for p in up if self.liveness.heard_since(p, since))}
 
     def _fit(self) -> Iterator[PeerId]:
         """Learners and witnesses that could vote now, the longest-lived first."""

@@ -1,12 +1,16 @@
 """Real daemons, one of which is shut out: its certificate counts no more."""
 
 import re
+import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Lost, Note
+from lowcomm.events import Commit, Lost, Note
+from peers.bus import Revoke, ask_daemon
 from protocols.tokens import Token, encode_token
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
@@ -67,6 +71,53 @@ def test_who_is_shut_out_ends_and_stays_out_and_the_others_go_on(
     assert again.wait(within_s=30) == 3, again.err
     assert WHY in last_line(again)
     counts_together(tmp_path / "beta", others)
+
+
+@pytest.mark.deadline(120)
+def test_two_of_three_voters_at_once_and_the_third_goes_on(run: PacedShell, tmp_path: Path) -> None:
+    """Both were shut out before the second one had lost its vote: the run stood still."""
+    nodes = three(run, tmp_path)
+    bus = str(record(tmp_path / "alpha")["bus"])
+    nodes["alpha"].signal(signal.SIGSTOP)  # It reads both at once.
+    with ThreadPoolExecutor() as pool:
+        for name in ("beta", "gamma"):
+            question = Revoke(what=name, why="", force=False, again=False)
+            pool.submit(ask_daemon, bus, question, timeout_s=10.0)
+        time.sleep(0.3)
+        nodes["alpha"].signal(signal.SIGCONT)
+    for name in ("beta", "gamma"):
+        told = run.run("revoke", "alpha", name)
+        assert told.popen.returncode == 0, told.err
+        assert told.out.endswith(" is shut out: its certificate is revoked\n")
+    assert [nodes[name].wait(within_s=20) for name in ("beta", "gamma")] == [3, 3]
+    counts_together(tmp_path / "alpha", ["alpha"])
+    lost = {x.member: x.t for x in of(Lost, tmp_path / "alpha")}
+    assert lost.keys() == {str(record(tmp_path / name)["peer"]) for name in ("beta", "gamma")}
+    alone = [x.t for x in of(Commit, tmp_path / "alpha") if len(x.roster) == 1]
+    after_s = next(t for t in alone if t > max(lost.values())) - min(lost.values())
+    print(f"the third one commits {after_s:.3f} s after the first is struck")  # noqa: T201
+
+
+@pytest.mark.deadline(120)
+def test_what_leaves_no_majority_is_refused_but_by_force(run: PacedShell, tmp_path: Path) -> None:
+    """gamma hangs, and would be one of two voters: nothing could be decided until it is lost."""
+    nodes = three(run, tmp_path)
+    nodes["gamma"].signal(signal.SIGSTOP)
+    time.sleep(2.0)  # Longer than three heartbeats.
+    peer = record(tmp_path / "beta")["peer"]
+    told = run.run("revoke", "alpha", "beta")
+    assert told.popen.returncode == 2, told.out
+    (line,) = told.err.splitlines()
+    assert line.startswith(f"lowcomm: {peer} cannot be revoked: of the 2 voters that would remain")
+    assert "(not gamma)" in line
+    assert of(Lost, tmp_path / "alpha") == []
+    forced = run.start("revoke", "alpha", "beta", "--force")
+    time.sleep(1.0)  # It asks meanwhile.
+    nodes["gamma"].signal(signal.SIGCONT)
+    assert forced.wait(within_s=30) == 0, forced.err
+    assert forced.out == f"{peer} is shut out: its certificate is revoked\n"
+    assert nodes["beta"].wait(within_s=20) == 3
+    counts_together(tmp_path / "alpha", ["alpha", "gamma"])
 
 
 @pytest.mark.deadline(120)

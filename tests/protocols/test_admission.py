@@ -9,6 +9,7 @@ from protocols.admission import Admission
 from protocols.closing import Closing
 from protocols.ids import PeerId, Version, digest_text
 from protocols.leader import Leader
+from protocols.liveness import Liveness
 from protocols.membership import Membership
 from protocols.raft import Raft
 from protocols.reports import Reports
@@ -374,12 +375,11 @@ def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
     """Simulated: one Restore followed the other, thousands of them, each to the same checkpoint."""
     admission = hopeless()
     members = admission.members
-    restore = e.Restore(
-        members.lineage, kept(members, 2, tokens=200).versions, 20, 200, (), 0, False, salt=1
-    )
+    versions = kept(members, 2, tokens=200).versions
+    restore = e.Restore(members.lineage, versions, 20, 200, (), 0, False, salt=1)
     members.apply(e.LogEntry(members.index + 1, 1, restore))
-    closing = Closing(A, members)
-    leader = Leader(A, members, RULES, admission.reports, admission, Raft(A), closing)
+    rest = (admission, Raft(A), Closing(A, members), Liveness(RULES))
+    leader = Leader(A, members, RULES, admission.reports, *rest)
     for peer in (A, B):
         admission.join(peer, join(peer, incarnation=2), 20.0)
     admission.kept[C] = m.Kept(members.branches[0].lineage, restore.versions, 20, 200)

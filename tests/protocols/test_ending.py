@@ -14,6 +14,7 @@ from protocols.company import OUTAGE
 from protocols.core import PeerCore
 from protocols.ids import PeerId, Version
 from protocols.leader import Leader
+from protocols.liveness import Liveness
 from protocols.raft import Raft
 from protocols.reports import Reports
 from protocols.snapshots import pieces
@@ -199,7 +200,7 @@ def leads(*bodies: e.Entry) -> Leader:
     raft = Raft(A)
     raft.begin(NOW, bodies)
     raft.commit_index = raft.log.last_index
-    return Leader(A, members, RULES, reports, admission, raft, Closing(A, members))
+    return Leader(A, members, RULES, reports, admission, raft, Closing(A, members), Liveness(RULES))
 
 
 def has(leader: Leader, peer: PeerId) -> None:
