@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-.PHONY: help demo test test-long clean
+.PHONY: help demo test test-long nightly clean
 
 help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ help: ## show this text
 demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill one, report
 	$(BIN)/lowcomm demo
 
-test test-long: export OMP_NUM_THREADS = 1
+test test-long nightly: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests but the long ones
 	$(BIN)/ruff check
@@ -33,6 +33,10 @@ test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests bu
 
 test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
 	$(BIN)/pytest -m long
+
+nightly: $(VENV)/.installed-dev ## every planted bug of the core and of the shell: no change waits for these
+	$(BIN)/python -m sims.mutants
+	$(BIN)/python -m sims.shell_mutants
 
 clean: ## remove what the targets above made, the environment too, but no runs
 	rm -rf $(VENV) build *.egg-info lowcomm/*.so lowcomm/codecs/*.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache

@@ -14,11 +14,12 @@ from sims.mutations_gossip import GOSSIP_MUTANTS
 from sims.mutations_leases import LEASE_MUTANTS
 from sims.mutations_steps import STEP_MUTANTS
 from sims.mutations_transfers import TRANSFER_MUTANTS
+from sims.mutations_units import UNIT_MUTANTS
 from sims.mutations_voids import VOID_MUTANTS
 from sims.planting import Mutant, UnplantableError
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS)
-KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS)
+KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_MUTANTS)
 """Of the protocol core."""
 OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
 Kind = Literal["rounds", "steps", "gossip"]

@@ -232,8 +232,8 @@ def main(
       python -m sims.mutants --only no-rebase --only no-pre-vote
       python -m sims.mutants --mutant tests/sims/example_mutants.py --seeds 100
     """
-    known: Mapping[str, Kind] = {kind: kind for kind in SEEDS}
-    kind = known.get(runs)
+    named: dict[str, Kind] = {known: known for known in SEEDS}
+    kind = named.get(runs)
     if kind is None:
         raise ConfigError(f"--runs {runs}: choose one of {', '.join(SEEDS)}")
     tasks = tasks_of(mutant, only, kind=kind, first=first, seeds=seeds)

@@ -36,7 +36,9 @@ class Edit:
             where, times = before.__qualname__, text.count(self.old)
             raise UnplantableError(f"{where} has {times} times, not once: {self.old!r}")
         module = compile(text.replace(self.old, self.new), f"mutant of {before}", "exec")
-        (code,) = [x for x in module.co_consts if isinstance(x, CodeType)]
+        # Beside the function's there may be that of a lambda among its defaults.
+        codes = [x for x in module.co_consts if isinstance(x, CodeType)]
+        (code,) = [x for x in codes if x.co_name == before.__name__]
         if code.co_freevars != before.__code__.co_freevars:
             raise UnplantableError(f"{before.__qualname__} is a closure, or becomes one")
         changed = FunctionType(code, before.__globals__, before.__name__, before.__defaults__)

@@ -1,5 +1,9 @@
-"""Bugs to plant into the shell."""
+"""Bugs to plant into the shell (lowcomm, peers), which no simulated seed runs.
 
-from sims.planting import Mutant
+Each names the test files that notice it. Must NOT run anything (shell_mutants.py).
+"""
 
-SHELL_MUTANTS: tuple[Mutant, ...] = ()
+from sims.shell_mutations_disk import DISK_MUTANTS
+from sims.shell_mutations_state import STATE_MUTANTS
+
+SHELL_MUTANTS = (*DISK_MUTANTS, *STATE_MUTANTS)

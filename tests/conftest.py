@@ -19,7 +19,7 @@ from types import FrameType
 import pytest
 import pytest_asyncio
 import uvloop
-from hypothesis import settings
+from hypothesis import Phase, settings
 from xdist.workermanage import WorkerController
 
 settings.register_profile("lowcomm", deadline=None)  # A busy machine is no failure.
@@ -189,6 +189,10 @@ def _plant(mutant: str | None) -> None:
     """Before a test is collected: what imports a planted function has the bug, too."""
     if mutant is None:
         return
+    # One failure is enough: no smallest example, and none that a healthy run would play again.
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("planted", deadline=None, phases=phases, database=None)
+    settings.load_profile("planted")
     from protocols.errors import ConfigError
     from sims.tested import plant
 

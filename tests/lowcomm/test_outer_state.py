@@ -138,6 +138,17 @@ def test_what_is_lent_stays_and_the_ranks_see_what_they_would_see_otherwise(coun
         assert_same_as_alone(replica, 8)
 
 
+def test_what_is_lent_twice_stays_until_both_have_given_it_back() -> None:
+    replica = started(plain())
+    first, second = replica.lend_state(0, 0), replica.lend_state(0, 0)
+    before = b"".join(first)
+    del second
+    for round_ in range(1, 5):
+        step(replica, round_)
+        assert b"".join(first) == before, round_
+    assert_same_as_alone(replica, 4)
+
+
 def test_a_part_of_what_is_lent_holds_it_too() -> None:
     replica = started(plain())
     lent = replica.lend_state(0, 0)

@@ -110,6 +110,15 @@ def test_what_is_not_committed_leaves_the_momentum_as_it_is() -> None:
     assert [x.tobytes() for x in replica.arrays(0)] == [x.tobytes() for x in steps([mean])]
 
 
+def test_a_result_that_comes_again_with_other_bytes_is_made_anew() -> None:
+    """The first one was not the committed result: it was dropped, and asked for once more."""
+    replica, lost, mean = large(), gaussian(3, CELLS), gaussian(4, CELLS)
+    goes_ahead(replica, stamp(0, 1), halves(lost))
+    digest = replica.apply(stamp(0, 1), HALVES, halves(mean), ONE)
+    assert digest == whole_digest(*steps([mean]))
+    assert [x.tobytes() for x in replica.arrays(0)] == [x.tobytes() for x in steps([mean])]
+
+
 def test_a_state_that_replaces_ours_needs_nothing_of_what_was_due() -> None:
     replica, mean = large(), gaussian(3, CELLS)
     goes_ahead(replica, stamp(0, 1), halves(mean))

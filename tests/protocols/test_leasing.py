@@ -88,6 +88,15 @@ def test_what_a_leaver_held_is_leased_before_anything_new() -> None:
     assert scene.core.members.ledger.again == 40
 
 
+def test_free_samples_go_to_one_peer_of_an_entry_alone() -> None:
+    scene = two()
+    commits(scene, b=ranges((0, 10)), c=ranges((40, 50)))
+    ledger = scene.leader.members.ledger
+    ledger.free, ledger.frontier = ranges((80, 90)), 90
+    commits(scene, b=ranges((10, 20)), c=ranges((50, 60)))
+    assert leases(scene)[2:] == [{B: ranges((80, 100)), C: ranges((100, 120))}]
+
+
 def test_what_is_free_in_many_pieces_does_not_keep_anybody_waiting() -> None:
     scene = two()
     pieces = ranges(*((first, first + 1) for first in range(0, 400, 4)))

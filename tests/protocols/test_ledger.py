@@ -162,6 +162,19 @@ def test_a_new_life_of_a_lost_peer_does_not_wait_for_its_old_work() -> None:
     assert ledger.free == ranges((0, 10))
 
 
+@pytest.mark.parametrize(("came", "holds"), [(2, True), (3, False), (4, False)])
+def test_samples_of_a_void_round_go_to_the_life_that_was_in_its_view(
+    came: int, holds: bool
+) -> None:
+    """A life that came later has not seen them: another peer trains them."""
+    ledger = leased(a=(0, 10))
+    grant(ledger, B, (10, 20), came=came)
+    ledger.committed(B, ranges((10, 15)))
+    ledger.take_back([(B, 3, ranges((10, 15)))])
+    assert ledger.of(B, 1) == (ranges((10, 20)) if holds else ranges((15, 20)))
+    assert ledger.free == (() if holds else ranges((10, 15)))
+
+
 def test_what_was_free_and_is_leased_is_counted() -> None:
     ledger = leased(b=(0, 10))
     ledger.went(B, view=1, until=0)

@@ -8,7 +8,7 @@ from protocols.errors import LogError
 from protocols.ids import PeerId, Version
 from protocols.membership import Membership
 from protocols.wire import decode_image, encode_image
-from tests.protocols.scenes import START, A, B, C, D, info, log_of, members_of, run
+from tests.protocols.scenes import START, A, B, C, D, contributor, info, log_of, members_of, run
 
 BEGUN = (run(), e.Member(info(A)), e.Elected(A))
 
@@ -68,3 +68,9 @@ def test_nobody_is_let_in_whom_no_message_could_name(monkeypatch: pytest.MonkeyP
     with pytest.raises(LogError, match="no message could name one more"):
         read(cut(B, 1), cut(C, 2))
     assert read(cut(B, 1), e.Lost(B, "x"), cut(C, 2)).receivers.keys() == {A, C}
+
+
+@pytest.mark.parametrize(("round_", "left"), [(7, {B: 2, C: 2}), (8, {B: 1, C: 2})])
+def test_a_loss_is_forgiven_to_who_is_counted_again(round_: int, left: dict[PeerId, int]) -> None:
+    counted = e.Commit(1, 0, round_, 0, (contributor(A), contributor(B)), (0, 1), "ab" * 16, "")
+    assert seats.forgiven({B: 2, C: 2}, counted) == left
