@@ -19,7 +19,7 @@ from peers.tickets import Tickets
 from peers.transfer import Transfer
 from sims.planting import Edit, Mutant
 
-_DRIVER = ("tests/peers/test_driver.py",)
+_DRIVER = ("tests/peers/test_driver_order.py",)
 _EXCHANGE = ("tests/peers/test_exchange.py",)
 _INBOUND = ("tests/peers/test_inbound.py",)
 _OUTBOUND = ("tests/peers/test_outbound.py",)

@@ -30,7 +30,6 @@ def made(tmp_path: Path) -> Iterator[Daemon]:
         made.run_config = RunConfig()
         made.replica = Replica(DiLoCo(), LAYOUT)
         slots = Slots.create(made.replica.shape(1))
-        made.replica.share(slots)
         made.node._provide(slots)
         yield made
         slots.close()
@@ -41,6 +40,36 @@ def given(made: Daemon) -> str:
     attached = made.node.group._attached
     assert attached is not None
     return attached.rank_state
+
+
+def contribute(made: Daemon, *, steps: int = 10, tokens: int = 100) -> None:
+    made.node._on_event(RankContribution(0, 1, steps, tokens))
+
+
+def announced(made: Daemon) -> list[tuple[int, int]]:
+    """(steps, tokens) of each contribution that the core will hear of."""
+    inbox = made.driver._inbox
+    events = [inbox.get_nowait() for _ in range(inbox.qsize())]
+    return [(x.steps, x.tokens) for x in events if isinstance(x, v.ContributionReady)]
+
+
+@pytest.fixture
+def results(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> list[Result]:
+    """What the ranks got, in order."""
+    assert isinstance(made.replica, Replica)
+    assert made.node.group.slots is not None
+    made.replica.share(made.node.group.slots)
+    given: list[Result] = []
+    monkeypatch.setattr(made.node.group, "post_result", given.append)
+    return given
+
+
+def goes_on(round_: int, kind: c.Verdict) -> c.Resume:
+    return c.Resume(0, round_, kind, first=False, finish=False)
+
+
+def enough(made: Daemon) -> None:
+    made.node.leased(c.Leased((SampleRange(0, 1 << 20),)))
 
 
 def lose(made: Daemon) -> None:
@@ -71,62 +100,98 @@ def test_ranks_whose_parameters_are_not_finite_leave_nothing_to_others(made: Dae
     assert given(made) == ""
 
 
-def contribute(made: Daemon, fragment: int, *, steps: int, tokens: int) -> v.ContributionReady:
-    """The ranks do; what the core hears of it."""
-    heard: list[v.Event] = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(made.driver, "feed", heard.append)
-        made.node._on_event(RankContribution(fragment, 0, steps, tokens))
-    (event,) = heard
-    assert isinstance(event, v.ContributionReady)
-    return event
-
-
-def resume(made: Daemon, fragment: int, kind: c.Verdict) -> None:
-    made.node.resume(c.Resume(fragment, 11, kind, first=False, finish=False))
+@pytest.mark.asyncio
+async def test_work_that_no_round_counted_adds_up_until_it_is_counted(
+    made: Daemon, results: list[Result]
+) -> None:
+    """A result that only moves the parameters leaves the steps in them; a full one replaces them,
+    and tokens of steps that are gone would give the next contribution too much weight."""
+    enough(made)
+    contribute(made)
+    made.node.resume(goes_on(1, "rebase"))
+    contribute(made)
+    made.node.resume(goes_on(2, "counted"))
+    contribute(made)
+    assert [result.kind for result in results] == ["delta", "full"]
+    assert announced(made) == [(10, 100), (20, 200), (10, 100)]
 
 
 @pytest.mark.asyncio
-async def test_work_that_no_round_counted_is_in_the_next_contribution(made: Daemon) -> None:
-    contribute(made, 1, steps=3, tokens=30)
-    resume(made, 1, "rebase")
-    event = contribute(made, 1, steps=4, tokens=40)
-    assert (event.steps, event.tokens) == (7, 70)
-    assert contribute(made, 0, steps=1, tokens=10).tokens == 10, "another fragment's work"
+async def test_ranks_that_begin_anew_bring_no_uncounted_work(
+    made: Daemon, results: list[Result]
+) -> None:
+    """They begin from the run's parameters: nothing of that work is in their next ones."""
+    enough(made)
+    contribute(made)
+    made.node.resume(goes_on(1, "rebase"))
+    made.node.resume(goes_on(2, "anew"))
+    contribute(made)
+    assert [result.kind for result in results] == ["delta", "full"]
+    assert announced(made) == [(10, 100), (10, 100)]
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", ["counted", "anew"])
-async def test_a_full_result_takes_uncounted_work_with_it(made: Daemon, kind: c.Verdict) -> None:
-    """The ranks begin from the run's parameters: nothing of that work is in their next ones."""
-    contribute(made, 1, steps=3, tokens=30)
-    resume(made, 1, "rebase")
-    resume(made, 1, kind)
-    event = contribute(made, 1, steps=4, tokens=40)
-    assert (event.steps, event.tokens) == (4, 40)
-
-
-@pytest.mark.asyncio
-async def test_lost_ranks_take_their_uncounted_work_with_them(made: Daemon) -> None:
-    contribute(made, 1, steps=3, tokens=30)
-    resume(made, 1, "rebase")
+def test_work_of_ranks_that_are_lost_is_not_counted(made: Daemon) -> None:
+    contribute(made)
     lose(made)
-    event = contribute(made, 1, steps=4, tokens=40)
-    assert (event.steps, event.tokens) == (4, 40)
+    contribute(made)
+    assert announced(made) == [(10, 100), (10, 100)]
 
 
 @pytest.mark.asyncio
-async def test_what_is_said_of_a_result_that_waited_is_of_what_is_in_it(made: Daemon) -> None:
+async def test_a_result_waits_for_samples_to_train_on(made: Daemon, results: list[Result]) -> None:
+    assert isinstance(made.replica, Replica)
+    made.replica.apply(stamp(0, 1), (0, 6), [np.ones(6, np.float32).tobytes()], ())
+    made.node.resume(goes_on(1, "counted"))
+    assert results == []
+    enough(made)
+    assert [(result.version, len(result.samples)) for result in results] == [(1, 1)]
+
+
+@pytest.mark.asyncio
+async def test_what_is_said_of_a_result_that_waited_is_of_what_is_in_it(
+    made: Daemon, results: list[Result]
+) -> None:
     """Else the snapshot of the ranks' state for round 10 would be of round 11's parameters."""
-    posted: list[Result] = []
     replica, every = made.replica, made.config.node.checkpoint_every_rounds
     assert isinstance(replica, Replica)
     for round_ in (every, every + 1):
         mean = np.ones(6, np.float32).tobytes()
         replica.apply(stamp(0, round_), (0, 6), [mean], ())
         if round_ == every:
-            made.node.resume(c.Resume(0, round_, "counted", first=False, finish=False))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(made.node.group, "post_result", posted.append)
-        made.node.leased(c.Leased((SampleRange(0, 1 << 30),)))
-    assert [(each.version, each.snapshot) for each in posted] == [(every + 1, "")]
+            made.node.resume(goes_on(round_, "counted"))
+    enough(made)
+    assert [(each.version, each.snapshot) for each in results] == [(every + 1, "")]
+
+
+@pytest.mark.asyncio
+async def test_new_ranks_do_not_get_what_the_lost_ones_waited_for(
+    made: Daemon, results: list[Result]
+) -> None:
+    """They get a result of their own, once they are ready: it would be followed by an older one."""
+    made.node.resume(goes_on(1, "counted"))
+    lose(made)
+    enough(made)
+    assert results == []
+
+
+def test_new_ranks_do_not_write_over_what_is_still_needed_of_the_lost_ones(made: Daemon) -> None:
+    slots = made.node.group.slots
+    assert slots is not None
+    lose(made)
+    assert slots.places == [0, 0]
+    contribute(made)
+    lose(made)
+    assert slots.places == [1, 0]
+
+
+@pytest.mark.parametrize(("steps", "tokens"), [(0, 100), (10, 0)])
+def test_ranks_whose_contribution_has_no_weight_begin_anew(
+    made: Daemon, steps: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why: list[str] = []
+    monkeypatch.setattr(made.node.group, "restart", why.append)
+    contribute(made, steps=steps, tokens=tokens)
+    assert announced(made) == []
+    assert why == [
+        f"they contribute {steps} steps, {tokens} tokens: without both of them it has no weight"
+    ]
