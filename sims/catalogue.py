@@ -9,6 +9,7 @@ from typing import Final, Literal
 from protocols.errors import ConfigError
 from sims.mutant_files import FileMutant, is_file, read_mutants
 from sims.mutations import MUTANTS as CORE_MUTANTS
+from sims.mutations_company import COMPANY_MUTANTS
 from sims.mutations_forks import FORK_MUTANTS
 from sims.mutations_gossip import GOSSIP_MUTANTS
 from sims.mutations_leases import LEASE_MUTANTS
@@ -19,7 +20,9 @@ from sims.mutations_voids import VOID_MUTANTS
 from sims.planting import Mutant, UnplantableError
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS)
-KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_MUTANTS)
+UNIT_TESTED = (*UNIT_MUTANTS, *COMPANY_MUTANTS)
+"""Those that unit tests notice, and not a sweep."""
+KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)
 """Of the protocol core."""
 OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
 Kind = Literal["rounds", "steps", "gossip"]

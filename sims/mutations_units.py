@@ -4,26 +4,21 @@ In a sweep most of them cost time or samples without breaking what a checker loo
 anything (mutants.py).
 """
 
-from protocols import gaps, gossip, hellos, reduction, samples, schedule, seats, sums, tunnels
+from protocols import gossip, reduction, samples, schedule, seats, sums
 from protocols.catchup import Catchup
 from protocols.closing import Closing
-from protocols.gaps import Gaps
 from protocols.giving import Giving
 from protocols.leasing import Leasing
 from protocols.ledger import Ledger
-from protocols.lines import Lines
-from protocols.liveness import Liveness
 from protocols.patience import Asking, Fetching, Stall
 from protocols.refill import Refill
-from protocols.relaying import Relaying
 from protocols.rooting import Rooting
-from protocols.seeking import Seeking
-from protocols.tokens import Token
 from protocols.transfers import Intake
 from sims.planting import Edit, Mutant
 
 
-def _of(*names: str) -> tuple[str, ...]:
+def of(*names: str) -> tuple[str, ...]:
+    """The unit tests of these modules."""
     return tuple(f"tests/protocols/test_{name}.py" for name in names)
 
 
@@ -32,61 +27,61 @@ SAMPLE_MUTANTS = (
         "ranges-that-touch-stay-apart",
         "Equal sets are unequal tuples: two peers' ledgers differ.",
         Edit(samples.merged, "item.start <= made[-1].stop", "item.start < made[-1].stop"),
-        tests=_of("samples"),
+        tests=of("samples"),
     ),
     Mutant(
         "the-rest-of-a-range-begins-too-early",
         "What was subtracted is in the difference again: samples are trained twice.",
         Edit(samples.subtract, "made.append(SampleRange(start, item.stop))", "made.append(item)"),
-        tests=_of("samples"),
+        tests=of("samples"),
     ),
     Mutant(
         "a-grant-is-one-sample-too-long",
         "Two peers hold the sample at the border of their leases.",
         Edit(samples.first, "item.start + wanted)", "item.start + wanted + 1)"),
-        tests=_of("samples", "leasing"),
+        tests=of("samples", "leasing"),
     ),
     Mutant(
         "leases-what-is-not-free",
         "A leader's mistake gives two peers the same samples, and no peer objects.",
         Edit(Ledger.objection, "if not contains(free, old):", "if False:"),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "leases-one-range-twice-in-an-entry",
         "Two peers of one entry hold the same samples.",
         Edit(Ledger.objection, "free = subtract(free, old)", "pass"),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "leases-new-samples-with-a-gap",
         "Samples below the frontier belong to no peer, and are never trained.",
         Edit(Ledger.objection, 'return "" if whole else', 'return "" if True else'),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "a-life-that-comes-back-has-no-samples",
         "A peer that was cut off for a moment trains samples that are leased to others.",
         Edit(Ledger.came, "if gone.held.incarnation == info.incarnation:", "if False:"),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "an-earlier-life-has-no-claims",
         "A contribution that an earlier life sent is refused, though the log counts it.",
         Edit(Ledger.claims, "if gone.held.peer == peer:", "if False:"),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "a-void-round-gives-samples-to-a-later-life",
         "A life that came after the view trains what only the earlier one saw.",
         Edit(Ledger.take_back, "if held is not None and held.came < view:", "if held is not None:"),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "a-restore-leaves-leases",
         "Samples that are free after the cut are held by their old owners, too.",
         Edit(Ledger.restore, "self.held, self.gone = {}, []", "self.gone = []"),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "a-claim-may-be-torn-to-shreds",
@@ -96,25 +91,25 @@ SAMPLE_MUTANTS = (
             "left <= CLAIM_RANGES_MAX and whole <= RANGES_LEFT_MAX",
             "whole <= RANGES_LEFT_MAX",
         ),
-        tests=_of("ledger"),
+        tests=of("ledger"),
     ),
     Mutant(
         "two-peers-get-the-same-new-samples",
         "All grants of an entry begin at the frontier.",
         Edit(Leasing.next_entry, "frontier += rest", "pass"),
-        tests=_of("leasing"),
+        tests=of("leasing"),
     ),
     Mutant(
         "two-peers-get-the-same-free-samples",
         "What a gone peer left behind is granted to every peer that lacks samples.",
         Edit(Leasing.next_entry, "free = subtract(free, samples)", "pass"),
-        tests=_of("leasing"),
+        tests=of("leasing"),
     ),
     Mutant(
         "carried-samples-are-a-reserve",
         "A peer that carries its work from round to round runs out of samples to draw.",
         Edit(Leasing._lack, " - wants.carried", ""),
-        tests=_of("leasing"),
+        tests=of("leasing"),
     ),
 )
 
@@ -123,31 +118,31 @@ TRANSFER_MUTANTS = (
         "one-word-is-enough-for-a-root",
         "A single donor with a damaged memory names the state that all cells are compared with.",
         Edit(Rooting._agreed, "min(WORDS_NEEDED, len(donors))", "min(1, len(donors))"),
-        tests=_of("rooting"),
+        tests=of("rooting"),
     ),
     Mutant(
         "words-of-an-earlier-cut-count",
         "Roots of a state that is rounds behind become those of the new cut.",
         Edit(Rooting.take, " and index == report.index", ""),
-        tests=_of("rooting"),
+        tests=of("rooting"),
     ),
     Mutant(
         "gives-a-state-that-has-moved-on",
         "A joiner gets a later round than its cut names.",
         Edit(Giving._copy, "if held > version.round:", "if False:"),
-        tests=_of("giving"),
+        tests=of("giving"),
     ),
     Mutant(
         "copies-before-the-last-round-is-applied",
         "A joiner gets an earlier round than its cut names.",
         Edit(Giving._copy, " or held < version.round", ""),
-        tests=_of("giving"),
+        tests=of("giving"),
     ),
     Mutant(
         "a-copy-is-kept-for-ever",
         "A joiner that never asks again costs a donor the memory of a whole state.",
         Edit(Giving.advance, "if now >= owed.until:", "if False:"),
-        tests=_of("giving"),
+        tests=of("giving"),
     ),
     Mutant(
         "gives-cells-beyond-the-last-one",
@@ -157,7 +152,7 @@ TRANSFER_MUTANTS = (
             "for span in message.cells if _is_in(span, owed)",
             "for span in message.cells",
         ),
-        tests=_of("giving"),
+        tests=of("giving"),
     ),
     Mutant(
         "believes-leaves-without-their-root",
@@ -167,7 +162,7 @@ TRANSFER_MUTANTS = (
             "if hashlib.sha256(leaves).hexdigest() != self.roots[page.fragment]:",
             "if False:",
         ),
-        tests=_of("transfers"),
+        tests=of("transfers"),
     ),
     Mutant(
         "a-page-of-leaves-counts-twice",
@@ -177,19 +172,19 @@ TRANSFER_MUTANTS = (
             " or page.first * LEAF_BYTES != len(tree.digests)",
             "",
         ),
-        tests=_of("transfers"),
+        tests=of("transfers"),
     ),
     Mutant(
         "asks-a-donor-for-more-than-a-window",
         "One slow donor owes most of the state while the others are idle.",
         Edit(Intake._ask_cells, "min(WINDOW_CELLS - len(asked), ", "min(WINDOW_CELLS, "),
-        tests=_of("transfers"),
+        tests=of("transfers"),
     ),
     Mutant(
         "a-cell-of-another-cut-arrives",
         "A fragment of an earlier cut is adopted as that of the present one.",
         Edit(Catchup.expected, " or transfer.index != cut_index", ""),
-        tests=_of("catchup"),
+        tests=of("catchup"),
     ),
 )
 
@@ -198,13 +193,13 @@ ROUND_MUTANTS = (
         "a-border-inside-a-codec's-grain",
         "Two owners each decode a half of elements that are encoded together.",
         Edit(reduction.cut_parts, "grains * i // count * grain", "elements * i // count"),
-        tests=_of("reduction"),
+        tests=of("reduction"),
     ),
     Mutant(
         "an-owner-that-is-there-loses-its-part",
         "Slices that have travelled are sent again, to another owner.",
         Edit(reduction.replace_owners, "if owner in load:", "if False:"),
-        tests=_of("reduction"),
+        tests=of("reduction"),
     ),
     Mutant(
         "a-sum-is-begun-again-and-again",
@@ -214,7 +209,7 @@ ROUND_MUTANTS = (
             'if terms and done.once(me, plan.stamp.round, "reduce", plan.stamp, part):',
             "if terms:",
         ),
-        tests=_of("sums"),
+        tests=of("sums"),
     ),
     Mutant(
         "the-anchor-comes-first",
@@ -222,7 +217,7 @@ ROUND_MUTANTS = (
         Edit(
             schedule.next_fragment, "rounds[f].next_round, f == 0, f)", "rounds[f].next_round, f)"
         ),
-        tests=_of("schedule"),
+        tests=of("schedule"),
     ),
     Mutant(
         "the-same-pairs-meet-again",
@@ -232,7 +227,7 @@ ROUND_MUTANTS = (
             "circle = [first, *others[turn:], *others[:turn]]",
             "circle = [first, *others]",
         ),
-        tests=_of("gossip"),
+        tests=of("gossip"),
     ),
     Mutant(
         "a-result-is-asked-for-at-each-event",
@@ -242,19 +237,19 @@ ROUND_MUTANTS = (
             "self.at = now + FETCH_RETRY_S\n    self.tries += 1",
             "self.at = now\n    self.tries += 1",
         ),
-        tests=_of("patience"),
+        tests=of("patience"),
     ),
     Mutant(
         "trusts-a-whole-result-that-is-another",
         "A result of other bytes stays in the place of the committed one.",
         Edit(Fetching.fetch, "held.drop_results(commit.round)", "pass"),
-        tests=_of("patience"),
+        tests=of("patience"),
     ),
     Mutant(
         "asks-owners-that-are-gone",
         "The question is dropped, and is not asked of those who are there.",
         Edit(Asking.ask, "if owners[part] in connected]", "]"),
-        tests=_of("patience"),
+        tests=of("patience"),
     ),
     Mutant(
         "a-new-attempt-inherits-the-old-one's-age",
@@ -264,19 +259,19 @@ ROUND_MUTANTS = (
             "self.at = now + self.after_s if attempt else NEVER",
             "self.at = min(self.at, now + self.after_s) if attempt else NEVER",
         ),
-        tests=_of("patience"),
+        tests=of("patience"),
     ),
     Mutant(
         "a-differing-digest-waits-for-a-commit",
         "Of an even split neither half is told that it differs.",
         Edit(Closing._majority, "if 2 * count > len(states)", "if 2 * count >= len(states)"),
-        tests=_of("closing"),
+        tests=of("closing"),
     ),
     Mutant(
         "a-loss-is-forgiven-to-who-is-not-there",
         "A peer that fails in each round is as good a voter as any.",
         Edit(seats.forgiven, "count - (peer in counted)", "count - 1"),
-        tests=_of("seats"),
+        tests=of("seats"),
     ),
     Mutant(
         "gives-steps-of-another-branch",
@@ -286,145 +281,8 @@ ROUND_MUTANTS = (
             "if message.lineage != self._bounds.members.lineage:",
             "if False:",
         ),
-        tests=_of("refill"),
+        tests=of("refill"),
     ),
 )
 
-COMPANY_MUTANTS = (
-    Mutant(
-        "silence-begins-before-it-is-watched",
-        "A peer that has just become a member is lost at once.",
-        Edit(Liveness.watch, "self._heard[peer] = now", "pass"),
-        tests=_of("liveness"),
-    ),
-    Mutant(
-        "a-stopped-machine-blames-the-others",
-        "After a suspend a peer takes all others for lost, and leaves its voters.",
-        Edit(
-            Liveness.lost,
-            "if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:",
-            "if False:",
-        ),
-        tests=_of("liveness"),
-    ),
-    Mutant(
-        "silence-is-judged-an-interval-late",
-        "A dead peer is kept for longer than its bound.",
-        Edit(
-            Liveness._look_ahead,
-            "+ self.rules.silence_timeout_s",
-            "+ self.rules.silence_timeout_s + self.rules.heartbeat_interval_s",
-        ),
-        tests=_of("liveness"),
-    ),
-    Mutant(
-        "a-peer-that-is-back-is-lost-nevertheless",
-        "The grace of a connection goes on after the peer has connected again.",
-        Edit(Liveness.connected, "self._down.pop(peer, None)", "pass"),
-        tests=_of("liveness"),
-    ),
-    Mutant(
-        "a-gap-that-is-closed-stays",
-        "A peer whose link works again is left out of every view.",
-        Edit(Gaps.report, "self.forget(peer)", "pass"),
-        tests=_of("gaps"),
-    ),
-    Mutant(
-        "leaves-out-more-than-needed",
-        "A peer that misses several others stays, and all of these go.",
-        Edit(
-            gaps._Search.cover,
-            "pending.append((_removed(left, {peer}), chosen | {peer}))",
-            "pending[:] = pending or [(_removed(left, {peer}), chosen | {peer})]",
-        ),
-        tests=_of("gaps"),
-    ),
-    Mutant(
-        "leaves-the-elder-out",
-        "Of two peers without a link the one with the longest work goes.",
-        Edit(gaps._Search.cover, "self._place[each])", "-self._place[each])"),
-        tests=_of("gaps"),
-    ),
-    Mutant(
-        "two-ends-choose-other-relays",
-        "Each end of a pair waits at another relay for the other one.",
-        Edit(tunnels.relays, "sorted((one, other))", "(one, other)"),
-        tests=_of("tunnels"),
-    ),
-    Mutant(
-        "all-pairs-speak-through-one-relay",
-        "One peer carries the payloads of the whole run.",
-        Edit(tunnels.relays, 'f"{pair} {relay}"', 'f"{relay}"'),
-        tests=_of("tunnels"),
-    ),
-    Mutant(
-        "a-slow-line-owns-parts-again-at-once",
-        "A line at the limit changes the owners with each view.",
-        Edit(Lines._owners, "elif speed > USUAL * usual:", "else:"),
-        tests=_of("lines"),
-    ),
-    Mutant(
-        "the-last-speed-counts",
-        "A peer with little to send looks slow, and owns nothing.",
-        Edit(Lines._owners, "max(self._told[peer]) for", "self._told[peer][-1] for"),
-        tests=_of("lines"),
-    ),
-    Mutant(
-        "a-line-that-was-never-full-is-slow",
-        "A peer that does not know its speed counts as the slowest.",
-        Edit(Lines.told, "if line:", "if True:"),
-        tests=_of("lines"),
-    ),
-    Mutant(
-        "seeks-among-the-same-peers",
-        "In a large run the same eight are asked for ever, and none of them knows.",
-        Edit(Seeking._next, "self._asked = first + ASKED_MAX", "self._asked = first"),
-        tests=_of("seeking"),
-    ),
-    Mutant(
-        "seeks-only-among-who-is-connected",
-        "Peers that are as lost as this one ask each other for ever.",
-        Edit(Seeking.look, "return asks + [", "return asks or ["),
-        tests=_of("seeking"),
-    ),
-    Mutant(
-        "an-earlier-life-is-let-in",
-        "A process that was replaced speaks for its peer beside the new one.",
-        Edit(hellos.refusal, "known.incarnation > hello.incarnation", "False"),
-        tests=_of("hellos"),
-    ),
-    Mutant(
-        "a-peer-of-another-run-is-let-in",
-        "Entries of two logs meet.",
-        Edit(hellos.refusal, "if hello.run and run and hello.run != run:", "if False:"),
-        tests=_of("hellos"),
-    ),
-    Mutant(
-        "a-relay-loses-what-was-under-way",
-        "Entries that were sent on a broken connection never come to its learners.",
-        Edit(Relaying.connected, "self.share[peer] - RESEND", "self.share[peer]"),
-        tests=_of("relaying"),
-    ),
-    Mutant(
-        "a-relay-keeps-an-urgent-report",
-        "A commit waits for a heartbeat of the relay.",
-        Edit(Relaying._collect, "if isinstance(message, URGENT):", "if False:"),
-        tests=_of("relaying"),
-    ),
-    Mutant(
-        "any-seal-is-good",
-        "Every peer can make a token for the run.",
-        Edit(
-            Token.is_sealed, "hmac.compare_digest(self.seal, _seal(self, key))", "bool(self.seal)"
-        ),
-        tests=_of("tokens"),
-    ),
-    Mutant(
-        "a-seal-covers-no-uses",
-        "A token that was good for one peer is edited, and good for all.",
-        Edit(Token.sealed, "self.uses, self.expires, seal)", "1, self.expires, seal)"),
-        tests=_of("tokens"),
-    ),
-)
-
-UNIT_MUTANTS = (*SAMPLE_MUTANTS, *TRANSFER_MUTANTS, *ROUND_MUTANTS, *COMPANY_MUTANTS)
+UNIT_MUTANTS = (*SAMPLE_MUTANTS, *TRANSFER_MUTANTS, *ROUND_MUTANTS)

@@ -52,10 +52,10 @@ def sample(seed: int, count: int) -> tuple[Mutant, ...]:
 def table(verdicts: Sequence[Verdict]) -> str:
     """For docs/planted-bugs.md, in the order of the mutants."""
     order = [mutant.name for mutant in SHELL_MUTANTS]
-    lines = ["| planted bug | why it is one | first test that fails | s |", "|---|---|---|---|"]
+    lines = ["| planted bug | why it is one | first test that fails |", "|---|---|---|"]
     for each in sorted(verdicts, key=lambda verdict: order.index(verdict.name)):
         test = f"`{each.test}`" if each.caught else "**none**"
-        lines.append(f"| {each.name} | {each.why} | {test} | {each.seconds:.0f} |")
+        lines.append(f"| {each.name} | {each.why} | {test} |")
     return "\n".join(lines)
 
 
@@ -83,7 +83,8 @@ def main(
     for verdict in try_all(chosen, jobs=jobs):
         verdicts.append(verdict)
         what = verdict.test if verdict.caught else f"NOT CAUGHT {verdict.test}"
-        print(f"{verdict.name}: {verdict.seconds} s: {what}", file=sys.stderr)  # noqa: T201
+        line = f"{verdict.name}: in {verdict.seconds} s: {what}"
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
     overlooked = overlooked_of(verdicts)
     if table_file is not None:
         write_table(table_file, verdicts)

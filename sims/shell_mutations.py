@@ -4,6 +4,8 @@ Each names the test files that notice it. Must NOT run anything (shell_mutants.p
 """
 
 from sims.shell_mutations_disk import DISK_MUTANTS
+from sims.shell_mutations_order import ORDER_MUTANTS
 from sims.shell_mutations_state import STATE_MUTANTS
+from sims.shell_mutations_wire import NETWORK_MUTANTS
 
-SHELL_MUTANTS = (*DISK_MUTANTS, *STATE_MUTANTS)
+SHELL_MUTANTS = (*DISK_MUTANTS, *STATE_MUTANTS, *ORDER_MUTANTS, *NETWORK_MUTANTS)

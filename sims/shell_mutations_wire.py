@@ -1,10 +1,9 @@
-"""Bugs to plant between the core and the network: the driver's order, payloads, seals, tickets.
+"""Bugs to plant into what travels between peers: payloads, seals, tickets, messages.
 
 Must NOT run anything (shell_mutants.py).
 """
 
 from peers import pieces
-from peers.driver import Driver
 from peers.exchange import Exchange
 from peers.inbound import Inbound
 from peers.keys import ResultKey
@@ -12,135 +11,24 @@ from peers.link import Link
 from peers.outbound import Outbound, ResultStream, SliceStream
 from peers.pieces import Encoding, Payload
 from peers.reduction import Reducer, Sum
-from peers.releases import Releases
 from peers.seals import Keys, Seal, SealedReader
 from peers.stepping import Stepping
 from peers.tickets import Tickets
 from peers.transfer import Transfer
 from sims.planting import Edit, Mutant
 
-_DRIVER = ("tests/peers/test_driver_order.py",)
+_REFUSALS = (
+    "tests/peers/test_driver.py::test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted",
+)
 _EXCHANGE = ("tests/peers/test_exchange.py",)
 _INBOUND = ("tests/peers/test_inbound.py",)
 _OUTBOUND = ("tests/peers/test_outbound.py",)
 _PIECES = ("tests/peers/test_pieces.py",)
 _REDUCTION = ("tests/peers/test_reduction.py",)
-_RELEASES = ("tests/peers/test_releases.py",)
 _SEALS = ("tests/peers/test_seals.py",)
 _TICKETS = ("tests/peers/test_tickets.py",)
 _TRANSFER = ("tests/peers/test_transfer.py",)
 _LINK = ("tests/peers/test_link.py",)
-
-ORDER_MUTANTS = (
-    Mutant(
-        "resume-before-the-step",
-        "The ranks get the parameters of the round before.",
-        Edit(
-            Driver._do,
-            "self._jobs.put_nowait((lambda: self._listener.handle(command), None))",
-            "self._listener.handle(command)",
-        ),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "restored-before-the-jobs-of-the-branch-before",
-        "A contribution that was begun before the Restore is sent after it.",
-        Edit(Driver._do, "self.in_turn(self._restored)", "self._restored()"),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "memory-is-released-before-the-step-that-reads-it",
-        "The next round's results are written into what the step is made from.",
-        Edit(
-            Driver._release,
-            "self._job(\n        lambda: self.work.settle(fragment), "
-            "lambda _: self.exchange.release(fragment, round_)\n    )",
-            "self.exchange.release(fragment, round_)",
-        ),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "a-contribution-is-begun-before-the-step",
-        "It is the difference to parameters of the round before.",
-        Edit(
-            Driver._compute,
-            "self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))",
-            "self.exchange.encode(fragment, round_, name)",
-        ),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "an-event-is-taken-while-commands-are-done",
-        "The core decides on a state whose commands are half done.",
-        Edit(Driver.feed, "if self._waiting and isinstance", "if isinstance"),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "an-event-overtakes-the-inbox",
-        "A step's payload is taken before the message that it follows from.",
-        Edit(Driver.feed, " and self._inbox.empty()", ""),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "the-loop-sleeps-past-a-nearer-deadline",
-        "What was taken at once asked for an earlier wake-up, and nobody wakes.",
-        Edit(
-            Driver.feed, "if self.core.stopped or self.core.deadline < self._wakes_at:", "if False:"
-        ),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "bytes-are-kept-after-the-commands",
-        "The sum that a command asks for lacks the slice that the core has just counted.",
-        Edit(
-            Driver._take,
-            "if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):\n"
-            "        self.exchange.decided(event, commands)\n    elif",
-            "for command in commands:\n        self._do(command)\n"
-            "    if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):\n"
-            "        self.exchange.decided(event, commands)\n        commands = []\n    elif",
-        ),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "the-connection-ends-before-its-last-messages",
-        "What a peer said before it went is taken for an unknown peer's.",
-        Edit(
-            Driver.disconnected,
-            "self.feed(v.PeerDisconnected(peer, why))",
-            "self._take(v.PeerDisconnected(peer, why))",
-        ),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "a-slow-peer-keeps-its-connection",
-        "Messages that did not fit are lost, and nobody sends them again.",
-        Edit(Driver._sent, "if not fits and self.mesh is not None:", "if False:"),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "the-driver-ends-before-its-last-step",
-        "The run ends with a state that lacks its last round.",
-        Edit(
-            Driver.run,
-            "self._jobs.put_nowait(None)",
-            "self._jobs = asyncio.Queue()\n                self._jobs.put_nowait(None)",
-        ),
-        tests=_DRIVER,
-    ),
-    Mutant(
-        "a-release-takes-another-fragment's-memory",
-        "A result is written over while the ranks copy it.",
-        Edit(Releases.make, "if fragment in (None, at):", "if True:"),
-        tests=_RELEASES,
-    ),
-    Mutant(
-        "a-release-happens-twice",
-        "Memory that was given back and used again is given back once more.",
-        Edit(Releases.make, "due.cancel()", "pass"),
-        tests=_RELEASES,
-    ),
-)
 
 PAYLOAD_MUTANTS = (
     Mutant(
@@ -173,16 +61,6 @@ PAYLOAD_MUTANTS = (
             Inbound.arrived,
             "payload is None or self._open.get(peer, {}).get(key) is not payload",
             "payload is None",
-        ),
-        tests=_INBOUND,
-    ),
-    Mutant(
-        "the-second-slice-replaces-the-first",
-        "The sum was made of other bytes than those that are held.",
-        Edit(
-            Inbound.decided,
-            "self.slices.setdefault(key, payload)",
-            "self.slices[key] = payload",
         ),
         tests=_INBOUND,
     ),
@@ -294,7 +172,7 @@ PAYLOAD_MUTANTS = (
         "a-stranger-gets-memory",
         "A connection that is in no run makes us hold bytes.",
         Edit(Exchange.size_of, "peer not in members.receivers or ", ""),
-        tests=_EXCHANGE,
+        tests=_REFUSALS,
     ),
     Mutant(
         "a-payload-that-the-core-refused-is-kept",
@@ -353,8 +231,8 @@ PAYLOAD_MUTANTS = (
         tests=_PIECES,
     ),
     Mutant(
-        "memory-of-another-size",
-        "The pool hands out a buffer that it still believes to have.",
+        "the-pool-counts-what-it-gave-away",
+        "It believes to be full of memory that it does not have, and keeps none for later.",
         Edit(pieces.Pool.take, "self._bytes -= size", "pass"),
         tests=_PIECES,
     ),
@@ -481,4 +359,4 @@ WIRE_MUTANTS = (
     ),
 )
 
-SHELL_WIRE_MUTANTS = (*ORDER_MUTANTS, *PAYLOAD_MUTANTS, *WIRE_MUTANTS)
+NETWORK_MUTANTS = (*PAYLOAD_MUTANTS, *WIRE_MUTANTS)

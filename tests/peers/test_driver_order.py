@@ -99,8 +99,8 @@ class Shell:
 
     async def until(self, *names: str) -> list[str]:
         """All that happened, once all of these have."""
-        async with asyncio.timeout(20):
-            while not set(names) <= set(self.log):
+        async with asyncio.timeout(10):
+            for _ in iter(lambda: set(names) <= set(self.log), True):
                 await asyncio.sleep(0)
         return self.log
 
@@ -122,7 +122,7 @@ async def running() -> AsyncGenerator[Shell]:
         if not task.done():
             shell.says(v.TrainersLost, c.Stop("the test is over", "left"))
             shell.driver.feed(v.TrainersLost("over"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(10):
             await task
 
 
@@ -132,9 +132,8 @@ async def test_ranks_go_on_after_the_step_and_contribute_after_that() -> None:
         shell.says(v.TrainersReady, APPLY, RESUME, c.Leased(()), c.Encode(0, 5))
         shell.driver.feed(v.TrainersReady())
         log = await shell.until("encode")
-        assert log == ["TrainersReady", "apply", "Resume", "Leased", "encode"] or log == [
-            *("TrainersReady", "apply", "Resume", "Leased", "encode", "RoundApplied")
-        ]
+        order = [each for each in log if each in ("apply", "Resume", "Leased", "encode")]
+        assert order == ["apply", "Resume", "Leased", "encode"]
 
 
 @pytest.mark.asyncio

@@ -46,6 +46,16 @@ async def test_what_needs_the_memory_does_not_wait() -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_time_of_a_round_that_was_given_back_gives_nothing_else_back() -> None:
+    """It would take the next round's memory while ranks still copy."""
+    releases, _ = room()
+    releases.put_off(0, 7, copied_bytes=LONG)
+    ((*_, due),) = releases._waiting
+    releases.make(0)
+    assert due.cancelled()
+
+
+@pytest.mark.asyncio
 async def test_nothing_goes_back_after_the_end() -> None:
     releases, made = room()
     releases.put_off(0, 7, copied_bytes=0)

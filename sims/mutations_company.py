@@ -1,0 +1,151 @@
+"""Bugs to plant into how peers meet and watch each other, which unit tests notice.
+
+Must NOT run anything (mutants.py).
+"""
+
+from protocols import gaps, hellos, tunnels
+from protocols.gaps import Gaps
+from protocols.lines import Lines
+from protocols.liveness import Liveness
+from protocols.relaying import Relaying
+from protocols.seeking import Seeking
+from protocols.tokens import Token
+from sims.mutations_units import of
+from sims.planting import Edit, Mutant
+
+COMPANY_MUTANTS = (
+    Mutant(
+        "silence-begins-before-it-is-watched",
+        "A peer that has just become a member is lost at once.",
+        Edit(Liveness.watch, "self._heard[peer] = now", "pass"),
+        tests=of("liveness"),
+    ),
+    Mutant(
+        "a-stopped-machine-blames-the-others",
+        "After a suspend a peer takes all others for lost, and leaves its voters.",
+        Edit(
+            Liveness.lost,
+            "if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:",
+            "if False:",
+        ),
+        tests=of("liveness"),
+    ),
+    Mutant(
+        "silence-is-judged-an-interval-late",
+        "A dead peer is kept for longer than its bound.",
+        Edit(
+            Liveness._look_ahead,
+            "+ self.rules.silence_timeout_s",
+            "+ self.rules.silence_timeout_s + self.rules.heartbeat_interval_s",
+        ),
+        tests=of("liveness"),
+    ),
+    Mutant(
+        "a-peer-that-is-back-is-lost-nevertheless",
+        "The grace of a connection goes on after the peer has connected again.",
+        Edit(Liveness.connected, "self._down.pop(peer, None)", "pass"),
+        tests=of("liveness"),
+    ),
+    Mutant(
+        "a-gap-that-is-closed-stays",
+        "A peer whose link works again is left out of every view.",
+        Edit(Gaps.report, "self.forget(peer)", "pass"),
+        tests=of("gaps"),
+    ),
+    Mutant(
+        "leaves-out-more-than-needed",
+        "A peer that misses several others stays, and all of these go.",
+        Edit(
+            gaps._Search.cover,
+            "pending.append((_removed(left, {peer}), chosen | {peer}))",
+            "pending[:] = pending or [(_removed(left, {peer}), chosen | {peer})]",
+        ),
+        tests=of("gaps"),
+    ),
+    Mutant(
+        "leaves-the-elder-out",
+        "Of two peers without a link the one with the longest work goes.",
+        Edit(gaps._Search.cover, "self._place[each])", "-self._place[each])"),
+        tests=of("gaps"),
+    ),
+    Mutant(
+        "two-ends-choose-other-relays",
+        "Each end of a pair waits at another relay for the other one.",
+        Edit(tunnels.relays, "sorted((one, other))", "(one, other)"),
+        tests=of("tunnels"),
+    ),
+    Mutant(
+        "all-pairs-speak-through-one-relay",
+        "One peer carries the payloads of the whole run.",
+        Edit(tunnels.relays, 'f"{pair} {relay}"', 'f"{relay}"'),
+        tests=of("tunnels"),
+    ),
+    Mutant(
+        "a-slow-line-owns-parts-again-at-once",
+        "A line at the limit changes the owners with each view.",
+        Edit(Lines._owners, "elif speed > USUAL * usual:", "else:"),
+        tests=of("lines"),
+    ),
+    Mutant(
+        "the-last-speed-counts",
+        "A peer with little to send looks slow, and owns nothing.",
+        Edit(Lines._owners, "max(self._told[peer]) for", "self._told[peer][-1] for"),
+        tests=of("lines"),
+    ),
+    Mutant(
+        "a-line-that-was-never-full-is-slow",
+        "A peer that does not know its speed counts as the slowest.",
+        Edit(Lines.told, "if line:", "if True:"),
+        tests=of("lines"),
+    ),
+    Mutant(
+        "seeks-among-the-same-peers",
+        "In a large run the same eight are asked for ever, and none of them knows.",
+        Edit(Seeking._next, "self._asked = first + ASKED_MAX", "self._asked = first"),
+        tests=of("seeking"),
+    ),
+    Mutant(
+        "seeks-only-among-who-is-connected",
+        "Peers that are as lost as this one ask each other for ever.",
+        Edit(Seeking.look, "return asks + [", "return asks or ["),
+        tests=of("seeking"),
+    ),
+    Mutant(
+        "an-earlier-life-is-let-in",
+        "A process that was replaced speaks for its peer beside the new one.",
+        Edit(hellos.refusal, "known.incarnation > hello.incarnation", "False"),
+        tests=of("hellos"),
+    ),
+    Mutant(
+        "a-peer-of-another-run-is-let-in",
+        "Entries of two logs meet.",
+        Edit(hellos.refusal, "if hello.run and run and hello.run != run:", "if False:"),
+        tests=of("hellos"),
+    ),
+    Mutant(
+        "a-relay-loses-what-was-under-way",
+        "Entries that were sent on a broken connection never come to its learners.",
+        Edit(Relaying.connected, "self.share[peer] - RESEND", "self.share[peer]"),
+        tests=of("relaying"),
+    ),
+    Mutant(
+        "a-relay-keeps-an-urgent-report",
+        "A commit waits for a heartbeat of the relay.",
+        Edit(Relaying._collect, "if isinstance(message, URGENT):", "if False:"),
+        tests=of("relaying"),
+    ),
+    Mutant(
+        "any-seal-is-good",
+        "Every peer can make a token for the run.",
+        Edit(
+            Token.is_sealed, "hmac.compare_digest(self.seal, _seal(self, key))", "bool(self.seal)"
+        ),
+        tests=of("tokens"),
+    ),
+    Mutant(
+        "a-seal-covers-no-uses",
+        "A token that was good for one peer is edited, and good for all.",
+        Edit(Token.sealed, "self.uses, self.expires, seal)", "1, self.expires, seal)"),
+        tests=of("tokens"),
+    ),
+)
