@@ -21,7 +21,7 @@ from lowcomm.data.corpus import build_corpus
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
 from lowcomm.node_side import NodeSide
-from lowcomm.outcomes import EXIT_CODES, EXIT_CONFIG, LEAVE_TIMEOUT_S
+from lowcomm.outcomes import EXIT_CONFIG, LEAVE_TIMEOUT_S, exit_code_of
 from lowcomm.replica import Replica
 from lowcomm.reporting import report, status_json, tell_end, tell_entry
 from lowcomm.revocations import revoke_json
@@ -120,7 +120,7 @@ class Daemon:
         self.rejoins_at = ""
         """Where this node joins anew: its branch of the log was given up."""
         self._stop: c.Stop | None = None
-        self._code = 0
+        self._code = self._signal = 0
         self._stopped = asyncio.Event()
         self._caught_up = False
         """The log has come to the entry that lets us in."""
@@ -130,10 +130,10 @@ class Daemon:
 
     async def run(self) -> int:
         """Until the run is finished, or this peer leaves it. Leaves nothing behind."""
-        self._note_start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+            loop.add_signal_handler(number, self._signalled, number)
+        self._note_start()
         try:
             async with asyncio.TaskGroup() as group:
                 driver = group.create_task(self._guarded(self.driver.run()), name="driver")
@@ -345,7 +345,7 @@ class Daemon:
         """The first reason counts."""
         if self._stop is None:
             self._stop = c.Stop(why, outcome)
-            self._code = EXIT_CODES[outcome] if code is None else code
+            self._code = exit_code_of(outcome, signalled=self._signal) if code is None else code
             self._stopped.set()
 
     async def _end_driver(self, driver: asyncio.Task[None]) -> None:
@@ -364,12 +364,15 @@ class Daemon:
             await self.checkpointer.finish(self.core, self.replica)
         tell_end(self, self._stop, kept=self._directory.path / startup.DROPPED)
 
-    def _signalled(self, name: str) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stop is not None or self.core.standing.leaving:
+            return
+        self._signal = number
         if not self.security.entered:
-            self.stop(name, "left")  # Nobody knows us; and we say nothing in the clear.
-        elif self._stop is None and not self.core.standing.leaving:
-            self.driver.feed(v.LeaveRequested(name))
-            asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.stop, name, "left")
+            self.stop(number.name, "left")  # Nobody knows us; and we say nothing in the clear.
+            return
+        self.driver.feed(v.LeaveRequested(number.name))
+        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.stop, number.name, "left")
 
     # What people see ------------------------------------------------------------------------
 

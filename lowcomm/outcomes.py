@@ -21,6 +21,17 @@ EXIT_FAILED = 4
 EXIT_CODES: Mapping[Outcome, int] = MappingProxyType(
     {"finished": 0, "left": 0, "dropped": 0, "refused": EXIT_REFUSED, "failed": EXIT_FAILED}
 )
-"""Of a peer. One whose branch was dropped joins anew in the same process."""
+"""Of a peer that no signal ended. One whose branch was dropped joins anew in the same process."""
+SIGNALLED = 128
+"""A shell's exit status of a program that a signal ended is this much more than the signal."""
+EXIT_INTERRUPTED, EXIT_TERMINATED = SIGNALLED + 2, SIGNALLED + 15
+"""By SIGINT and by SIGTERM, although the program wound up and said so to others."""
 LEAVE_TIMEOUT_S = 1.5
 """For the leader to write down that we leave."""
+
+
+def exit_code_of(outcome: Outcome, *, signalled: int) -> int:
+    """Of a peer; `signalled` is the signal because of which it left, 0: none."""
+    if outcome == "left" and signalled:
+        return SIGNALLED + signalled
+    return EXIT_CODES[outcome]

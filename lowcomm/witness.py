@@ -18,7 +18,7 @@ from lowcomm.config import FileConfig, RunConfig
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
 from lowcomm.metrics import figures_of, served
-from lowcomm.outcomes import EXIT_CODES, LEAVE_TIMEOUT_S
+from lowcomm.outcomes import LEAVE_TIMEOUT_S, exit_code_of
 from lowcomm.reporting import report_traffic, tell_entry, tell_traffic
 from lowcomm.security import Security
 from peers.driver import Driver
@@ -85,6 +85,7 @@ class WitnessDaemon:
         note, path = self.journal.note, self._directory.path
         self._security = Security(path, config.node, token=token, note=note)
         self._stop: c.Stop | None = None
+        self._signal = 0
         self._stopped = asyncio.Event()
         self._metrics = config.node.metrics
         self._agreed: RunConfig | None = None
@@ -103,7 +104,7 @@ class WitnessDaemon:
             params=0,
         )
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+            loop.add_signal_handler(number, self._signalled, number)
         try:
             async with asyncio.TaskGroup() as group:
                 counters = self._driver.counters
@@ -122,7 +123,7 @@ class WitnessDaemon:
             self._wal.close()
             self._directory.close()
         assert self._stop is not None
-        return EXIT_CODES[self._stop.outcome]
+        return exit_code_of(self._stop.outcome, signalled=self._signal)
 
     async def _enter(self) -> None:
         me = self.core.me
@@ -209,13 +210,15 @@ class WitnessDaemon:
             self._stop, self.rejoins_at = stop, stop.contact
             self._stopped.set()
 
-    def _signalled(self, name: str) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stop is not None or self.core.standing.leaving:
+            return
+        self._signal, left = number, c.Stop(number.name, "left")
         if not self._security.entered:
-            self._end(c.Stop(name, "left"))  # Nobody knows us; and we say nothing in the clear.
-        elif self._stop is None and not self.core.standing.leaving:
-            self._driver.feed(v.LeaveRequested(name))
-            left = c.Stop(name, "left")
-            asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._end, left)
+            self._end(left)  # Nobody knows us; and we say nothing in the clear.
+            return
+        self._driver.feed(v.LeaveRequested(number.name))
+        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._end, left)
 
     def _tell_end(self) -> None:
         if self._stop is None:

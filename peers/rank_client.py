@@ -4,6 +4,7 @@ Must NOT import torch (the trainer copies tensors into the views that it gets he
 outlive the daemon: a watcher thread ends the process when the lifeline's stream ends.
 """
 
+import contextlib
 import os
 import sys
 from collections import defaultdict, deque
@@ -213,5 +214,9 @@ class RankClient:
     def _exit_without_daemon(self) -> None:
         """In the watcher's thread. No clean-up: nothing here outlives the process, and the main
         thread may be inside a collective that will never return."""
-        os.write(2, b"rank %d: the daemon is gone\n" % self.rank)
+        said = b"rank %d: the daemon is gone\n" % self.rank
+        # Ours is a pipe to the daemon as a rule, where a last word is lost, or just not lost.
+        for stderr in (2, self._link.daemon_stderr):
+            with contextlib.suppress(OSError):
+                os.write(stderr, said)
         os._exit(EXIT_DAEMON_GONE)

@@ -6,6 +6,7 @@ Must NOT know what a message asks for (`peers/rank_client.py`).
 import os
 import select
 import socket
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -14,6 +15,8 @@ from peers.rank_messages import FD, RankMessage
 from peers.records import LinkError, decode, frame, take_frame
 
 M = TypeVar("M")
+_CREDENTIALS = struct.Struct("iii")
+"""Process, user and group, as the kernel gives them."""
 
 
 class RankLink:
@@ -34,6 +37,8 @@ class RankLink:
             raise
         # From here on every wait ends with the daemon: its end of stream ends this process.
         self._socket.settimeout(None)
+        self.daemon_stderr = _stderr_of(self._socket)
+        """Where the daemon itself writes, for when it is gone; -1: it cannot be had."""
 
     def watch(self, on_gone: Callable[[], None]) -> None:
         """Call `on_gone` in a thread of its own at the end of the stream; it never reads."""
@@ -95,8 +100,10 @@ class RankLink:
             self._watcher.join()
             self._watcher = None
             os.close(self._wake)
-        for fd in self._fds:
-            os.close(fd)
+        for fd in (*self._fds, self.daemon_stderr):
+            if fd >= 0:
+                os.close(fd)
+        self.daemon_stderr = -1
         self._fds.clear()
         self._socket.close()
 
@@ -111,6 +118,16 @@ class RankLink:
         if self._watcher is not None:
             self._watcher.join()
         return LinkError("the daemon closed the lifeline")
+
+
+def _stderr_of(connection: socket.socket) -> int:
+    """A descriptor of its own for the stderr of the process at the other end; -1 without."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid = _CREDENTIALS.unpack(packed)[0]
+    try:
+        return os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return -1  # A socket, or nothing at all.
 
 
 def _watch(fd: int, wake: int, on_gone: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from lowcomm.config import RunConfig
 from lowcomm.events import Event
 from lowcomm.identity import in_use, read_record, recorded_config
+from lowcomm.outcomes import EXIT_INTERRUPTED, EXIT_TERMINATED, SIGNALLED
 from lowcomm.report import write_report
 from lowcomm.status import finished, node_directories
 from lowcomm.summary import build_summary, write_summary
@@ -27,7 +28,6 @@ from sims.cluster import LOG, LocalCluster, LocalNode, read_plan
 
 LOOK_S = 0.25
 LOG_LINES_SHOWN = 15
-EXIT_INTERRUPTED = 130
 UNABLE = (1, 2, 3)
 """Exit codes of a daemon that is broken, misconfigured or refused: the run will never be what
 was asked for. After any other end of one peer the others go on."""
@@ -44,8 +44,15 @@ class Watch:
     cluster: LocalCluster
     follower: Follower
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    """Somebody pressed Ctrl+C."""
+    """A signal ends the run: SIGINT (Ctrl+C) or SIGTERM."""
+    signalled: int = 0
+    """Which one."""
     on_event: Callable[[Event], None] = lambda _: None
+
+    def stop(self, number: int) -> None:
+        """The first signal counts."""
+        self.signalled = self.signalled or number
+        self.stopped.set()
 
 
 async def supervise(
@@ -62,7 +69,7 @@ async def supervise(
     """
     watch = Watch(LocalCluster(run_dir), Follower(run_dir))
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, watch.stopped.set)
+        asyncio.get_running_loop().add_signal_handler(number, watch.stop, number)
     watch.follower.read_all()  # Earlier lives are no news.
     with LiveView(console, run.name) as view:
         async with watch.cluster:
@@ -80,7 +87,7 @@ async def supervise(
         if summary["checkpoint"] is None:
             how = "nothing was committed yet, so there is nothing to resume"
         console.print(f"interrupted: {how}", markup=False, highlight=False, soft_wrap=True)
-        return EXIT_INTERRUPTED
+        return SIGNALLED + watch.signalled
     if failed := _failed(watch.cluster.nodes):
         raise RunFailed(_last_words(failed))
     return 0
@@ -113,7 +120,8 @@ def _tell_end(run_dir: Path, summary: dict[str, Any], console: Console) -> None:
 
 def _failed(nodes: Sequence[LocalNode]) -> list[LocalNode]:
     """Those that ended with an error. A killed one is a loss that a run survives, if any did."""
-    errors = [node for node in nodes if (node.child.returncode or 0) > 0]
+    left = (0, EXIT_INTERRUPTED, EXIT_TERMINATED)  # A person may end one of them, too.
+    errors = [node for node in nodes if not node.killed and node.child.returncode not in left]
     if not errors and all(node.killed for node in nodes):
         return list(nodes)
     return errors

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from lowcomm.outcomes import SIGNALLED
 from peers.processes import Child, dying_with_us, start_child
 from protocols.errors import ConfigError
 from sims.wan.check import check, row, table
@@ -21,9 +22,6 @@ from sims.wan.units import RATE, SHARE, TIME, parse, show
 
 STOP_TIMEOUT_S = 3.5
 """From SIGTERM to SIGKILL, as `lowcomm sim` has it."""
-EXIT_INTERRUPTED = 130
-SIGNALLED = 128
-"""Exit status for a peer that a signal killed: this much more, as in a shell."""
 Q = typer.Option
 
 
@@ -113,9 +111,15 @@ def _best() -> Means:
 
 async def _run(places: Sequence[Place], command: Sequence[str]) -> int:
     """Every peer's command, until all have ended or we are interrupted; the first bad status."""
-    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(number: int) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop, number)
     children: list[Child] = []
     try:
         for place in places:
@@ -123,12 +127,10 @@ async def _run(places: Sequence[Place], command: Sequence[str]) -> int:
             argv = dying_with_us(place.command(command))
             children.append(start_child(argv, env=environment))
         ended = asyncio.ensure_future(asyncio.wait([_waiting(child) for child in children]))
-        interrupted = asyncio.ensure_future(stopped.wait())
-        await asyncio.wait((ended, interrupted), return_when=asyncio.FIRST_COMPLETED)
-        interrupted.cancel()
+        await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             await _terminate(children)
-            return EXIT_INTERRUPTED
+            return SIGNALLED + stopped.result()
     finally:
         await asyncio.gather(*(child.stop() for child in children))
     codes = [child.returncode or 0 for child in children]

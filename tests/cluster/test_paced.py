@@ -99,7 +99,7 @@ def test_ranks_end_with_their_lifeline_and_the_others_go_on(tmp_path: Path) -> N
             os.kill(first.child.pid, signal.SIGTERM)
             return await ends([first, victim])
 
-    assert asyncio.run(play()) == [0, -signal.SIGKILL]
+    assert asyncio.run(play()) == [143, -signal.SIGKILL]
     assert marked_processes() == {}
 
 

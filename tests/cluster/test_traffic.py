@@ -119,7 +119,7 @@ def test_a_witness_is_watched_too(shell: Shell, tmp_path: Path) -> None:
     assert now["lowcomm_received_bytes_total", alpha, "control"] > 0
     assert now["lowcomm_received_bytes_total", alpha, "payload"] == 0
     witness.signal(signal.SIGTERM)
-    assert witness.wait(within_s=20) == 0, witness.err
+    assert witness.wait(within_s=20) == 143, witness.err
     assert of(Traffic, watch)[-1].peers == (alpha,)
 
 
