@@ -94,6 +94,12 @@ def in_use(directory: Path) -> bool:
         os.close(held)
 
 
+def runs(directory: Path, record: Record) -> bool:
+    """The daemon that wrote this record still runs. Unlike `in_use` it leaves the lock alone while
+    a daemon starts, which would find it taken."""
+    return Path(f"/proc/{record.pid}").exists() and in_use(directory)
+
+
 def read_record(directory: Path) -> Record | None:
     """The node.json of a directory, or None. Raises ConfigError when it is damaged."""
     try:

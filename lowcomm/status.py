@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import cast
 
 from lowcomm.charts import bytes_text, milliseconds_text
-from lowcomm.identity import RECORD, read_record
+from lowcomm.identity import RECORD, read_record, runs
 from protocols.errors import ConfigError
 
 ASK_TIMEOUT_S = 2.0
+NOT_RUNNING = "not running"
 TOLD_WAIT_S = 1.0
 """A wait that is shorter is no news."""
 
@@ -40,7 +41,7 @@ def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, objec
     from peers.records import LinkError
 
     record = read_record(directory)
-    if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
+    if record is None or not record.bus or not Path(record.bus.removeprefix("ipc://")).exists():
         return None
     try:
         answer = ask_daemon(record.bus, Status(), timeout_s=timeout_s)
@@ -50,9 +51,25 @@ def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, objec
 
 
 def ask_all(directory: Path) -> list[dict[str, object]]:
-    """Every daemon that answers. Raises ConfigError when there is no node at all."""
-    answers = [ask(path) for path in node_directories(directory)]
-    return [answer for answer in answers if answer is not None]
+    """A line for each node: what its daemon answers, or why there is no answer. None at all if no
+    daemon runs. Raises ConfigError when there is no node."""
+    lines = [_line(path) for path in node_directories(directory)]
+    return lines if any(line["state"] != NOT_RUNNING for line in lines) else []
+
+
+def _line(directory: Path) -> dict[str, object]:
+    try:
+        answer, record = ask(directory), read_record(directory)
+    except ConfigError as error:
+        return {"name": directory.name, "state": "unreadable", "reason": str(error)}
+    if answer is not None:
+        return answer
+    assert record is not None, "it is the directory of a node"
+    line: dict[str, object] = {"peer": record.peer, "name": record.name}
+    if not runs(directory, record):
+        return {**line, "state": NOT_RUNNING}
+    why = f"no answer within {ASK_TIMEOUT_S:g} s: see `ps -p {record.pid}`"
+    return {**line, "state": "silent", "reason": why, "address": record.address}
 
 
 def finished(directories: Sequence[Path]) -> str:
@@ -99,7 +116,7 @@ def print_tables(answers: Sequence[Mapping[str, object]]) -> None:
         does.add_row(
             _text(answer, "name"),
             _text(answer, "state"),
-            f"{_text(answer, 'outer_step')}/{_text(answer, 'outer_steps')}",
+            f"{_text(answer, 'outer_step')}/{_text(answer, 'outer_steps')}".strip("/"),
             _text(answer, "inner_steps"),
             f"{loss:.3f}" if isinstance(loss, float) else "",
             _wait(answer),

@@ -21,6 +21,8 @@ from lowcomm.metrics import figures_of, served
 from lowcomm.outcomes import LEAVE_TIMEOUT_S, exit_code_of
 from lowcomm.reporting import report_traffic, tell_entry, tell_traffic
 from lowcomm.security import Security
+from lowcomm.witness_bus import witness_answer, witness_bus
+from peers.bus import serve
 from peers.driver import Driver
 from peers.listening import Listening
 from peers.mesh import Mesh
@@ -107,6 +109,7 @@ class WitnessDaemon:
             loop.add_signal_handler(number, self._signalled, number)
         try:
             async with asyncio.TaskGroup() as group:
+                bus = group.create_task(self._answer(), name="bus")
                 counters = self._driver.counters
                 driver = group.create_task(self._drive(), name="driver")
                 report = group.create_task(self._report(), name="report")
@@ -114,8 +117,8 @@ class WitnessDaemon:
                 if self.core.stopped:
                     await driver
                 tell_traffic(self.journal, counters)
-                driver.cancel()
-                report.cancel()
+                for task in (driver, report, bus):
+                    task.cancel()
         finally:
             await self._mesh.close()
             self._tell_end()
@@ -130,6 +133,21 @@ class WitnessDaemon:
         await self._security.enter(self._mesh, me, self._contact, self._driver.feed)
         self._mesh.listen(self._listening.socket)
         self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
+
+    async def _answer(self) -> None:
+        """For ever: questions of people."""
+        loop = asyncio.get_running_loop()
+
+        def left() -> None:
+            self._driver.feed(v.LeaveRequested("asked to stop"))
+
+        try:
+            with witness_bus() as (bus, endpoint):
+                self._record = replace(self._record, bus=endpoint)
+                self._directory.write(self._record)
+                await serve(bus, lambda asked: witness_answer(self.core, asked, loop.time()), left)
+        except (ConfigError, OSError) as error:
+            self._end(c.Stop(f"its bus cannot be made: {error}", "failed"))
 
     async def _report(self) -> None:
         """For ever: what the connections carry."""

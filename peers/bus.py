@@ -134,6 +134,8 @@ def ask_daemon(endpoint: str, question: Question | Stop, *, timeout_s: float) ->
         if not client.poll(round(1000 * timeout_s)):
             raise LinkError(f"no answer from {endpoint} within {timeout_s} s")
         answer: object = json.loads(client.recv())
+    except zmq.ZMQError as error:
+        raise LinkError(f"{endpoint} cannot be asked: {error}") from error
     except ValueError as error:
         raise LinkError(f"{endpoint} did not answer with JSON: {error}") from error
     finally:

@@ -51,6 +51,10 @@ def test_a_signal_ends_a_node_a_resumed_one_and_a_witness_with_its_own_code(
     witness = shell.start("witness", "--join", token, *own)
     until(lambda: of(Witness, alpha), within_s=20, what="a witness")
     commits_until(beta, 2)
+    told = shell.run("status", str(tmp_path), "--json").out
+    states = {line["name"]: line["state"] for line in map(json.loads, told.splitlines())}
+    assert set(states) == {"alpha", "beta", "watch"}, "every node has its line"
+    assert states["watch"] == "voting"
     ends(witness, number)
     ends(second, number)
 

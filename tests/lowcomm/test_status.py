@@ -1,14 +1,18 @@
 """`lowcomm status` without a daemon; tests/cluster asks real ones."""
 
 import json
+import os
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from lowcomm.identity import RECORD, Record
+from lowcomm.identity import RECORD, NodeDirectory, Record
 from lowcomm.journal import EVENTS
 from lowcomm.status import ask, ask_all, finished, node_directories, print_tables
+from peers.bus import Status, ask_daemon
+from peers.records import LinkError
 from protocols.errors import ConfigError
 
 ANSWER: dict[str, object] = {
@@ -65,6 +69,30 @@ def test_a_daemon_that_is_gone_does_not_answer(tmp_path: Path) -> None:
     assert ask(tmp_path / "a") is None
     assert ask(tmp_path / "nowhere") is None
     assert ask_all(tmp_path) == []
+
+
+def test_every_node_gets_its_line_whatever_one_of_them_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A witness of an earlier lowcomm has no bus, and a disk may have lost a record."""
+    write_node(tmp_path / "dead")
+    write_node(tmp_path / "torn")
+    (tmp_path / "torn" / RECORD).write_text("{")
+    with closing(NodeDirectory(tmp_path / "mute")) as held:
+        held.write(Record(peer="m.1", name="mute", incarnation=1, pid=os.getpid(), witness=True))
+        lines = ask_all(tmp_path)
+    states = [(line["name"], line["state"]) for line in lines]
+    assert states == [("a", "not running"), ("mute", "silent"), ("torn", "unreadable")]
+    assert str(os.getpid()) in str(lines[1]["reason"])
+    print_tables(lines)
+    shown = capsys.readouterr().out
+    assert "None" not in shown
+    assert "silent" in shown
+
+
+def test_an_endpoint_that_is_none_is_an_error_of_the_link() -> None:
+    with pytest.raises(LinkError, match="cannot be asked"):
+        ask_daemon("", Status(), timeout_s=0.1)
 
 
 @pytest.mark.parametrize(
