@@ -69,6 +69,14 @@ class Places:
         """From now on, whoever reads there finds what it reads torn."""
         self._slots.begin_result(self._fragment, place)
 
+    def expect(self, place: int) -> None:
+        """It is to be written to soon: take its memory now. In any thread."""
+        self._slots.give_memory(self._fragment, place)
+
+    def forget(self, place: int) -> None:
+        """Nobody reads there any more."""
+        self._slots.forget_result(self._fragment, place)
+
     def move(self) -> F32:
         """Where to write what the parameters moved by, fp32 [P]."""
         self.begin(MOVE)
@@ -107,6 +115,8 @@ class OuterState:
         self._lent: tuple[weakref.ref[F32], ...] = ()
         """Views of the arrays of one version. A view lives for as long as memory of it does."""
         self._lent_version = 0
+        self._has_contributed = self._has_taken = True
+        """The ranks contributed since they were shown a result; had done so before the last one."""
 
     def share(self, places: Places) -> None:
         """The ranks read here from now on; they got nothing yet."""
@@ -221,7 +231,7 @@ class OuterState:
             if is_next[place]:
                 self._ahead = None
             self.outer_P = places.outer[place]
-        self.base_P = self.outer_P
+        self._shown()
         return place
 
     def show_move(self) -> int:
@@ -229,5 +239,32 @@ class OuterState:
         its place."""
         assert self._places is not None, "there is nobody to see it"
         outer.rebase(self.outer_P, self.base_P, self._places.move())
-        self.base_P = self.outer_P
+        self._shown()
         return MOVE
+
+    def contributed(self) -> None:
+        """The ranks contributed: they have taken all but the last one of the results shown."""
+        self._has_contributed = True
+
+    def forget_places(self) -> None:
+        """Let the system have the places that nobody reads: ranks neither have work that began
+        there, nor a result to take there yet; and nothing of them is lent or in the making."""
+        places = self._places
+        if places is None or not self._has_taken or self._ahead is not None:
+            return
+        kept = (places.number(self.outer_P), places.number(self.base_P))
+        for place in self._unlent(places):
+            if place not in kept:
+                places.forget(place)
+
+    def expect_next(self) -> None:
+        """A next version is to be made soon: where, has memory from now on."""
+        places = self._places
+        place = places.number(self.next_outer_P) if places is not None else None
+        if places is not None and place is not None and self.next_outer_P is not self.base_P:
+            places.expect(place)
+
+    def _shown(self) -> None:
+        """The ranks go on from the outer parameters."""
+        self.base_P = self.outer_P
+        self._has_taken, self._has_contributed = self._has_contributed, False

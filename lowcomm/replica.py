@@ -42,6 +42,7 @@ class Contribution:
 
     base_P: F32
     local_P: F32
+    manifest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class Replica:
         self._step = OuterStep(method, self._results)
         """With the worker's scratch."""
         self._looping = Scratch()
+        self._slots: Slots | None = None
+        self._finite: dict[int, bool] = {}
+        """By fragment: whether what the ranks contributed last is, where its memory is gone."""
+        self.in_flight = min(method.in_flight(len(self.sizes)), len(self.sizes))
+        """So many fragments are exchanged at once; the others have no memory for it meanwhile."""
 
     # What the node does ---------------------------------------------------------------------
 
@@ -100,6 +106,7 @@ class Replica:
 
         Called before they got any.
         """
+        self._slots = slots
         for fragment, state in enumerate(self._states):
             with state.lock:
                 state.share(Places(slots, fragment))
@@ -108,7 +115,11 @@ class Replica:
         """The ranks' first parameters are version 0. Returns the state digest."""
         momentum_P = self._states[fragment].momentum_P
         local_P = np.frombuffer(local, np.float32)
-        return self.restore(fragment, 0, local_P, momentum_P, lineage=FIRST_LINEAGE)
+        digest = self.restore(fragment, 0, local_P, momentum_P, lineage=FIRST_LINEAGE)
+        if self._slots is not None:
+            self._states[fragment].forget_places()
+            self._slots.forget_contribution(fragment, self._slots.places[fragment])
+        return digest
 
     def restore(
         self, fragment: int, version: int, outer_P: F32, momentum_P: F32, *, lineage: int
@@ -128,11 +139,14 @@ class Replica:
         """The ranks wrote their parameters there. Nobody but `encode` writes there until the next
         `place_result`, or, once those ranks are lost, as long as `needs` says that it must stay."""
         self._local[fragment] = np.frombuffer(local, np.float32)
+        self._finite.pop(fragment, None)
+        self._states[fragment].contributed()
 
     def is_finite(self, fragment: int) -> bool:
         """What the ranks contributed last, encoded in its place or not; True of nothing."""
-        local_P = self._local.get(fragment, _NOTHING)
-        return outer.all_finite(local_P)
+        if fragment in self._finite:
+            return self._finite[fragment]
+        return outer.all_finite(self._local.get(fragment, _NOTHING))
 
     def place_result(self, fragment: int, *, full: bool) -> Placed:
         """What the ranks go on with: the outer parameters, or what those moved by. It stays in its
@@ -146,7 +160,8 @@ class Replica:
 
     def shape(self, ranks: int) -> SlotsShape:
         """The shared memory that the ranks need."""
-        return SlotsShape(ranks, tuple(4 * size for size in self.sizes))
+        is_lasting = self.in_flight == len(self.sizes)
+        return SlotsShape(ranks, tuple(4 * size for size in self.sizes), is_lasting=is_lasting)
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
         """Copies of (outer, momentum)."""
@@ -201,7 +216,7 @@ class Replica:
     def begin(self, fragment: int, manifest: str) -> memoryview | None:
         local_P, state = self._local.get(fragment), self._states[fragment]
         assert local_P is not None, "nothing was contributed"
-        self._given[fragment] = Contribution(state.base_P, local_P)
+        self._given[fragment] = Contribution(state.base_P, local_P, manifest)
         if not state.compared and state.base_P is not state.outer_P:
             state.carry(local_P)
         if self._feedback:
@@ -288,7 +303,23 @@ class Replica:
                 self._step.make_rest(state, made, of)
             if self._feedback:
                 self._feedback[stamp.fragment].counted(each.manifest for each in contributors)
-            return state.turn(stamp.round, stamp.lineage, made.digests)
+            digest = state.turn(stamp.round, stamp.lineage, made.digests)
+        self._forget_contribution(stamp.fragment, contributors)
+        return digest
+
+    def _forget_contribution(self, fragment: int, contributors: Sequence[Contributor]) -> None:
+        """If ours was counted: nobody asks for it any more, and the ranks write no other one before
+        they are told of the result, which comes after this."""
+        given, slots = self._given.get(fragment), self._slots
+        if slots is None or slots.shape.is_lasting or given is None:
+            return
+        if given.manifest not in [each.manifest for each in contributors]:
+            return
+        place = slots.places[fragment]
+        if np.may_share_memory(given.local_P, np.asarray(slots.contribution(fragment))):
+            if self.method.trims:
+                self._finite[fragment] = outer.all_finite(given.local_P)
+            slots.forget_contribution(fragment, place)
 
     def skip(self, stamp: Stamp) -> str:
         state = self._states[stamp.fragment]
@@ -299,6 +330,12 @@ class Replica:
         state = self._states[fragment]
         with state.lock:
             self._step.settle(state)
+            state.forget_places()
+        if self._slots is not None and not self._slots.shape.is_lasting:
+            following = (fragment + self.in_flight) % len(self.sizes)
+            self._slots.expect_contribution(following)
+            with self._states[following].lock:
+                self._states[following].expect_next()
 
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
         if self._states[fragment].version != round_:

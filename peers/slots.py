@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from protocols.errors import LowcommError
 
-MAGIC = int.from_bytes(b"LCSLOTS\x03", "little")  # The last byte is the version of this layout.
+MAGIC = int.from_bytes(b"LCSLOTS\x04", "little")  # The last byte is the version of this layout.
 LINE_BYTES = 64  # One cache line for each word that a rank writes often: no false sharing.
 COPIES = 2  # Of a result: one is made while the other is being read.
 MOVE = COPIES  # Where the daemon writes what a result moved by, seldom: no memory until it does.
@@ -37,6 +37,10 @@ class SlotsShape:
     """Size of each whole fragment; multiples of 4 (fp32)."""
     copies: int = COPIES
     """Of each result."""
+    is_lasting: bool = True
+    """Contributions and results have memory from the beginning to the end. If not, a contribution
+    has it from its first byte until `forget_contribution`, a result from `begin_result` until
+    `forget_result`; the first copies of results have it from the beginning."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or not self.fragment_bytes or self.copies < 1:
@@ -47,7 +51,8 @@ class SlotsShape:
     @property
     def digest(self) -> int:
         """Tells shapes of the same total size apart."""
-        return zlib.crc32(repr((self.ranks, self.fragment_bytes, self.copies)).encode())
+        agreed = (self.ranks, self.fragment_bytes, self.copies, self.is_lasting)
+        return zlib.crc32(repr(agreed).encode())
 
     @property
     def flags_bytes(self) -> int:
@@ -72,7 +77,7 @@ class SlotsShape:
 
     @property
     def present_bytes(self) -> int:
-        """What has memory from the beginning: header, contributions, results."""
+        """Header, contributions, results: what has memory from the beginning where all lasts."""
         return self.header_bytes + (1 + self.copies) * self.model_bytes
 
     @property
@@ -93,10 +98,10 @@ class Slots:
         """Map `fd`, which this object owns from now on. Call `create` or `attach` instead."""
         self.fd = fd
         self.shape = shape
-        # A rank touches all of it now (a first touch costs ten times a copy). The daemon does so
-        # piece by piece, as it writes there: all at once would hold up whatever else it does.
+        # A rank touches all that lasts now (a first touch costs ten times a copy). The daemon does
+        # so piece by piece, as it writes there: all at once would hold up whatever else it does.
         both, present = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
-        if not writes_results:
+        if not writes_results and shape.is_lasting:
             present |= mmap.MAP_POPULATE
         # A program that writes past its own arrays does not hit what the daemon goes on with.
         theirs = both if writes_results else mmap.PROT_READ
@@ -139,7 +144,11 @@ class Slots:
         try:
             os.ftruncate(fd, shape.total_bytes)
             # It reports what is refused; a touch kills.
-            os.posix_fallocate(fd, 0, shape.present_bytes)
+            if shape.is_lasting:
+                os.posix_fallocate(fd, 0, shape.present_bytes)
+            else:
+                os.posix_fallocate(fd, 0, shape.header_bytes)
+                os.posix_fallocate(fd, shape.header_bytes + shape.model_bytes, shape.model_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             slots = cls(fd, shape=shape, writes_results=True)
         except BaseException:
@@ -181,7 +190,7 @@ class Slots:
         Raises SlotsError when the system refuses the memory.
         """
         self.places[fragment] = 1 - self.places[fragment]
-        self._give_memory(fragment, self.shape.present_bytes)
+        self._give_memory(fragment, self._first_contribution(1))
 
     def result(self, fragment: int, place: int) -> memoryview:
         """The whole fragment, uint8 [fragment_bytes], in this place (MOVE: what it moved by);
@@ -209,11 +218,39 @@ class Slots:
     def begin_result(self, fragment: int, place: int) -> None:
         """Before the first byte: whoever still reads what is there finds it torn.
 
-        Raises SlotsError when the system refuses the memory for a first MOVE.
+        Raises SlotsError when the system refuses memory that the place has not.
         """
         self._words[self._generation(fragment, place)] = 0
-        if place == MOVE:
-            self._give_memory(fragment, self.shape.total_bytes - self.shape.moves_bytes)
+        self.give_memory(fragment, place)
+
+    def give_memory(self, fragment: int, place: int) -> None:
+        """A result is to be written there: in any thread, with time for its zeros.
+
+        Raises SlotsError when the system refuses the memory.
+        """
+        if place == MOVE or not self.shape.is_lasting:
+            self._give_memory(fragment, self._first(place))
+
+    def forget_result(self, fragment: int, place: int) -> None:
+        """Nobody is to read there any more: the system gets the memory, unless all of it lasts."""
+        if self.shape.is_lasting:
+            return
+        self._words[self._generation(fragment, place)] = 0
+        self._take_memory(fragment, self._first(place))
+
+    def expect_contribution(self, fragment: int) -> None:
+        """The ranks are to write there: with memory that has its zeros by then they need not wait.
+
+        Raises SlotsError when the system refuses the memory.
+        """
+        if not self.shape.is_lasting:
+            self._give_memory(fragment, self._first_contribution(self.places[fragment]))
+
+    def forget_contribution(self, fragment: int, place: int) -> None:
+        """What the ranks wrote at this place is needed no more, and they are not to write there
+        before somebody says so: the system gets the memory, unless all of it lasts."""
+        if not self.shape.is_lasting:
+            self._take_memory(fragment, self._first_contribution(place))
 
     def publish_result(self, fragment: int, place: int, generation: int) -> None:
         """After the last byte."""
@@ -256,6 +293,27 @@ class Slots:
         for mapped in self._maps:
             with contextlib.suppress(BufferError):
                 mapped.close()
+
+    def _first(self, place: int) -> int:
+        """Where in the file results begin of which each is in this place."""
+        shape = self.shape
+        if place == MOVE:
+            return shape.total_bytes - shape.moves_bytes
+        return shape.header_bytes + (1 + place) * shape.model_bytes
+
+    def _first_contribution(self, place: int) -> int:
+        return self.shape.present_bytes if place else self.shape.header_bytes
+
+    def _take_memory(self, fragment: int, first: int) -> None:
+        """From a fragment among those that begin there in the file."""
+        start, size = first + self._starts[fragment], self.shape.fragment_bytes[fragment]
+        self._given_memory.discard(start)
+        at = 0
+        for mapped in self._maps:
+            if start < at + len(mapped):
+                mapped.madvise(mmap.MADV_REMOVE, start - at, _round_up(size, mmap.PAGESIZE))
+                return
+            at += len(mapped)
 
     def _give_memory(self, fragment: int, first: int) -> None:
         """To a fragment among those that begin there in the file."""

@@ -45,15 +45,19 @@ class Pace:
     """Size of the whole model, fp32; all nodes of a run have the same."""
     columns: int = 0
     """Of its matrices; 0: it has none."""
+    tensors: int = TENSORS
+    """Of the model, each a block that a method may take for a fragment."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.step_s < math.inf:
             raise ConfigError(f"--step-s must be a time of 0 seconds or more, got {self.step_s}")
         if self.columns < 0:
             raise ConfigError(f"--columns must not be negative, got {self.columns}")
-        if self.elements < TENSORS:
+        if self.tensors < 1:
+            raise ConfigError(f"--tensors must be positive, got {self.tensors}")
+        if self.elements < self.tensors:
             raise ConfigError(
-                f"--elements must be at least {TENSORS}, one a tensor, got {self.elements}"
+                f"--elements must be at least {self.tensors}, one a tensor, got {self.elements}"
             )
 
 
@@ -72,7 +76,7 @@ class PacedTrainer:
         method = peer.run.method
         assert isinstance(method, RoundMethod)
         ours = share(pace.elements, rank=peer.rank, world_size=peer.world_size)
-        layout = tensors(pace.elements, method, columns=pace.columns)
+        layout = tensors(pace.elements, method, columns=pace.columns, count=pace.tensors)
         self._parameters = PacedParameters(layout, seed=peer.run.seed, ours=ours)
         held = self._parameters
         self.write, self.copy, self.take = held.write, held.copy, held.take
@@ -171,16 +175,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--step-s", type=float, default=PACE.step_s, help="of an inner step")
     parser.add_argument("--elements", type=int, default=PACE.elements, help="of the model")
     parser.add_argument("--columns", type=int, default=PACE.columns, help="of its matrices")
+    parser.add_argument("--tensors", type=int, default=PACE.tensors, help="of the model")
     typed = parser.parse_args(argv)
     pace = Pace(
         step_s=cast(float, typed.step_s),
         elements=cast(int, typed.elements),
         columns=cast(int, typed.columns),
+        tensors=cast(int, typed.tensors),
     )
     _become_a_rank()
     peer = attach()
     if isinstance(peer.run.method, StepMethod):
-        PacedSteps(peer, tensors(pace.elements, columns=pace.columns), step_s=pace.step_s).train()
+        layout = tensors(pace.elements, columns=pace.columns, count=pace.tensors)
+        PacedSteps(peer, layout, step_s=pace.step_s).train()
     else:
         PacedTrainer(peer, pace).train()
     peer.close()

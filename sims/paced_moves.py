@@ -44,11 +44,11 @@ def stand_in_loss(theta_P: F32) -> float:
 
 
 def tensors(
-    elements: int, method: AnyMethod | None = None, *, columns: int = 0
+    elements: int, method: AnyMethod | None = None, *, columns: int = 0, count: int = TENSORS
 ) -> tuple[TensorPlace, ...]:
-    """The layout: TENSORS tensors of about the same size, blocks of a model that has no others;
+    """The layout: `count` tensors of about the same size, blocks of a model that has no others;
     every other one of those that can be is a matrix of so many columns."""
-    borders = [elements * number // TENSORS for number in range(TENSORS + 1)]
+    borders = [elements * number // count for number in range(count + 1)]
     parameters: list[Parameter] = []
     for number, (start, stop) in enumerate(pairwise(borders)):
         size = stop - start
@@ -56,7 +56,7 @@ def tensors(
         shape = (size // columns, columns) if is_matrix else (size,)
         parameters.append(Parameter(f"paced.{number}", shape))
     divided = isinstance(method, RoundMethod)
-    fragments = method.fragments_of(parameters) if divided else (FRAGMENT,) * TENSORS
+    fragments = method.fragments_of(parameters) if divided else (FRAGMENT,) * count
     found, ends = list[TensorPlace](), dict[int, int]()
     for fragment, each in zip(fragments, parameters, strict=True):
         offset = ends.get(fragment, 0)

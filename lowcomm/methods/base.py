@@ -197,6 +197,10 @@ class RoundMethod(ABC):
         for it."""
         return 0
 
+    def in_flight(self, fragments: int) -> int:
+        """Of so many fragments at most this many are contributed and have no result yet."""
+        return min(fragments, 1 + self.overlap_steps // max(self.inner_steps // fragments, 1))
+
     @property
     def mixing(self) -> float:
         """What is left of the ranks' own parameters when they take a result in which they were

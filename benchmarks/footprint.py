@@ -1,0 +1,193 @@
+"""Bytes a parameter that a daemon takes in a run: `python -m benchmarks.footprint --json`.
+
+Real daemons and ranks without a model, a few rounds of each method. What a daemon needs with hardly
+any model is subtracted; ranks are not counted, they stand for the training. Shared memory counts
+once, whoever has touched it. Must NOT change how daemons take memory.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.machine import machine
+from lowcomm.journal import EVENTS
+from protocols.errors import ConfigError, LowcommError
+from sims.cluster import LOG, LocalCluster, LocalNode
+from sims.leader_loss import write_config
+from sims.terminal import bar, run
+
+TIMEOUT_S = 1800.0
+"""Of one run."""
+LOOK_S = 0.01
+INNER_STEPS = 8
+PEERS = 2
+METHODS = {
+    "streaming": (
+        "streaming_diloco",
+        ("run.method.fragments=8", "run.method.overlap_steps=1"),
+    ),
+    "diloco": ("diloco", ()),
+}
+"""By what is asked for: the method, and how it is set."""
+OVERRIDES = (
+    "run.method.outer_momentum=0.9",
+    "node.insecure=true",
+    "node.hang_timeout_s=86400.0",
+    "node.checkpoint_every_rounds=1000000",
+)
+SLOTS = "/memfd:lowcomm-slots"
+Q = typer.Option
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """By one daemon, bytes."""
+
+    own: int
+    """Its own memory ..."""
+    shared: int
+    """... and what it shares with its ranks."""
+
+    @property
+    def all(self) -> int:
+        return self.own + self.shared
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Of the daemon that took most, of one method."""
+
+    method: str
+    parameters: int
+    peak_bytes_per_parameter: float
+    """At the busiest moment from the start to the end of the run."""
+    bytes_per_parameter: float
+    """The median over the time in which rounds were made."""
+    own_bytes_per_parameter: float
+    """At the busiest moment, of that alone which is not shared with ranks."""
+
+
+def main(
+    mib: Annotated[int, Q(help="MiB of fp32 parameters.", min=16, max=4096)] = 256,
+    rounds: Annotated[int, Q(help="Of each fragment.", min=2)] = 3,
+    only: Annotated[str, Q(help="streaming or diloco; empty: both.")] = "",
+    as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Bytes a parameter that a daemon takes, with the memory it shares with its ranks.
+
+    \b
+    Examples:
+      python -m benchmarks.footprint
+      python -m benchmarks.footprint --mib 64 --only diloco --json
+    """
+    if only not in ("", *METHODS):
+        raise ConfigError(f"--only {only}: there are {', '.join(METHODS)}")
+    names = [only] if only else list(METHODS)
+    found: list[Footprint] = []
+    with bar("runs", 2 * len(names)) as (advance, _):
+        for name in names:
+            bare = asyncio.run(_play(name, 1 << 16, rounds))
+            advance(f"{name}, with hardly any model")
+            found.append(footprint(name, asyncio.run(_play(name, mib << 18, rounds)), bare, mib))
+            advance(f"{name}, {mib} MiB")
+    if as_json:
+        told = {"mib": mib, "rounds": rounds, "peers": PEERS, "machine": machine()}
+        print(json.dumps({**told, "results": [asdict(each) for each in found]}))
+        return
+    for each in found:
+        print(
+            f"{each.method}: {each.bytes_per_parameter:.2f} bytes a parameter, "
+            f"{each.peak_bytes_per_parameter:.2f} at the peak"
+        )
+
+
+def footprint(
+    name: str, seen: Sequence[Sequence[Taken]], bare: Sequence[Sequence[Taken]], mib: int
+) -> Footprint:
+    """What the samples of each daemon say, with a model of `mib` and with hardly any."""
+    parameters = mib << 18
+    without = max(one.all for each in bare for one in each)
+    without_own = max(one.own for each in bare for one in each)
+
+    def middle(samples: Sequence[Taken]) -> int:
+        late = sorted(one.all for one in samples[len(samples) // 2 :])
+        return late[len(late) // 2]
+
+    return Footprint(
+        name,
+        parameters,
+        (max(one.all for each in seen for one in each) - without) / parameters,
+        (max(map(middle, seen)) - without) / parameters,
+        (max(one.own for each in seen for one in each) - without_own) / parameters,
+    )
+
+
+async def _play(name: str, elements: int, rounds: int) -> list[list[Taken]]:
+    """A run; what each daemon took at each look."""
+    method, settings = METHODS[name]
+    argv = [sys.executable, "-m", "sims.paced", "--elements", str(elements), "--tensors", "8"]
+    argv += ["--step-s", "0.05"]
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
+        lines = f'name = "{method}"\ninner_steps = {INNER_STEPS}'
+        config = write_config(Path(directory), peers=PEERS, rounds=rounds, method=lines)
+        async with LocalCluster(Path(directory) / "run") as cluster:
+            nodes: list[LocalNode] = []
+            token = ""
+            for number in range(PEERS):
+                overrides = (*OVERRIDES, *settings)
+                node = cluster.start_peer(
+                    f"p{number}", config, join=token, overrides=overrides, command=argv
+                )
+                nodes.append(node)
+                token = token or await cluster.token_of(node)
+            async with asyncio.timeout(TIMEOUT_S):
+                return await _looks(nodes)
+
+
+async def _looks(nodes: Sequence[LocalNode]) -> list[list[Taken]]:
+    """Until they have ended."""
+    seen: list[list[Taken]] = [[] for _ in nodes]
+    ends = [asyncio.ensure_future(node.child.wait()) for node in nodes]
+    while not all(end.done() for end in ends):
+        for node, end, samples in zip(nodes, ends, seen, strict=True):
+            taken = None if end.done() else _taken(node.child.pid)
+            if taken is not None:
+                samples.append(taken)
+        await asyncio.sleep(LOOK_S)
+    for node, end in zip(nodes, ends, strict=True):
+        if end.result():
+            log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
+            raise LowcommError(f"{node.directory / EVENTS}: a daemon failed: {log.strip()}")
+    return seen
+
+
+def _taken(pid: int) -> Taken | None:
+    """None: it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        own = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("RssAnon:"))
+        shared: dict[int, int] = {}
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{name}"
+            if os.readlink(path).startswith(SLOTS):
+                file = os.stat(path)
+                shared[file.st_ino] = file.st_blocks * 512
+    except (OSError, StopIteration):
+        return None
+    return Taken(1024 * own, sum(shared.values()))
+
+
+if __name__ == "__main__":
+    try:
+        run(main)
+    except LowcommError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
