@@ -241,7 +241,8 @@ class NodeConfig:
     """Of a run whose method agrees on each step: copies of its state, of which there is one each
     `run.method.snapshot_every_steps`."""
     memory_max_bytes: int = 0
-    """Refuse to start when the daemon would need more; 0 is half of what the machine has free."""
+    """Refuse to start when the daemon would need more; 0: 90 % of what the
+    machine has free."""
     hang_timeout_s: float = 60.0
     """Ranks whose step counter stands still this long while they train are restarted."""
     rank_restarts_max: int = 5

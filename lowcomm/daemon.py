@@ -203,7 +203,7 @@ class Daemon:
         """What the model needs; refuse with figures before anything is allocated."""
         peers = max(run.peers_min, len(self.core.members.receivers) + 1)
         memory.check_memory(
-            startup.memory_needed(run, layout, peers=peers),
+            startup.memory_needed(run, layout, peers=peers, joins=self._start.kind != "new"),
             memory_max_bytes=self.config.node.memory_max_bytes,
             free_bytes=memory.free_memory_bytes(),
         )

@@ -163,11 +163,12 @@ def common_grain(method: RoundMethod) -> int:
     return math.lcm(method.aggregate_grain, *(each.grain for each in codecs))
 
 
-def memory_needed(run: RunConfig, layout: Sequence[TensorSpec], *, peers: int) -> int:
-    """Bytes that the daemon needs for a run of this model among so many."""
+def memory_needed(run: RunConfig, layout: Sequence[TensorSpec], *, peers: int, joins: bool) -> int:
+    """Bytes that the daemon needs for a run of this model among so many. `joins`: it gets the
+    state from other peers."""
     if isinstance(run.method, StepMethod):
         return needed_for_steps(run.method, layout, peers_min=run.peers_min)
-    return needed_bytes(layout, run.method, peers=peers)
+    return needed_bytes(layout, run.method, peers=peers, joins=joins)
 
 
 def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:

@@ -3,37 +3,71 @@
 import pytest
 
 from lowcomm.memory import check_memory, free_memory_bytes, needed_bytes
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCo, RoundMethod, StreamingDiLoCo
 from protocols.errors import ConfigError
 from protocols.ids import TensorSpec
-from tests.lowcomm.replicas import LAYOUT, SIZES
+
+
+def eight(elements: int) -> list[TensorSpec]:
+    return [TensorSpec(fragment, f"a{fragment}", (elements // 8,), 0) for fragment in range(8)]
+
+
+def streaming(overlap_steps: int = 1) -> StreamingDiLoCo:
+    return StreamingDiLoCo(inner_steps=16, fragments=8, overlap_steps=overlap_steps)
 
 
 def test_memory_is_refused_with_both_figures() -> None:
     made = DiLoCo()
-    needed = needed_bytes(LAYOUT, made, peers=9)
-    assert needed == 4 * 15 * sum(SIZES)
+    needed = needed_bytes([TensorSpec(0, "a", (30,), 0)], made, peers=9)
+    assert needed == 4 * 30 * (2 + 2 + 4 + 2)
     check_memory(needed, memory_max_bytes=needed, free_bytes=0)
-    check_memory(needed, memory_max_bytes=0, free_bytes=2 * needed)
-    for limit, free in ((needed - 1, 1 << 60), (0, 2 * needed - 1)):
+    check_memory(needed, memory_max_bytes=0, free_bytes=-(-10 * needed // 9))
+    for limit, free in ((needed - 1, 1 << 60), (0, 10 * needed // 9 - 2)):
         with pytest.raises(ConfigError, match=r"^the daemon needs about 0\.00 GiB"):
             check_memory(needed, memory_max_bytes=limit, free_bytes=free)
     billion = needed_bytes([TensorSpec(0, "a", (1 << 30,), 0)], made, peers=1)
     with pytest.raises(ConfigError) as caught:
         check_memory(billion, memory_max_bytes=0, free_bytes=3 << 30)
     assert str(caught.value) == (
-        "the daemon needs about 60.00 GiB for this model and may use 1.50 GiB: "
-        "set node.memory_max_bytes higher if the machine has it"
+        "the daemon needs about 40.00 GiB for this model and may use 2.70 GiB (90 % of what is "
+        "free): end other programs, take a smaller model or more run.method.fragments, or set "
+        "node.memory_max_bytes higher if the machine has it"
     )
+
+
+@pytest.mark.parametrize("method", [DiLoCo(), streaming()])
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_model_of_1_gib_is_accepted_with_22_gib_free(method: RoundMethod, joins: bool) -> None:
+    """It was refused: 60 bytes a parameter were demanded, of half of what was free."""
+    layout = eight(1 << 28) if method.name != "diloco" else [TensorSpec(0, "a", (1 << 28,), 0)]
+    needed = needed_bytes(layout, method, peers=2, joins=joins)
+    check_memory(needed, memory_max_bytes=0, free_bytes=22 << 30)
+
+
+def test_only_fragments_in_flight_are_counted_beyond_the_state() -> None:
+    elements = 1 << 20
+    assert needed_bytes(eight(elements), streaming(), peers=2) == 13 * elements
+    assert needed_bytes(eight(elements), streaming(overlap_steps=3), peers=2) == 17 * elements
+    assert needed_bytes(eight(elements), streaming(), peers=2, joins=True) == 20 * elements
+    assert [streaming(overlap).in_flight(8) for overlap in (0, 1, 2, 3, 4, 15)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        8,
+    ]
+    assert DiLoCo().in_flight(1) == 1
 
 
 @pytest.mark.parametrize("peers", [1, 2, 9])
 def test_a_gather_needs_memory_for_what_each_contributes(peers: int) -> None:
+    layout = [TensorSpec(0, "a", (9000,), 0)]
     made = DiLoCo(contribution_codec="fp32", result_codec="gather")
-    assert needed_bytes(LAYOUT, made, peers=peers) == 4 * (13 + 2 * peers) * sum(SIZES)
+    assert needed_bytes(layout, made, peers=peers) == 4 * (8 + 2 * peers) * 9000
     sparse = DiLoCo(contribution_codec="topk")
-    result = peers * sum(sparse.codec.encoded_bytes(size) for size in SIZES)
-    assert needed_bytes(LAYOUT, sparse, peers=peers) == 4 * (13 + 5) * sum(SIZES) + 2 * result
+    result = peers * sparse.codec.encoded_bytes(9000)
+    assert needed_bytes(layout, sparse, peers=peers) == 4 * (8 + 5) * 9000 + 2 * result
 
 
 def test_the_machine_has_some_memory_free() -> None:
