@@ -39,7 +39,7 @@ class Promises:
     _covered: int = 0
     """The newest one has every entry up to here: on the disk it takes their place."""
     _under_way: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """By ticket: its lowest changed index, and the end of the log when it was given out."""
+    """By ticket: its lowest changed index, and up to where the log on the disk is ours with it."""
     waiting: list[tuple[int, Send]] = field(default_factory=list[tuple[int, Send]])
     """(the ticket that it needs, the message)."""
 
@@ -51,8 +51,11 @@ class Promises:
         self._votes_changed = True
 
     def log_changed(self, index: int) -> None:
-        """From this index on."""
+        """From this index on: of what is under way to the disk, our log has no more than before."""
         self._first = index if self._first is None else min(self._first, index)
+        for ticket, (first, end) in self._under_way.items():
+            if end >= index:
+                self._under_way[ticket] = first, index - 1
 
     def snapshot_taken(self, snapshot: Snapshot) -> None:
         self._snapshot, self._covered = snapshot, snapshot.index

@@ -192,12 +192,13 @@ class Raft:
             self._step_down(now, term=term)
         self._heard(peer, now)
         if snapshot.index > self.commit_index:
+            # What is not committed may be another leader's, on the disk too.
+            self.durable_index = min(self.durable_index, self.commit_index)
+            self.disk.log_changed(self.commit_index + 1)
             self.log.begin_at(snapshot.index, snapshot.term, voters)
             self.commit_index = snapshot.index
-            self.durable_index = min(self.durable_index, self.log.last_index)
             self.replication.snapshot = snapshot
             self.disk.snapshot_taken(snapshot)
-            self.disk.log_changed(snapshot.index + 1)
         self.disk.promise(peer, Appended(self.term, True, self.commit_index))
 
     def wait(self, now: float) -> None:

@@ -120,6 +120,8 @@ class Checkers:
                 self.decisions.hears_state(node, event.peer, event.message)
             elif isinstance(event.message, m.Fetch):
                 self.decisions.asked(node, event.peer, event.message, commands)
+        elif isinstance(event, v.Persisted):
+            self.durability.claims(node)
         elif isinstance(event, v.PeerConnected):
             self.decisions.reconnected(node, event)
         elif isinstance(event, v.Encoded):

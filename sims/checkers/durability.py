@@ -39,6 +39,13 @@ class Durability:
                 f"its disk has {saved.term} and {saved.vote!r}"
             )
 
+    def claims(self, node: Node) -> None:
+        """A disk answered: what the core takes for durable is there."""
+        raft = node.core.raft
+        index = raft.durable_index
+        if not node.disk.holds(index, raft.log.term_at(index)):
+            self._found(f"{node.peer} takes entry {index} for durable, and its disk has it not")
+
     def voted(self, node: Node, to: PeerId, message: m.Vote | m.Voted) -> None:
         """A crash right after this must not take the vote back."""
         if message.pre:
@@ -76,7 +83,10 @@ class Durability:
         """What the first peer applies, no election can lose any more."""
         if index <= self._applied:
             return
-        log = node.core.raft.log
+        raft, log = node.core.raft, node.core.raft.log
+        if log.term_at(raft.commit_index) != raft.term:
+            # Copies of older entries decide nothing: a newer leader may replace them.
+            self._found(f"{node.peer} concludes entries of an older term than {raft.term}")
         self._applied, self._voters = index, voters_after(self._voters, entry)
         term = log.term_at(index)
         have = {peer for peer, disk in node.world.disks.items() if disk.holds(index, term)}

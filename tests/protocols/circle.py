@@ -4,6 +4,8 @@ Nothing moves by itself: a test delivers messages and lets disks answer, in any 
 lets everything settle. Must NOT judge anything.
 """
 
+from collections.abc import Callable
+
 from protocols import commands as c
 from protocols import entries as e
 from protocols import messages as m
@@ -54,6 +56,8 @@ class Circle:
         self.deaf: set[PeerId] = set()
         """To whom nothing arrives."""
         self.rafts: dict[PeerId, Raft] = {}
+        self.said: Callable[[PeerId, m.Control], None] = lambda peer, message: None
+        """Called with each message as it leaves a peer."""
         for peer in peers:
             self.rafts[peer] = Raft(peer)
         for peer in peers:
@@ -208,6 +212,7 @@ class Circle:
         self.back(peer)
 
     def _send(self, peer: PeerId, send: c.Send) -> None:
+        self.said(peer, send.message)
         if frozenset((peer, send.peer)) not in self.away and send.peer not in self.deaf:
             self.wire.append((peer, send.peer, carried(send.message)))
 

@@ -12,6 +12,15 @@ class Disk:
 
     saved: Saved | None = None
 
+    def holds(self, index: int, term: int | None) -> bool:
+        """Is the entry with this index and term here, or covered by the snapshot?"""
+        saved = self.saved
+        base = saved.snapshot.index if saved is not None and saved.snapshot is not None else 0
+        if index <= base:
+            return True
+        entries = saved.entries if saved is not None else ()
+        return index <= base + len(entries) and entries[index - base - 1].term == term
+
     def write(self, persist: Persist) -> None:
         """As Persist says: what stood from `first` on is void, and so is what a snapshot covers."""
         old = self.saved

@@ -1,12 +1,14 @@
 """Anything that can happen to a few Raft objects, at random, and what must be true all the while.
 
-Messages are lost, repeated and reordered, disks are slow or full, machines stop and start again,
-connections end, voters change, logs are compacted. Must NOT be kind to anybody.
+Messages are lost, repeated and reordered, disks are full or slower than an election, machines stop
+and start again, connections end, voters change, logs are compacted. What any peer says about its
+disk is compared with the disk at that moment. Must NOT be kind to any peer.
 """
 
 import random
 
 from protocols import entries as e
+from protocols import messages as m
 from protocols.ids import PeerId
 from protocols.log import Voters, voters_after
 from protocols.raft import Raft
@@ -26,6 +28,7 @@ class Storm:
         self.held: list[e.LogEntry] = []
         """Every entry that anybody ever saw committed, from index 1 on."""
         self.count = 0
+        self.circle.said = self._check_said
         self.circle.begin()
         self.check()
 
@@ -40,6 +43,7 @@ class Storm:
             + [self._lose, self._repeat, self._fail, self._part, self._meet]
             + [self._meet, self._crash, self._restart, self._restart]
             + [self._vote, self._vote, self._hand_over, self._compact]
+            + [self._slow, self._hasten, self._hasten]
         )
         for _ in range(events):
             self.random.choice(acts)()
@@ -48,6 +52,7 @@ class Storm:
     def calm(self) -> None:
         """Everybody lives, hears everybody, and can write."""
         circle = self.circle
+        circle.stuck.clear()
         for peer in circle.disks.keys() - circle.rafts.keys():
             circle.restart(peer)
         for peer in circle.disks:
@@ -67,17 +72,56 @@ class Storm:
                     f"{peer} leads in term {raft.term} without all that is committed"
                 )
             self._check_committed(peer, raft)
+            claim = f"{peer} takes its log up to {raft.durable_index} for durable"
+            self._check_disk(peer, raft.durable_index, claim)
         self._check_logs()
 
     def _check_committed(self, peer: PeerId, raft: Raft) -> None:
+        """The first peer that takes an entry for committed has counted copies of an entry of its
+        own term: a newer leader may replace older ones, however many disks have them."""
+        if raft.commit_index > len(self.held):
+            term = raft.log.term_at(raft.commit_index)
+            assert term == raft.term, f"{peer} concludes an entry of term {term} in {raft.term}"
         for entry in raft.log.entries:
             if entry.index > raft.commit_index:
                 break
             if entry.index > len(self.held):
-                assert entry.index == len(self.held) + 1, "nobody has the entries before"
+                assert entry.index == len(self.held) + 1, "no peer has the entries before"
                 self.held.append(entry)
+                self._check_majority(peer, raft, entry)
             held = self.held[entry.index - 1]
             assert held == entry, f"{peer} holds {entry}, but {held} was committed"
+
+    def _check_majority(self, peer: PeerId, raft: Raft, entry: e.LogEntry) -> None:
+        """A new commit is on the disks of more than half of the voters: of those of the log that
+        shows it, or of those that an entry behind it made, if that took the decision."""
+        have = {x for x, disk in self.circle.disks.items() if disk.holds(entry.index, entry.term)}
+        voters: Voters = ()
+        for before in self.held:
+            voters = voters_after(voters, before.body)
+        known = [raft.log.voters, voters]
+        for later in raft.log.since(entry.index + 1):
+            voters = voters_after(voters, later.body)
+            known.append(voters)
+        assert any(2 * len(have.intersection(some)) > len(some) for some in known), (
+            f"{peer} takes {entry} for committed, which only {sorted(have)} have"
+        )
+
+    def _check_said(self, peer: PeerId, message: m.Control) -> None:
+        """A message leaves a peer: what it says is on the peer's disk, is."""
+        raft = self.circle.rafts[peer]
+        if isinstance(message, m.Append) and message.term == raft.term:
+            claim = f"{peer} says that its log is durable up to {message.durable_index}"
+            self._check_disk(peer, message.durable_index, claim)
+        elif isinstance(message, m.Appended) and message.matches and message.term == raft.term:
+            claim = f"{peer} acknowledges the log up to {message.index}"
+            self._check_disk(peer, message.index, claim)
+
+    def _check_disk(self, peer: PeerId, last: int, claim: str) -> None:
+        """The peer's disk has the peer's log up to `last`."""
+        log, disk = self.circle.rafts[peer].log, self.circle.disks[peer]
+        wrong = [x for x in range(log.base + 1, last + 1) if not disk.holds(x, log.term_at(x))]
+        assert not wrong, f"{claim}, and its disk lacks {wrong}"
 
     def _check_logs(self) -> None:
         """Log matching: equal terms at an index mean equal logs up to it."""
@@ -112,9 +156,18 @@ class Storm:
             self.circle.wire.pop(self.random.randrange(len(self.circle.wire)))
 
     def _write(self) -> None:
-        busy = [peer for peer, writes in self.circle.writes.items() if writes]
+        stuck = self.circle.stuck
+        busy = [peer for peer, writes in self.circle.writes.items() if writes and peer not in stuck]
         if busy:
             self.circle.write(self.random.choice(busy))
+
+    def _slow(self) -> None:
+        """A disk answers nothing for a while: others may be elected meanwhile, more than once."""
+        self.circle.stuck.add(self._somebody())
+
+    def _hasten(self) -> None:
+        if self.circle.stuck:
+            self.circle.stuck.remove(self.random.choice(sorted(self.circle.stuck)))
 
     def _fail(self) -> None:
         busy = [peer for peer, writes in self.circle.writes.items() if writes]

@@ -234,3 +234,56 @@ def test_when_there_is_room_again_everything_is_written_that_was_not() -> None:
     assert list(saved.entries) == circle.rafts[A].log.entries
     assert circle.rafts[C].disk.works
     assert circle.rafts[A].replication.match(C) == circle.rafts[A].log.last_index
+
+
+def test_a_ticket_under_way_makes_nothing_durable_that_was_cut_off_meanwhile() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    disk.collect(1, A, log)
+    log.cut_off(3)
+    disk.log_changed(3)
+    grow(disk, log, "another three", "four")
+    disk.collect(2, A, log)
+    assert disk.persisted(1) == 2, "the disk has the entry that was cut off"
+    assert disk.persisted(2) == 4
+
+
+def test_what_a_new_leader_replaces_is_not_durable_before_the_disk_has_it() -> None:
+    """Entries of the old leader are on their way to a slow disk when those of the new one come;
+    the ticket of the former ones says nothing about the latter."""
+    circle = voting(A, B, C)
+    circle.stuck.add(B)
+    raft = circle.rafts[B]
+    last, term = raft.log.last_index, raft.log.last_term
+    for leader, now_term in ((A, 1), (C, 2)):
+        body = note(f"of {leader}")
+        entry = e.LogEntry(last + 1, now_term, body)
+        append = m.Append(raft.run, now_term, last, term, (entry,), 0, 0)
+        raft.receive(leader, append, circle.now)
+        circle.collect(B)
+    assert [persist.ticket for persist in circle.writes[B]] != []
+    circle.write(B)
+    assert raft.durable_index == last, "the disk has the entry of the old leader"
+    circle.write(B)
+    assert raft.durable_index == last + 1
+
+
+def test_a_snapshot_makes_durable_only_what_was_committed_before() -> None:
+    """The entries behind that may be of a leader that is gone, on the disk too."""
+    circle = voting(A, B, C)
+    raft = circle.rafts[B]
+    circle.append(A, note("B has it"))
+    circle.settle()
+    committed = raft.commit_index
+    entry = e.LogEntry(raft.log.last_index + 1, 1, note("of a leader that is gone"))
+    previous = raft.log.last_index
+    raft.receive(A, m.Append(raft.run, 1, previous, 1, (entry,), 0, 0), circle.now)
+    circle.collect(B)
+    circle.write(B)
+    assert raft.durable_index == entry.index > committed
+    image = Snapshot(entry.index, 2, b"image")
+    raft.installed(C, image, raft.log.voters, 2, circle.now)
+    assert raft.durable_index == committed
+    circle.collect(B)
+    circle.write(B)
+    assert raft.durable_index == entry.index
