@@ -195,7 +195,9 @@ class Gate:
         for name, asked in list(self._revoking.items()):
             if cannot_revoke(self._members, asked.entry):
                 del self._revoking[name]
-        refused = office.leader.votes.take(self._revoking, now) if office is not None else []
+        refused: list[tuple[m.Revoke, str]] = []
+        if office is not None:
+            refused = office.leader.votes.take(self._revoking, now, has_key=self.has_key)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._revokes_at or hears != self._asked_of:

@@ -22,9 +22,13 @@ LAG_MAX = 64
 """Entries that a peer's log may lack when it becomes a voter."""
 BEATS = 3
 """A peer that said nothing for so many heartbeats is not reckoned with."""
-PATIENCE_S = 2.0
+PATIENCE_S = 4.0
 """A revocation is refused after so long: a connection may come back, a dead voter be counted as
-lost, or the revocation of another one be asked for."""
+lost, the revocation of another one be asked for, or the key arrive."""
+KEYLESS = (
+    "the leader does not have the key that lets nodes in yet, and the peer may be the last to give "
+    "it away: ask again in a moment, or add --force"
+)
 BRANCHES = (
     "the run goes on in two branches that have lost each other, and what this one writes is lost "
     "if the other one stays: ask again when they have met, or add --force"
@@ -56,12 +60,14 @@ class Votes:
 
     # Revocations ----------------------------------------------------------------------------
 
-    def take(self, asked: Mapping[str, Revoke], now: float) -> list[tuple[Revoke, str]]:
+    def take(
+        self, asked: Mapping[str, Revoke], now: float, *, has_key: bool
+    ) -> list[tuple[Revoke, str]]:
         """Accept every revocation of `asked` that leaves a majority, together with the others.
 
         Called again before each decision, for a voter that stays may be lost meanwhile. Returns
         the refused ones, each with its reason: those that found one for PATIENCE_S. What is forced
-        is not refused.
+        is not refused. `has_key`: we can let nodes in, whoever is revoked.
         """
         if not (asked or self.asked) or not self.raft.settled:
             return []  # As nearly always; or it is not known yet which peers are here.
@@ -74,7 +80,7 @@ class Votes:
             for name, one in asked.items():
                 if name in self.asked:
                     continue
-                why = "" if one.force else self._objection(one.entry)
+                why = "" if one.force else self._objection(one.entry, has_key=has_key)
                 if why:
                     objections[name] = why
                     continue
@@ -138,10 +144,12 @@ class Votes:
                 why = f"its certificate is about to be revoked, as {one.entry.by} asked"
                 yield Voter(PeerId(name), votes=False, why=why)
 
-    def _objection(self, entry: Revocation) -> str:
+    def _objection(self, entry: Revocation, *, has_key: bool) -> str:
         """Why this revocation is refused: a line for a person; "": it is not."""
         if self.members.rivals and subject(entry) not in self.members.rivals:
             return BRANCHES
+        if isinstance(entry, Revoked) and not has_key:
+            return KEYLESS
         voters = set(self.raft.log.voters)
         if not isinstance(entry, Revoked) or entry.peer not in voters:
             return ""

@@ -114,6 +114,9 @@ class Dialling:
                     self.gates.ask(node, other)
                     self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
                     return
+                if self.gates.bars(node, other, _refusal(node, other)):
+                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    return
                 node.dialling.discard(address)
                 if relay is not None:
                     self._through[node.peer, other.peer] = relay
@@ -142,9 +145,8 @@ class Dialling:
 
     def _connect(self, node: Node, other: Node) -> None:
         """Hellos are exchanged; the side that was dialled may refuse."""
-        world, core, hello = self._world, other.core, _hello(node)
-        why = refusal(hello, me=core.me, run=core.raft.run, members=core.members)
-        if why:
+        world, hello = self._world, _hello(node)
+        if why := _refusal(node, other):
             world.tell(f"{node.peer} is refused by {other.peer}: {why}")
             node.outcome, node.why = "refused", why
             self.gone(node)
@@ -162,6 +164,12 @@ class Dialling:
 def _key(node: Node) -> str:
     """Under what others dial it."""
     return node.core.me.address or node.peer
+
+
+def _refusal(node: Node, other: Node) -> str:
+    """Why the other one does not take the hello of the one that dials; "": it does."""
+    core = other.core
+    return refusal(_hello(node), me=core.me, run=core.raft.run, members=core.members)
 
 
 def _hello(node: Node) -> Hello:

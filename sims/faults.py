@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from protocols.entries import Restore
 from protocols.messages import Append, Appended, Control, Hold, Ready
-from sims import plots
+from sims import plots, revocations
 from sims.nodes import Node
 from sims.world import World
 
@@ -44,8 +44,11 @@ FaultKind = Literal[
     "ranks",  # A peer contributes, and its ranks crash.
     "deaf",  # A peer contributes, hears nobody, and is cut off for a while.
     "ack",  # A follower acknowledges what it got, and its connection with the leader ends.
+    "revoke",  # A person takes certificates back: see revocations.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+DRAWN: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind != "revoke")
+"""Of all seeds; revocations come on top, in some."""
 TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
 ELECTIONS: tuple[FaultKind, ...] = (
     *("leader", "restart", "crowd", "disk", "pause", "partition", "lonely", "one_way"),
@@ -67,6 +70,12 @@ HANGS = 1 / 3
 DURATIONS_S = (0.1, 1.0, 4.0, 9.0)
 LONG_S = (1.0, 4.0, 5.5, 9.0, 14.0)
 """Of what makes elections. 5.5: others have been elected, and the connections are still there."""
+REVOKE_EVERY, REVOKE_IN = 88, (31, 39, 59, 77, 82, 86)
+"""Of so many seeds, in these peers are revoked. No seed that failed before this was here is among
+them: those stay the clusters that they were."""
+REVOKE_PAIRS_EVERY, REVOKE_PAIRS_IN = 144, (64, 96, 128)
+"""And of those of two peers, in these."""
+REVOKE_FROM_S = 6.0
 MIXES = ("any", "any", "rounds", "rounds", "rounds", "elections", "elections")
 """Each seed draws one, and then its own rates."""
 
@@ -86,7 +95,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     """Each seed draws its own rates too (swarm testing): some kinds never, some often."""
     source = random.Random(seed ^ 0x5EED)  # noqa: S311 (a simulation, no secrets)
     mix, per_s = source.choice(MIXES), FAULTS_PER_S
-    kinds: tuple[FaultKind, ...] = KINDS
+    kinds: tuple[FaultKind, ...] = DRAWN
     durations_s = DURATIONS_S
     if mix == "elections":
         kinds, durations_s = ELECTIONS, LONG_S
@@ -107,7 +116,19 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
                 duration_s=source.choice(durations_s),
             )
         )
-    return faults
+    return sorted([*faults, *draw_revocations(seed, until_s=until_s)], key=lambda x: x.at_s)
+
+
+def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
+    """From a source of their own, and in some seeds only: all others stay what they were."""
+    alone, pairs = seed % REVOKE_EVERY in REVOKE_IN, seed % REVOKE_PAIRS_EVERY in REVOKE_PAIRS_IN
+    source = random.Random(seed ^ 0x4E7C)  # noqa: S311 (a simulation, no secrets)
+    number = source.choice((1, 1, 2, 3)) if alone or pairs else 0
+    times = sorted(source.uniform(REVOKE_FROM_S, until_s) for _ in range(number))
+    return [
+        Fault(at_s, "revoke", source.randrange(1 << 16), source.randrange(1 << 16), 0.0)
+        for at_s in times
+    ]
 
 
 def inject(world: World, plan: Sequence[Fault]) -> None:
@@ -140,6 +161,9 @@ def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
         world.happened["vanish"] += plots.vanish(world)
     elif fault.kind == "sole":
         world.happened["sole"] += plots.leave_as_the_only_holder(world)
+    elif fault.kind == "revoke":  # It counts the peers itself.
+        if live:
+            ACTIONS["revoke"](world, fault, live[fault.peer % len(live)])
     elif live:
         world.happened[fault.kind] += 1
         ACTIONS[fault.kind](world, fault, live[fault.peer % len(live)])
@@ -243,6 +267,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "disk": _full_disk,
     "trainers": _trainers,
     "corrupt": _corrupt,
+    "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),
 }
 
 

@@ -19,7 +19,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
 from sims.checkers import Checkers, Contribution
 from sims.checkers.branches import Branches, Name
-from sims.faults import Fault, FaultKind
+from sims.faults import Fault, FaultKind, draw_revocations
 from sims.nodes import Node
 from sims.stores import COMPACT_ENTRIES
 from sims.world import RULES, World
@@ -51,7 +51,7 @@ def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
         kind, duration_s = source.choice(KINDS), source.choice(DURATIONS_S)
         peer, other = source.randrange(1 << 16), source.randrange(1 << 16)
         faults.append(Fault(at_s, kind, peer, other, duration_s))
-    return faults
+    return sorted([*faults, *draw_revocations(seed, until_s=until_s)], key=lambda x: x.at_s)
 
 
 class ForkCheckers(Checkers):

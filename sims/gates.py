@@ -44,6 +44,8 @@ class Gates:
         self._asking: dict[int, Node] = {}
         """Who asked under which number."""
         self._waits_until: dict[PeerId, float] = {}
+        self.revoked_at: dict[PeerId, float] = {}
+        """Whose certificates a person wanted to take back, and when."""
 
     def close(self) -> None:
         """From now on, and that is before anything happens, whoever comes needs a certificate; the
@@ -55,6 +57,23 @@ class Gates:
 
     def shuts_out(self, node: Node) -> bool:
         return self.closed and not node.disk.certified
+
+    def bans(self, node: Node) -> bool:
+        """A person wanted its certificate to count no more."""
+        return node.peer in self.revoked_at
+
+    def is_revoked(self, peer: PeerId) -> bool:
+        """Some log holds it, for good."""
+        nodes = self._world.nodes.values()
+        return any(peer in node.core.members.spendings.revoked for node in nodes)
+
+    def bars(self, node: Node, other: Node, why: str) -> bool:
+        """The node dialled, and one of the two is revoked, as the other one knows. `why`: the one
+        that was dialled refuses the hello."""
+        if why and node.peer in other.core.members.spendings.revoked:
+            node.give(v.Barred(other.peer, why))
+            return True
+        return other.peer in node.core.members.spendings.revoked
 
     def begins(self, node: Node) -> None:
         """A life begins, with what its disk has."""

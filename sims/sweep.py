@@ -178,6 +178,8 @@ def _unfinished(world: World) -> list[str]:
         allowed = {"finished", "dropped"}
         if node.asked_to_leave:
             allowed.add("left")
+        if world.dialling.gates.is_revoked(peer):
+            allowed.add("refused")
         if world.finished:
             allowed.add("alone")  # It came, or slept, while the run ended without it.
         if node.alive and node.outcome not in allowed:

@@ -233,7 +233,7 @@ class World:
         """As many as the run needs to begin and to decide: some may have gone without a leader."""
         self._bring_back(everybody=False)
         training = [node for node in self.live if not node.core.me.witness]
-        staying = sum(not node.asked_to_leave for node in training)
+        staying = sum(not (n.asked_to_leave or self.dialling.gates.bans(n)) for n in training)
         for _ in range(0 if self.finished else self.peers_min - staying):
             self.add_peer()
 

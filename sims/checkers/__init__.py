@@ -26,6 +26,7 @@ from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.pairs import Pairs
 from sims.checkers.progress import Progress
+from sims.checkers.revocation import Revocation
 from sims.checkers.samples import Samples
 from sims.checkers.transfers import TransferChecks
 
@@ -51,6 +52,7 @@ class Checkers:
         self.agreement = Agreement(found)
         self.accounting = Accounting(found, self.agreement)
         self.admission = Admission(found)
+        self.revocation = Revocation(found)
         self.fencing = Fencing(found)
         self.progress = Progress(found)
         self.durability = Durability(found)
@@ -131,6 +133,7 @@ class Checkers:
                 self.accounting.contributed(node, event.fragment, event.round)
         if node.core.gate.secure:
             self.admission.handled(node, event, commands)
+            self.revocation.handled(node, event)
         self.transfers.handled(node, event, commands)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
@@ -174,6 +177,7 @@ class Checkers:
             return
         self.samples.applied(lineage, entry)
         self.pairs.applied(lineage, entry)
+        self.revocation.applied(index, entry)
         if isinstance(entry, e.TokenSpent):
             self.admission.applied(entry)
         if isinstance(entry, e.Run):
@@ -236,4 +240,5 @@ class Checkers:
     def ended(self, world: World) -> None:
         """The run is over, one way or the other."""
         self.progress.ended(world)
+        self.revocation.ended(world)
         self.samples.at_the_end(world.nodes.values())

@@ -11,7 +11,7 @@ from protocols import votes
 from protocols.company import FAREWELL_S
 from protocols.gate import KEY_RETRY_S
 from protocols.tokens import cannot_revoke
-from protocols.votes import PATIENCE_S
+from protocols.votes import KEYLESS, PATIENCE_S
 from tests.protocols.led import leading
 from tests.protocols.room import RULES, is_message
 from tests.protocols.scenes import A, B, C, join
@@ -212,6 +212,24 @@ def test_a_learner_votes_first_where_no_majority_would_remain(
     changes = [(room.name_of(x.peer), x.votes) for x in room.log(e.Voter)][-2:]
     assert changes == [("d", True), ("b", False)]
     assert room.voters("a") == "acd"
+
+
+def test_a_leader_that_cannot_let_nodes_in_waits_for_the_key() -> None:
+    """Simulated (seed 77): all that had the key were revoked, and no node could join any more."""
+    room = SecureRoom("abc")
+    room.feed("b", v.Secured(has_key=False))
+    room.feed("c", v.Secured(has_key=False))
+    room.revoke("a", "a")
+    room.wait(1.0)
+    (heir,) = [name for name in "bc" if room.peers[name].leads]
+    assert room.voters(heir) == "abc"
+    room.feed(heir, v.Secured(has_key=True))
+    assert room.checked(heir) == ["a"]
+    room.feed(heir, v.Secured(has_key=False))
+    other = "c" if heir == "b" else "b"
+    room.revoke(heir, other)
+    room.wait(KEY_RETRY_S + PATIENCE_S)
+    assert room.refused(heir, other) == KEYLESS
 
 
 # By force ---------------------------------------------------------------------------------------

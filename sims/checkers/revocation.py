@@ -1,0 +1,133 @@
+"""A revoked peer votes no more when its certificate goes, and counts nowhere from then on.
+
+Must NOT know who was asked to revoke whom: faults do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from protocols import entries as e
+from protocols import events as v
+from protocols.company import FAREWELL_S
+from protocols.ids import PeerId
+from protocols.log import Voters, voters_after
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+    from sims.world import World
+
+HANGS_UP_S = FAREWELL_S + 1.5
+"""A connection with a revoked peer ends within this time: a heartbeat more than it may read on."""
+
+
+class Revocation:
+    """Of one log."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self._found = found
+        self._voters: Voters = ()
+        self._revoked: dict[PeerId, int] = {}
+        """Log index of each revocation."""
+        self._known: dict[tuple[PeerId, int, PeerId], float] = {}
+        """(peer, its life, revoked peer): since when it knows."""
+        self._looked: dict[PeerId, int] = {}
+        """The last entry of each leader's log that was looked at."""
+
+    # The log --------------------------------------------------------------------------------
+
+    def applied(self, index: int, entry: e.Entry) -> None:
+        """The first time that anybody reads it."""
+        self._voters = voters_after(self._voters, entry)
+        if isinstance(entry, e.Revoked):
+            self._revoked[entry.peer] = index
+            if entry.peer in self._voters:
+                self._found(f"{entry.peer} is revoked while it votes")
+        elif self._revoked and not isinstance(entry, e.Lost | e.Left):
+            for peer in self._revoked.keys() & set(_counted(entry)):
+                self._found(f"{peer} is revoked, and counts in a {type(entry).__name__} after that")
+
+    # Cores ----------------------------------------------------------------------------------
+
+    def handled(self, node: Node, event: v.Event) -> None:
+        """A core took an event."""
+        core, now = node.core, node.world.now
+        if core.leads:
+            self._led(node)
+        revoked = core.members.spendings.revoked
+        if not revoked:
+            return
+        if isinstance(event, v.PeerConnected) and event.peer in revoked:
+            self._found(f"{node.peer} is connected with {event.peer}, which is revoked")
+        for peer in revoked:
+            since = self._known.setdefault((node.peer, core.me.incarnation, peer), now)
+            if now < since + HANGS_UP_S or node.paused_until > since:
+                continue
+            if peer in core.links.up and isinstance(event, v.DeadlineReached):
+                self._found(f"{node.peer} speaks with {peer}, which is revoked")
+
+    def _led(self, node: Node) -> None:
+        """A leader ends votes: one at a time, and only where a majority stays."""
+        log, raft = node.core.raft.log, node.core.raft
+        seen = max(self._looked.get(node.peer, 0), log.base)
+        self._looked[node.peer] = log.last_index
+        if log.reconfigured <= seen:
+            return
+        office = node.core.office
+        before = _voters_at(node, raft.commit_index)
+        changes = 0
+        for entry in log.since(raft.commit_index + 1):
+            after = voters_after(before, entry.body)
+            changes += after != before and entry.term == raft.term  # Its own, not yet committed.
+            ends = isinstance(entry.body, e.Voter) and not entry.body.votes
+            if ends and entry.index > seen and office is not None and _is_revoked(entry.body):
+                gone = {*office.leader.gone, *office.leader.votes.leaving}
+                stay, here = set(after) - gone, {node.peer, *raft.up}
+                if 2 * len(stay & here) <= len(stay):
+                    self._found(f"{node.peer} ends a vote, and no majority stays: {entry.body}")
+            before = after
+        if changes > 1:
+            self._found(f"{node.peer} changes the voters twice at a time")
+
+    # The end --------------------------------------------------------------------------------
+
+    def ended(self, world: World) -> None:
+        """All that went on with the run know of each revocation that they read."""
+        for node in world.nodes.values():
+            members = node.core.members
+            if node.outcome != "finished" or members.forks:
+                continue
+            read = {peer for peer, index in self._revoked.items() if index <= members.index}
+            if read - members.spendings.revoked.keys():
+                self._found(f"{node.peer} has forgotten that {min(read)} is revoked")
+
+
+def _counted(entry: e.Entry) -> list[PeerId]:
+    """The peers to which an entry gives something, or whose work it counts."""
+    match entry:
+        case e.Voter(peer=peer, votes=True) | e.TokenSpent(peer=peer):
+            return [peer]
+        case e.Cut() | e.Member() | e.Witness():
+            return [entry.info.peer]
+        case e.View() | e.Attempt():
+            return list(entry.roster)
+        case e.Commit():
+            return [term.peer for term in entry.contributors]
+        case _:
+            return []
+
+
+def _is_revoked(entry: e.Entry) -> bool:
+    return isinstance(entry, e.Voter) and "revoked" in entry.why
+
+
+def _voters_at(node: Node, index: int) -> Voters:
+    """Raft's configuration after this entry of a log."""
+    members = node.core.members
+    voters = members.voters
+    for entry in node.core.raft.log.since(members.index + 1):
+        if entry.index > index:
+            break
+        voters = voters_after(voters, entry.body)
+    return voters
