@@ -5,6 +5,8 @@
                              momentum.safetensors  outer momentum under the same names; in a
                                                    stepwise run all else of the state
                              cut.json              what they mean; their sizes and digests; its own
+                             log.msgpack           what the log said at the cut: with it a node
+                                                   whose log is lost begins another
                              residues.safetensors  this peer's alone, if any (residues.py)
 
 A checkpoint is filled in a hidden directory beside (`cut.json` last), synced, then renamed, so that
@@ -21,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import msgpack
 import xxhash
 
 from lowcomm.config import validate
@@ -38,9 +41,12 @@ from peers.durable import make_empty, sync
 from protocols import gossip
 from protocols.errors import ConfigError
 from protocols.samples import ALL_REMAIN, Remaining
+from protocols.storage import Snapshot
+from protocols.wire import decode_image
 
 SCHEMA = 3
 MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
+LOG = "log.msgpack"
 
 _NAME = re.compile(r"round-(\d{6,})(\.old)?")
 _WRITING = ".writing-"
@@ -117,6 +123,8 @@ class _Record:
     layout: tuple[tuple[LayoutEntry, ...], ...]
     model: _Seal
     momentum: _Seal
+    log: _Seal | None = None
+    """None: an earlier version wrote none."""
 
 
 def write_checkpoint(
@@ -126,14 +134,17 @@ def write_checkpoint(
     outer: Sequence[F32],
     momentum: Sequence[F32],
     own: Callable[[Path], Iterable[Path]] = lambda _: (),
+    *,
+    log: bytes = b"",
 ) -> Path:
     """Write `<directory>/round-<cut.round>`, durably, and return its path.
 
     `outer` and `momentum` hold one array for each fragment, as in FragmentArrays; they must not
     change meanwhile. `own` writes into the checkpoint what is this peer's alone, and returns what
-    there is to sync. An older checkpoint of the same round is replaced. Raises CheckpointError when
-    the disk refuses, when the layout does not fit the arrays, or when their digest is not the
-    cut's; what was there before is then still there.
+    there is to sync. `log`: what `pack_log` made at the cut, if it is known. An older checkpoint
+    of the same round is replaced. Raises CheckpointError when the disk refuses, when the layout
+    does not fit the arrays, or when their digest is not the cut's; what was there before is then
+    still there.
     """
     assert len(cut.fragments) == len(layout) == len(outer) == len(momentum)
     final = directory / f"round-{cut.round:06d}"
@@ -149,6 +160,7 @@ def write_checkpoint(
             layout=tuple(tuple(entries) for entries in layout),
             model=_written(temporary / MODEL, layout, outer),
             momentum=_written(temporary / MOMENTUM, kept, momentum),
+            log=_log_written(temporary / LOG, log) if log else None,
         )
         _check_states(cut, map(FragmentArrays, outer, momentum))
         body = asdict(record)
@@ -201,6 +213,31 @@ def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]
 def read_cut(path: Path) -> Cut:
     """What a checkpoint is of, without its arrays. Raises CheckpointError if it is not whole."""
     return _inspect(path, digests=False).cut
+
+
+def pack_log(snapshot: Snapshot, term: int) -> bytes:
+    """For `write_checkpoint`: what the log said at the cut, and the newest term by then."""
+    fields = [term, snapshot.index, snapshot.term, snapshot.image]
+    return cast(bytes, msgpack.packb(fields))
+
+
+def read_log(path: Path) -> tuple[Snapshot, int]:
+    """What `pack_log` was given. Raises CheckpointError unless it is whole, and can be read."""
+    if _inspect(path, digests=False).log is None:
+        raise CheckpointError(
+            f"{path}: an earlier version of lowcomm wrote it, without {LOG}: it does not say what "
+            "its run had agreed on"
+        )
+    try:
+        raw = cast(object, msgpack.unpackb((path / LOG).read_bytes()))
+        match raw:
+            case [int(term), int(index), int(of), bytes(image)]:
+                decode_image(image)
+                return Snapshot(index, of, image), term
+            case _:
+                raise CheckpointError(f"{path / LOG} has other fields than this version writes")
+    except (OSError, ValueError) as error:  # A WireError is a ValueError, too.
+        raise CheckpointError(f"{path / LOG}: {error}") from error
 
 
 def prune(directory: Path, keep: int) -> list[str]:
@@ -263,6 +300,8 @@ def _inspect(path: Path, *, digests: bool) -> _Record:
         record = _decode((path / CUT).read_bytes())
         _check_file(path / MODEL, record.model, digests=digests)
         _check_file(path / MOMENTUM, record.momentum, digests=digests)
+        if record.log is not None:
+            _check_file(path / LOG, record.log, digests=digests)
     except OSError as error:
         name = Path(str(error.filename)).name
         raise CheckpointError(f"{name}: {error.strerror}") from error
@@ -312,6 +351,12 @@ def _written(path: Path, layout: Layout, arrays: Sequence[F32]) -> _Seal:
     write_arrays(path, layout, arrays)
     sync(path)
     return _Seal(size_bytes=path.stat().st_size, xxh3_128=_file_digest(path))
+
+
+def _log_written(path: Path, log: bytes) -> _Seal:
+    path.write_bytes(log)
+    sync(path)
+    return _Seal(size_bytes=len(log), xxh3_128=_file_digest(path))
 
 
 def _digest_of(state: FragmentArrays) -> str:

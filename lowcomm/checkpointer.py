@@ -19,6 +19,7 @@ from lowcomm.checkpoint import (
     FragmentCut,
     Layout,
     PeerCut,
+    pack_log,
     prune,
     read_cut,
     write_checkpoint,
@@ -116,7 +117,8 @@ class Checkpointer:
         rank_state = self._rank_state_name(moment.round, stepwise=stepwise)
         arrays = replica.method.state_arrays if stepwise else ()
         cut = _cut(core, moment, rank_state, remaining, arrays)
-        job = self._job(cut, _layout(replica), moment)
+        log = pack_log(core.book.snapshot(), core.raft.term)
+        job = self._job(cut, _layout(replica), moment, log)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
     async def finish(self, core: PeerCore, replica: Replica | StepReplica) -> None:
@@ -159,7 +161,7 @@ class Checkpointer:
             return self.rank_state(round_).name
         return self.kept_rank_state.name if self.kept_rank_state is not None else ""
 
-    def _job(self, cut: Cut, layout: Layout, moment: Moment) -> Callable[[], Path]:
+    def _job(self, cut: Cut, layout: Layout, moment: Moment, log: bytes) -> Callable[[], Path]:
         def own(place: Path) -> list[Path]:
             return write_residues(place, cut.fragments, moment.residues)
 
@@ -167,7 +169,7 @@ class Checkpointer:
             outer = [each.outer_P for each in moment.fragments]
             momentum = [each.momentum_P for each in moment.fragments]
             directory = self._directory / CHECKPOINTS
-            path = write_checkpoint(directory, cut, layout, outer, momentum, own)
+            path = write_checkpoint(directory, cut, layout, outer, momentum, own, log=log)
             prune(directory, KEEP)
             self._prune_rank_states(cut.round)
             return path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lowcomm import opening, revoking
+from lowcomm import opening, recovering, revoking
 from lowcomm.outcomes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.errors import ConfigError, LowcommError, RefusedError
 
@@ -251,36 +251,7 @@ def witness(
     _run_witness(loaded, directory, address=address, token=token)
 
 
-@app.command()
-def recover(
-    directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
-    force: Annotated[
-        bool, typer.Option("--force", help="Do it; else only say what is lost.")
-    ] = False,
-) -> None:
-    """Let a survivor go on when a majority is gone for good.
-
-    Do this only if they will not come back: a majority that still runs somewhere goes on without
-    this node, and when the two meet, the one with fewer committed tokens is given up. Of several
-    nodes in DIRECTORY the one with most committed tokens in its newest checkpoint is taken.
-
-    \b
-    Examples:
-      lowcomm recover runs/demo/beta
-      lowcomm recover --force runs/demo/beta && lowcomm resume runs/demo/beta
-    """
-    from lowcomm.recover import recovery
-
-    with recovery(directory) as plan:
-        print("\n".join(plan.lines()))  # noqa: T201
-        if not force:
-            raise ConfigError(
-                "nothing is changed; if the others are gone for good, say it with --force"
-            )
-        plan.write()
-    print(f"done; start it with: lowcomm resume {plan.directory}")  # noqa: T201
-
-
+app.command()(recovering.recover)
 app.command()(revoking.revoke)
 
 

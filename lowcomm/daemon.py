@@ -36,7 +36,6 @@ from peers.listening import Listening
 from peers.mesh import Mesh
 from peers.tuning import known_congestion
 from peers.wal import FILE as WAL_FILE
-from peers.wal import Wal
 from peers.work import StateTaken, Told
 from protocols import commands as c
 from protocols import entries as e
@@ -74,7 +73,7 @@ class Daemon:
                 f"`lowcomm resume {directory}`, or start the new run elsewhere with "
                 "--set node.directory=PATH"
             )
-        self._wal, saved = Wal.open(path)
+        self._wal, saved = startup.open_log(path)
         self._record = startup.new_record(
             self._directory,
             config,
@@ -243,7 +242,8 @@ class Daemon:
     async def _check_run(self, run: e.Run) -> None:
         if self._record.run and self._record.run != run.run:
             raise RefusedError(
-                f"{self._directory.path} belongs to another run: use an empty directory"
+                f"{self._directory.path} holds another run: give this node a "
+                "directory of its own (--set node.directory=PATH)"
             )
         agreed = startup.agreed_run(run, self.config.run)
         check_node(agreed, self.config.node)

@@ -19,6 +19,7 @@ from lowcomm.reporting import fork_fields
 from lowcomm.status import node_directories
 from peers.wal import Wal
 from protocols.commands import Persist
+from protocols.entries import Restore
 from protocols.errors import ConfigError, LogError
 from protocols.forks import fork_of
 from protocols.ids import PeerId
@@ -60,15 +61,19 @@ class Recovery:
 
     def write(self) -> None:
         """Do it: the log ends with the fork, safe on the disk. Raises WalError."""
-        raft = self._book.raft
         fork = fork_of(self._book.members, self._me, self._kept, lonely=False)
-        raft.seize(0.0, fork, after=raft.log.last_index)
-        for command in raft.take():
-            if isinstance(command, Persist):
-                self._wal.write(command)
-        name = self._book.members.seats[self._me].name
-        with closing(Journal(self.directory, peer=self._me, name=name)) as journal:
-            journal.record("forked", **fork_fields(fork, lambda _: name))
+        seize(self.directory, self._wal, self._me, self._book, fork)
+
+
+def seize(directory: Path, wal: Wal, me: PeerId, book: Logbook, fork: Restore) -> None:
+    """End the log of this node with the fork, safe on the disk. Raises WalError."""
+    book.raft.seize(0.0, fork, after=book.raft.log.last_index)
+    for command in book.raft.take():
+        if isinstance(command, Persist):
+            wal.write(command)
+    name = book.members.seats[me].name
+    with closing(Journal(directory, peer=me, name=name)) as journal:
+        journal.record("forked", **fork_fields(fork, lambda _: name))
 
 
 @contextmanager
@@ -77,26 +82,32 @@ def recovery(directory: Path) -> Generator[Recovery]:
 
     Raises ConfigError: the node runs, or has nothing to go on from.
     """
-    found = node_directories(directory)
-    chosen = max(found, key=_tokens) if len(found) > 1 else found[0]
+    chosen = best_of(directory)
     with closing(NodeDirectory(chosen)) as node:
-        wal, saved = Wal.open(node.path)
+        wal, saved = startup.open_log(node.path)
         with closing(wal):
             record, (kept, _) = node.read(), startup.kept(node.path)
             if record is None or saved is None:
-                raise _cannot(chosen, "it has no log of a run")
+                raise cannot(chosen, "it has no log of a run")
             if kept is None:
-                raise _cannot(chosen, "it has no complete checkpoint")
+                raise cannot(chosen, "it has no complete checkpoint")
             me = PeerId(record.peer)
-            book = _read(me, saved, chosen)
+            book = read_log_of(me, saved, chosen)
             if me not in book.members.seats:
-                raise _cannot(chosen, "it never trained in the run")
+                raise cannot(chosen, "it never trained in the run")
             if not book.members.is_kept(kept.lineage, kept.versions):
-                raise _cannot(chosen, "its newest checkpoint is of a branch that the run has left")
+                raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
             yield Recovery(chosen, wal, me, book, kept)
 
 
-def _cannot(directory: Path, why: str) -> ConfigError:
+def best_of(directory: Path) -> Path:
+    """This node's directory; of a run's, that with most committed tokens in its newest checkpoint.
+    Raises ConfigError."""
+    found = node_directories(directory)
+    return max(found, key=_tokens) if len(found) > 1 else found[0]
+
+
+def cannot(directory: Path, why: str) -> ConfigError:
     return ConfigError(f"cannot recover from {directory}: {why}; give another node's directory")
 
 
@@ -109,12 +120,13 @@ def _tokens(directory: Path) -> int:
     return read_cut(path).fragments[0].tokens
 
 
-def _read(me: PeerId, saved: Saved, directory: Path) -> Logbook:
+def read_log_of(me: PeerId, saved: Saved, directory: Path) -> Logbook:
+    """All that a node's disk held, applied. Raises ConfigError."""
     try:
         book = Logbook(me, saved)
         book.raft.commit_index = book.raft.log.last_index
         while book.next_entry() is not None:
             pass
     except LogError as error:
-        raise _cannot(directory, str(error)) from error
+        raise cannot(directory, str(error)) from error
     return book

@@ -99,7 +99,8 @@ class Security:
         root, token = root_of(self._directory), self._token
         if root and token is not None and public_of(root) != token.authority:
             raise RefusedError(
-                f"{self._directory} belongs to another run than the token: use an empty directory"
+                f"{self._directory} holds another run than the token's: give this node a directory "
+                "of its own (--set node.directory=PATH)"
             )
 
     async def _ask(self, own: OwnKey, peer: PeerId, address: str) -> str:

@@ -28,6 +28,7 @@ from lowcomm.replica import Replica
 from lowcomm.round_lengths import longest_round, planned_rounds
 from lowcomm.step_replica import StepReplica, needed_for_steps
 from peers.wal import FILE as WAL_FILE
+from peers.wal import UntrustedError, Wal
 from protocols import entries as e
 from protocols import events as v
 from protocols import wire
@@ -39,6 +40,7 @@ from protocols.layouts import pack_layout, unpack_layout
 from protocols.limits import SAMPLES_MAX
 from protocols.messages import Kept
 from protocols.storage import Saved
+from protocols.wire import decode_image
 
 DROPPED = "dropped"
 """Where a node keeps what branches left that were given up."""
@@ -50,6 +52,36 @@ gets one entry in four rounds; what a node holds when it goes others train later
 def new_run_id() -> int:
     """63 bits that no other run has; never 0."""
     return secrets.randbits(63) | 1
+
+
+def open_log(directory: Path) -> tuple[Wal, Saved | None]:
+    """As `Wal.open`; but what cannot be read is said with what to do about it, and may be the
+    snapshot, too."""
+    try:
+        wal, saved = Wal.open(directory)
+        if saved is not None and saved.snapshot is not None:
+            try:
+                decode_image(saved.snapshot.image)
+            except WireError as error:
+                wal.close()
+                raise UntrustedError(
+                    f"cannot trust {directory / WAL_FILE}: its snapshot: {error}"
+                ) from error
+    except UntrustedError as error:
+        raise UntrustedError(f"{error}; {_way_on(directory)}") from error
+    return wal, saved
+
+
+def _way_on(directory: Path) -> str:
+    """What a person can do about a log that cannot be read; no directory is emptied for it."""
+    join = "join them from another directory (--set node.directory=PATH)"
+    path, _ = newest_checkpoint(directory / CHECKPOINTS)
+    if path is None:
+        return f"there is no complete checkpoint here, so where others of the run go on, {join}"
+    return (
+        f"{path.name} is complete: begin another log there (lowcomm recover --from-checkpoint "
+        f"{directory}), or, where others of the run go on, {join}"
+    )
 
 
 def new_record(

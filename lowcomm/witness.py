@@ -26,7 +26,6 @@ from peers.bus import serve
 from peers.driver import Driver
 from peers.listening import Listening
 from peers.mesh import Mesh
-from peers.wal import Wal
 from peers.work import StateTaken, Told
 from protocols import commands as c
 from protocols import events as v
@@ -58,7 +57,7 @@ class WitnessDaemon:
         Raises ConfigError.
         """
         self._directory = NodeDirectory(directory)
-        self._wal, saved = Wal.open(self._directory.path)
+        self._wal, saved = startup.open_log(self._directory.path)
         record = startup.new_record(
             self._directory,
             config,
@@ -179,7 +178,10 @@ class WitnessDaemon:
     def check_run(self, run: Run) -> None:
         """Only its timing concerns us."""
         if self._record.run and self._record.run != run.run:
-            why = f"{self._directory.path} belongs to another run: use an empty directory"
+            why = (
+                f"{self._directory.path} holds another run: give this node a "
+                "directory of its own (--set node.directory=PATH)"
+            )
             self._end(c.Stop(why, "refused"))
             return
         self._record = replace(self._record, run=run.run)

@@ -45,6 +45,10 @@ class WalError(LowcommError):
     """The disk refuses, or what it holds must not be trusted: what, why, and what to do."""
 
 
+class UntrustedError(WalError):
+    """The file is damaged, or holds what this version cannot read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Disk:
     """The system calls that change what a crash leaves: tests watch them and make them fail."""
@@ -84,8 +88,8 @@ class Wal:
     ) -> tuple["Wal", Saved | None]:
         """Make the directory, or read what it holds. None: nothing was ever written there.
 
-        What is returned is safe on the disk. Raises WalError when the file is damaged, or of
-        another version, or when the disk refuses.
+        What is returned is safe on the disk. Raises UntrustedError when the file is damaged, or of
+        another version; WalError when the disk refuses.
         """
         wal = cls(directory.absolute(), disk=disk, bytes_max=bytes_max)
         try:
@@ -98,8 +102,7 @@ class Wal:
             raise WalError(_refused("open", wal._path, error)) from error
         except (DamageError, WireError) as error:
             wal.close()
-            what = f"cannot trust {wal._path}: {error}"
-            raise WalError(f"{what}; start this node with an empty directory") from error
+            raise UntrustedError(f"cannot trust {wal._path}: {error}") from error
         return wal, None
 
     def write(self, persist: Persist) -> None:

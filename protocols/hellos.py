@@ -32,8 +32,8 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str
         return other_version(hello.name, hello.protocol)
     if hello.run and run and hello.run != run:
         return (
-            f"{hello.name} belongs to another run: join with an empty node directory, "
-            "or give the address of its own run"
+            f"{hello.name} belongs to another run: give that node a directory of its own (--set "
+            "node.directory=PATH), or the address of its own run"
         )
     if hello.peer == me.peer:
         return f"a peer with the id {hello.peer} runs already: give each node its own directory"

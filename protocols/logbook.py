@@ -117,13 +117,17 @@ class Logbook:
         bodies = [entry.body for entry in later]
         return any(isinstance(body, LetsIn) and body.info.peer == peer for body in bodies)
 
-    def _compact(self) -> None:
-        """What we applied becomes a snapshot; of the log, only the last entries stay."""
+    def snapshot(self) -> Snapshot:
+        """What the log said up to the last entry that we applied."""
         index = self.members.index
         term = self.raft.log.term_at(index)
-        assert term is not None
-        snapshot = Snapshot(index, term, encode_image(self.members.image()))
-        self.raft.log.compact(index - self.compact_entries // KEPT_SHARE)
+        assert term is not None, "what we have not applied is in the log"
+        return Snapshot(index, term, encode_image(self.members.image()))
+
+    def _compact(self) -> None:
+        """What we applied becomes a snapshot; of the log, only the last entries stay."""
+        snapshot = self.snapshot()
+        self.raft.log.compact(snapshot.index - self.compact_entries // KEPT_SHARE)
         self.raft.replication.snapshot = snapshot
         self.raft.disk.snapshot_taken(snapshot)
 
@@ -135,9 +139,7 @@ def _image_of(saved: Saved | None) -> Image | None:
     try:
         return decode_image(saved.snapshot.image)
     except WireError as error:
-        raise LogError(
-            f"the log's snapshot cannot be read: {error}; start this node in an empty directory"
-        ) from error
+        raise LogError(f"the log's snapshot cannot be read: {error}") from error
 
 
 def addresses(inside: Iterable[PeerInfo], entries: Iterable[e.LogEntry]) -> dict[PeerId, str]:

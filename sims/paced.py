@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import cast
 
 from lowcomm.attachment import Peer, attach
-from lowcomm.methods import RoundMethod, StepMethod
+from lowcomm.methods import AnyMethod, RoundMethod, StepMethod
 from lowcomm.round_rank import RoundRank
+from peers.rank_messages import TensorPlace
 from protocols.errors import ConfigError, LowcommError
 from sims.paced_moves import TENSORS, share, stand_in_loss, tensors
 from sims.paced_parameters import PacedParameters
@@ -47,6 +48,8 @@ class Pace:
     """Of its matrices; 0: it has none."""
     tensors: int = TENSORS
     """Of the model, each a block that a method may take for a fragment."""
+    name_chars: int = 0
+    """At least so many characters has the name of each."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.step_s < math.inf:
@@ -59,6 +62,16 @@ class Pace:
             raise ConfigError(
                 f"--elements must be at least {self.tensors}, one a tensor, got {self.elements}"
             )
+
+    def layout(self, method: AnyMethod | None = None) -> tuple[TensorPlace, ...]:
+        """What the ranks report."""
+        return tensors(
+            self.elements,
+            method,
+            columns=self.columns,
+            count=self.tensors,
+            name_chars=self.name_chars,
+        )
 
 
 PACE = Pace()
@@ -76,7 +89,7 @@ class PacedTrainer:
         method = peer.run.method
         assert isinstance(method, RoundMethod)
         ours = share(pace.elements, rank=peer.rank, world_size=peer.world_size)
-        layout = tensors(pace.elements, method, columns=pace.columns, count=pace.tensors)
+        layout = pace.layout(method)
         self._parameters = PacedParameters(layout, seed=peer.run.seed, ours=ours)
         held = self._parameters
         self.write, self.copy, self.take = held.write, held.copy, held.take
@@ -176,18 +189,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--elements", type=int, default=PACE.elements, help="of the model")
     parser.add_argument("--columns", type=int, default=PACE.columns, help="of its matrices")
     parser.add_argument("--tensors", type=int, default=PACE.tensors, help="of the model")
+    parser.add_argument("--name-chars", type=int, default=PACE.name_chars, help="at least, of each")
     typed = parser.parse_args(argv)
     pace = Pace(
         step_s=cast(float, typed.step_s),
         elements=cast(int, typed.elements),
         columns=cast(int, typed.columns),
         tensors=cast(int, typed.tensors),
+        name_chars=cast(int, typed.name_chars),
     )
     _become_a_rank()
     peer = attach()
     if isinstance(peer.run.method, StepMethod):
-        layout = tensors(pace.elements, columns=pace.columns, count=pace.tensors)
-        PacedSteps(peer, layout, step_s=pace.step_s).train()
+        PacedSteps(peer, pace.layout(), step_s=pace.step_s).train()
     else:
         PacedTrainer(peer, pace).train()
     peer.close()

@@ -18,7 +18,8 @@ def paced_command(pace: Pace = PACE) -> list[str]:
     """What `lowcomm peer` gets after its `--`."""
     program = [sys.executable, "-m", "sims.paced"]
     sizes = ["--elements", str(pace.elements), "--columns", str(pace.columns)]
-    return [*program, "--step-s", repr(pace.step_s), *sizes]
+    names = ["--tensors", str(pace.tensors), "--name-chars", str(pace.name_chars)]
+    return [*program, "--step-s", repr(pace.step_s), *sizes, *names]
 
 
 def start_paced(

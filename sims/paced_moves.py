@@ -44,17 +44,24 @@ def stand_in_loss(theta_P: F32) -> float:
 
 
 def tensors(
-    elements: int, method: AnyMethod | None = None, *, columns: int = 0, count: int = TENSORS
+    elements: int,
+    method: AnyMethod | None = None,
+    *,
+    columns: int = 0,
+    count: int = TENSORS,
+    name_chars: int = 0,
 ) -> tuple[TensorPlace, ...]:
     """The layout: `count` tensors of about the same size, blocks of a model that has no others;
-    every other one of those that can be is a matrix of so many columns."""
+    every other one of those that can be is a matrix of so many columns. Their names have at least
+    `name_chars` characters."""
     borders = [elements * number // count for number in range(count + 1)]
     parameters: list[Parameter] = []
     for number, (start, stop) in enumerate(pairwise(borders)):
         size = stop - start
         is_matrix = columns > 0 and number % 2 == 0 and size % columns == 0
         shape = (size // columns, columns) if is_matrix else (size,)
-        parameters.append(Parameter(f"paced.{number}", shape))
+        name = f"paced.{number}"
+        parameters.append(Parameter(name.ljust(name_chars, "x"), shape))
     divided = isinstance(method, RoundMethod)
     fragments = method.fragments_of(parameters) if divided else (FRAGMENT,) * count
     found, ends = list[TensorPlace](), dict[int, int]()

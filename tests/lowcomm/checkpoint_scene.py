@@ -105,7 +105,7 @@ class Scene:
 
     def append(self, body: e.Entry) -> None:
         """The log says so from now on."""
-        self.core.members.apply(e.LogEntry(self.core.members.index + 1, 1, body))
+        self.core.members.apply(self.core.raft.log.append(body, term=self.core.raft.term))
 
     def commit(self, round_: int, *, samples: Samples = ()) -> None:
         """The log counts 10 * round steps and 1000 * round tokens, and these samples."""

@@ -104,7 +104,7 @@ def test_a_damaged_log_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"x" + whole[1:])
     listening = listen("127.0.0.1:0")
     try:
-        with pytest.raises(WalError, match="start this node with an empty directory"):
+        with pytest.raises(WalError, match="no complete checkpoint here, so where others"):
             Daemon(CONFIG, directory=tmp_path, start=AGAIN, listening=listening)
     finally:
         listening.close()

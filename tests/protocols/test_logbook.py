@@ -186,7 +186,7 @@ def test_a_restarted_peer_begins_with_its_snapshot() -> None:
 
 def test_a_snapshot_that_cannot_be_read_is_said_to_a_person() -> None:
     saved = Saved(1, "", replace(snapshot(*BEGUN), image=b"rot"), ())
-    with pytest.raises(LogError, match="start this node in an empty directory"):
+    with pytest.raises(LogError, match="the log's snapshot cannot be read"):
         Logbook(C, saved)
 
 

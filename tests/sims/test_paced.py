@@ -190,10 +190,12 @@ def test_what_cannot_run_is_refused(
 
 
 def test_the_command_says_the_whole_pace() -> None:
-    assert paced_command(Pace(step_s=0.125, elements=99, columns=3))[-6:] == [
+    assert paced_command(Pace(step_s=0.125, elements=99, columns=3))[-10:] == [
         *("--step-s", "0.125"),
         *("--elements", "99"),
         *("--columns", "3"),
+        *("--tensors", str(TENSORS)),
+        *("--name-chars", "0"),
     ]
 
 
