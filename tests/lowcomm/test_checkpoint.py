@@ -297,6 +297,24 @@ def test_a_namesake_is_replaced_and_until_then_found(tmp_path: Path) -> None:
     assert loaded(path) == bits(*arrays(80))
 
 
+def test_a_crash_between_two_names_leaves_the_namesake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = write(tmp_path, 4), os.rename
+
+    def crash(source: Path, target: Path) -> None:
+        if source.name.startswith(".writing"):
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", crash)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, 4, seed=77)
+    found, _ = newest_checkpoint(tmp_path)
+    assert found == path.with_name("round-000004.old")
+    assert loaded(found) == bits(*arrays(4))
+
+
 def test_prune_keeps_the_newest_complete_ones(tmp_path: Path) -> None:
     paths = [write(tmp_path, number) for number in range(1, 7)]
     (tmp_path / "ranks-12").mkdir()

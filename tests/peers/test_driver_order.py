@@ -4,7 +4,7 @@ Rounds of real drivers are in test_driver.py; there a wrong order shows by chanc
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,21 +53,43 @@ class Shell:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.core = Scripted(self.log)
-        self.mesh: Any = SimpleNamespace(
-            send=lambda *_: self.fits, drop=lambda *_: self.log.append("drop"), wake=lambda _: None
-        )
         self.fits = True
+        """There is room in the outboxes."""
         self.feeds: v.Event | None = None
         """What comes while a Note is handled."""
-        wal: Any = SimpleNamespace(write=lambda _: None)
-        self.driver = Driver(cast(PeerCore, self.core), listener=cast(Any, self), wal=wal)
-        self.driver.use(self.mesh)
-        exchange: Any = self.driver.exchange
+        itself = cast(Any, self)
+        self.driver = Driver(cast(PeerCore, self.core), listener=itself, wal=itself)
+        self.driver.use(itself)
+        exchange = cast(Any, self.driver.exchange)
         exchange.work = exchange.states = self
-        exchange.parts = lambda *_: ([], ())
-        exchange.seconds = lambda _: None
+        exchange.parts, exchange.seconds = self.parts, self.seconds
         for name in ("encode", "release", "restored", "decided", "reduce"):
-            setattr(exchange, name, lambda *_, name=name: self.log.append(name))
+            setattr(exchange, name, self.noted(name))
+
+    def noted(self, name: str) -> Callable[..., None]:
+        def note(*_: object, **__: object) -> None:
+            self.log.append(name)
+
+        return note
+
+    # The mesh ---------------------------------------------------------------------------------
+
+    def send(self, peer: PeerId, message: m.Control) -> bool:
+        return self.fits
+
+    def drop(self, peer: PeerId, why: str) -> None:
+        self.log.append("drop")
+
+    def wake(self, peer: PeerId) -> None:
+        pass
+
+    # The exchange -----------------------------------------------------------------------------
+
+    def parts(self, stamp: Stamp, count: int) -> tuple[list[bytes], tuple[Contributor, ...]]:
+        return [], ()
+
+    def seconds(self, stamp: Stamp) -> None:
+        return None
 
     # The listener -----------------------------------------------------------------------------
 
@@ -76,6 +98,9 @@ class Shell:
         if isinstance(command, c.Note) and self.feeds is not None:
             event, self.feeds = self.feeds, None
             self.driver.feed(event)
+
+    def check_run(self, run: e.Run) -> None:
+        self.log.append("CheckRun")
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:
         pass
@@ -175,7 +200,6 @@ async def test_no_event_is_taken_before_the_commands_of_the_one_before_are_done(
             v.TrainersReady, note, c.CheckRun(cast(Any, None)), c.ReducePart(STAMP, 0, 0, 1, ())
         )
         shell.feeds = MADE
-        shell.__dict__["check_run"] = lambda _: shell.log.append("CheckRun")
         shell.driver.feed(v.TrainersReady())
         log = await shell.until("StepMade")
         assert log == ["TrainersReady", "Note", "CheckRun", "reduce", "StepMade"]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,16 @@ def test_the_command_prints_what_came_of_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = Verdict(QUICK, "Why it is one.", True, f"{DURABLE}::test_it", 2.4)
-    monkeypatch.setattr("sims.shell_mutants.try_all", lambda *_, **__: iter([seen]))
-    monkeypatch.setattr("sims.shell_mutants.overlooked_of", lambda _: [QUICK])
+
+    def tried(mutants: Sequence[Mutant], *, jobs: int) -> Iterator[Verdict]:
+        del jobs
+        return iter([seen for _ in mutants])
+
+    def overlooked(verdicts: Sequence[Verdict]) -> list[str]:
+        return [verdict.name for verdict in verdicts]
+
+    monkeypatch.setattr("sims.shell_mutants.try_all", tried)
+    monkeypatch.setattr("sims.shell_mutants.overlooked_of", overlooked)
     document = tmp_path / "doc.md"
     document.write_text(f"# Title\n\n{TABLE_BEGINS}\n\nold\n")
     with pytest.raises(SystemExit) as ended:
