@@ -16,7 +16,7 @@ _RECORDS = ("tests/peers/test_wal_records.py", "tests/peers/test_wal.py")
 _SCRIBE = ("tests/peers/test_scribe.py",)
 _DURABLE = ("tests/peers/test_durable.py",)
 _CHECKPOINT = ("tests/lowcomm/test_checkpoint.py",)
-_CHECKPOINTER = ("tests/lowcomm/test_checkpointer.py",)
+_CHECKPOINTER = ("tests/lowcomm/test_checkpointer.py", "tests/lowcomm/test_moments.py")
 _RESIDUES = ("tests/lowcomm/test_residues.py",)
 
 LOG_MUTANTS = (
