@@ -28,7 +28,7 @@ from sims.faults import FaultKind, draw_plan
 from sims.mutant_files import read_mutants
 from sims.planting import Mutant
 from sims.terminal import run
-from sims.tested import run_tests
+from sims.tested import are_healthy, run_tests
 
 SEED_CPU_S = 20.0
 """A healthy seed takes about one; a mutant may go round in circles for ever."""
@@ -186,7 +186,7 @@ def overlooked_of(
         overlooked += [name for name, seed in caught.items() if seed in sick]
         failed += sick
     tests = {v.name: v.by for v in verdicts if v.caught and not v.seeds}
-    if tests and not run_tests(sorted(set(tests.values()))).passed:
+    if not are_healthy(tests.values()):
         overlooked += tests  # They fail without any bug, too.
     return overlooked, failed
 

@@ -18,7 +18,7 @@ from protocols.errors import ConfigError
 from sims.planting import Mutant
 from sims.shell_mutations import SHELL_MUTANTS
 from sims.terminal import run
-from sims.tested import run_tests
+from sims.tested import are_healthy, run_tests
 
 TABLE_BEGINS = "<!-- python -m sims.shell_mutants --table writes from here to the end -->"
 
@@ -99,8 +99,7 @@ def main(
 
 def overlooked_of(verdicts: Sequence[Verdict]) -> list[str]:
     """The mutants that no test noticed, and those whose test fails without them, too."""
-    tests = sorted({verdict.test for verdict in verdicts if verdict.caught})
-    healthy = not tests or run_tests(tests).passed
+    healthy = are_healthy([verdict.test for verdict in verdicts if verdict.caught])
     return [verdict.name for verdict in verdicts if not (verdict.caught and healthy)]
 
 

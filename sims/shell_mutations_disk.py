@@ -79,7 +79,7 @@ LOG_MUTANTS = (
         "log-does-not-cut-off-a-torn-record",
         "The next record follows the torn one: a restart finds damage and refuses the log.",
         Edit(Wal._load, "if self.cut_bytes:", "if False:"),
-        tests=_WAL,
+        tests=_RECORDS,
     ),
     Mutant(
         "log-applies-a-write-that-failed",

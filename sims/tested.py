@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,13 @@ def plant(text: str) -> None:
         found[0].plant()
     except UnplantableError as error:
         raise ConfigError(f"{text} cannot be planted: {error}") from error
+
+
+def are_healthy(failed: Iterable[str]) -> bool:
+    """Do the tests that noticed bugs pass without any? All cases of each: the name that pytest
+    prints of one may be cut off."""
+    functions = {test.partition("[")[0] for test in failed}
+    return not functions or run_tests(sorted(functions), stop=False).passed
 
 
 def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> Run:
