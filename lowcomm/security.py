@@ -11,7 +11,7 @@ from pathlib import Path
 from lowcomm.config import NodeConfig
 from lowcomm.invitation import invite
 from peers.admittance import ask
-from peers.certificates import Authority, OwnKey, contexts, public_of, root_of
+from peers.certificates import Authority, OwnKey, contexts, public_of, root_of, untimely
 from peers.gate import Gate, genuine
 from peers.mesh import Mesh
 from protocols.commands import AtTheGate
@@ -122,5 +122,7 @@ class Security:
         admission = await ask(addresses, admit, authority=authority, waits=waits)
         if not own.is_mine(admission.certificate, peer, authority):
             raise RefusedError(f"{admission.address} gave us a certificate that is not ours")
+        if why := untimely(admission.certificate):
+            raise RefusedError(f"the certificate from {admission.address} does not count: {why}")
         own.keep(admission.certificate, admission.authority)
         return admission.address

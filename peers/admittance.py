@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from peers.address import parse_address
-from peers.certificates import is_signed_by, public_of, unverified
+from peers.certificates import is_signed_by, public_of, untimely, unverified
 from peers.dialing import DIAL_TIMEOUT_S, FIRST_DIAL_S
 from peers.frames import PREFIX
 from peers.link import HELLO_BYTES_MAX
@@ -41,7 +41,7 @@ class _FailedError(OSError):
 
 
 class _ImpostorError(_FailedError):
-    """Whoever listens there is not of the run."""
+    """The other side is not of the run, or cannot be seen to be."""
 
 
 async def ask(
@@ -90,6 +90,8 @@ async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAd
         shown = cast(bytes | None, writer.get_extra_info("ssl_object").getpeercert(True))
         if not shown or not is_signed_by(shown, authority):
             raise _ImpostorError("its certificate is not of the run that the token names")
+        if why := untimely(shown):
+            raise _ImpostorError(f"its certificate does not count here: {why}")
         head = wire.encode(admit)
         writer.write(PREFIX.pack(len(head), 0) + head)
         async with asyncio.timeout(ANSWER_S):

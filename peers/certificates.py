@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from peers.clocks import clock_fault
 from peers.durable import write_private
 from peers.session import Tls
 from protocols.errors import ConfigError
@@ -192,14 +193,21 @@ class OwnKey:
 
 
 def is_signed_by(certificate: bytes, authority: bytes) -> bool:
-    """A certificate (DER) of now, signed by whoever has this public key?"""
+    """A certificate (DER), whether of now or not, signed with the key of this public half?"""
     try:
         made = x509.load_der_x509_certificate(certificate)
         key = Ed25519PublicKey.from_public_bytes(authority)
         key.verify(made.signature, made.tbs_certificate_bytes)
     except BAD:
         return False
-    return made.not_valid_before_utc <= datetime.now(UTC) <= made.not_valid_after_utc
+    return True
+
+
+def untimely(certificate: bytes) -> str:
+    """Why a certificate (DER) does not count now, for a person; "" if it counts."""
+    made = x509.load_der_x509_certificate(certificate)
+    start, end = made.not_valid_before_utc, made.not_valid_after_utc
+    return clock_fault((start + SKEW).timestamp(), end.timestamp(), skew_s=SKEW.total_seconds())
 
 
 def root_of(directory: Path) -> bytes:
@@ -225,7 +233,7 @@ def public_of(authority: bytes) -> bytes:
 def earlier_peer(
     certificate: bytes, proof: bytes, peer: PeerId, public: bytes, *, authority: bytes
 ) -> Earlier | None:
-    """What a renewal stands on; None: it does not hold."""
+    """What a renewal stands on; None: it does not hold, whatever the time is."""
     if not is_signed_by(certificate, authority):
         return None
     try:
@@ -251,6 +259,10 @@ def contexts(directory: Path) -> Tls:
             made.append(context)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"the certificates in {directory} cannot be used: {error}") from error
+    for name in (CA, OWN):
+        certificate = load_certificate(directory / name)
+        if why := untimely(certificate.public_bytes(serialization.Encoding.DER)):
+            raise ConfigError(f"{directory / name} does not count: {why}")
     accepting, dialling = made
     # Who has no certificate may ask for one, once, and say nothing else (mesh.py).
     accepting.verify_mode = ssl.CERT_OPTIONAL

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from peers.address import parse_address, require_loopback
+from peers.clocks import tls_fault
 from peers.link import Link
 from peers.reception import MAGIC
 from peers.resolving import addresses_of
@@ -178,7 +179,8 @@ class Dialling:
                     failure = await self._try(dial, dial.hosts.pop(0))
                     final = bool(failure)
             except OSError as error:  # A TimeoutError is one, without a text.
-                failure = f"nobody answers at {dial.address}: {str(error) or 'no answer in time'}"
+                reason = tls_fault(error) or "no answer in time"
+                failure = f"nobody answers at {dial.address}: {reason}"
                 final = loop.time() - started > FIRST_DIAL_S
             if final and not dial.peer:
                 self._dials.pop(dial.address, None)

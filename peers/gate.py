@@ -4,11 +4,11 @@ Must NOT decide how often a token may be spent: the log does. Here is what the l
 whether a seal is right, and what time it is.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from peers.certificates import Authority, earlier_peer, root_of
+from peers.certificates import Authority, earlier_peer, root_of, untimely
+from peers.clocks import token_ended
 from peers.mesh import Mesh
 from protocols import commands as c
 from protocols import events as v
@@ -18,7 +18,6 @@ from protocols.ids import PeerId
 from protocols.tokens import ANOTHER, Token, decode_token, spending
 from protocols.wire import one_line
 
-EXPIRED = f"this token has expired: {ANOTHER}"
 FORGED = "this is no token of this run: ask for one (`lowcomm token DIRECTORY` on its machines)"
 
 
@@ -81,6 +80,8 @@ def _renewed(authority: Authority, admit: m.Admit) -> tuple[Token | str, PeerId]
     if earlier is None:
         why = "the certificate that this node had is none of this run: join with a token"
         return why, PeerId("")
+    if why := untimely(admit.certificate):
+        return one_line(f"the certificate that this node had does not count: {why}"), PeerId("")
     return Token(("",), authority.public, earlier.number, 1, earlier.expires), earlier.peer
 
 
@@ -97,4 +98,5 @@ def _sealed(authority: Authority, admit: m.Admit) -> Token | str:
         token = genuine(authority, admit.token)
     except ConfigError:
         return FORGED
-    return EXPIRED if token.expires <= time.time() else token
+    ended = token_ended(token.expires)
+    return f"{ended}: {ANOTHER}" if ended else token

@@ -86,6 +86,16 @@ def test_only_a_token_of_the_run_lets_in_and_not_for_ever(run: Run, tmp_path: Pa
         assert keys == []
 
 
+@pytest.mark.deadline(60)
+def test_a_clock_that_is_behind_is_no_wrong_token(run: Run, tmp_path: Path) -> None:
+    run.node("alpha", "--new")
+    word = token_of(tmp_path / "alpha", uses=1)
+    behind = "import time\nreal = time.time\ntime.time = lambda: real() - 3 * 86_400 - 60"
+    words = ["this machine's clock says", "3 days before the certificate was made", "set the clock"]
+    run.refused("beta", "--join", word, words=words, before=behind)
+    assert admitted(tmp_path / "alpha") == [], "the token is good for another try"
+
+
 @pytest.mark.deadline(90)
 def test_when_who_began_is_gone_any_voter_lets_others_in(run: Run, tmp_path: Path) -> None:
     """I8: with a token that was made before, and with one that a survivor makes."""
