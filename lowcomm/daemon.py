@@ -62,8 +62,7 @@ class Daemon:
         self.run_config: RunConfig | None = config.run
         self.replica: Replica | StepReplica | None = None
         self._start = start
-        self.founds = start.kind == "new"
-        """This node begins the run."""
+        self.founds = start.kind == "new"  # This node begins the run.
         self._directory = NodeDirectory(directory)
         path = self._directory.path
         used = (path / WAL_FILE).exists() or any((path / CHECKPOINTS).glob("*"))

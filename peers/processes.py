@@ -13,6 +13,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+_PLACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_RUN = (
+    "import runpy, sys; place = sys.argv.pop(1); place in sys.path or sys.path.insert(0, place); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+"""The path already has our place where lowcomm is installed, and not where it runs unpacked."""
 KILL_TIMEOUT_S = 10.0
 """A SIGKILLed process that is not gone after this long is stuck in the kernel."""
 
@@ -92,9 +98,15 @@ def start_child(
         raise
 
 
+def own_module(module: str, *, python: str = sys.executable) -> list[str]:
+    """The command that runs a module of this distribution, as `python -m` does, but never one of
+    the same name in the working directory; nor does it import what else lies there."""
+    return [python, "-P", "-c", _RUN, _PLACE, module]
+
+
 def dying_with_us(argv: Sequence[str], *, python: str = sys.executable) -> list[str]:
     """The command that runs `argv` so that it dies with this process."""
-    return [python, "-m", "peers.tether", str(os.getpid()), *argv]
+    return [*own_module("peers.tether", python=python), str(os.getpid()), *argv]
 
 
 def kill_group(leader_pid: int) -> None:

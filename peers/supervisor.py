@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from peers.last_words import LastWords, telling_line
-from peers.processes import Child, dying_with_us, kill_descendants, start_child, wait_ended
+from peers.processes import (
+    Child,
+    dying_with_us,
+    kill_descendants,
+    own_module,
+    start_child,
+    wait_ended,
+)
 from peers.tether import CANNOT_RUN, EXIT_CANNOT_RUN
 from peers.zygote import PACKET_BYTES_MAX
 from protocols.errors import ConfigError, LowcommError
@@ -139,7 +146,7 @@ class _ZygoteLink:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [python, "-m", "peers.zygote", "--fd", str(theirs.fileno())]
+        command = [*own_module("peers.zygote", python=python), "--fd", str(theirs.fileno())]
         command += ["--parent", str(os.getpid()), "--target", target]
         command += ["--preload", ",".join(preload)]
         # Numeric libraries start their threads when they are imported; a fork needs only one.

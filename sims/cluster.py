@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Self
 from lowcomm.identity import read_record
 from lowcomm.invitation import new_token
 from lowcomm.status import ask
-from peers.processes import Child, dying_with_us, start_child
+from peers.processes import Child, dying_with_us, own_module, start_child
 from protocols.errors import LowcommError
 from sims.wan.network import Place
 
@@ -80,8 +79,8 @@ class LocalCluster:
         """
         directory = self.run_dir / name
         directory.mkdir(parents=True, exist_ok=True)
-        argv = [sys.executable, "-m", "sims.logged", str(directory / LOG)]
-        argv += [sys.executable, "-m", "lowcomm.cli", *arguments]
+        argv = [*own_module("sims.logged"), str(directory / LOG)]
+        argv += [*own_module("lowcomm.cli"), *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         if place is not None:
             argv, environment = place.command(argv), {**environment, **place.environment}

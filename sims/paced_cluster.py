@@ -4,10 +4,10 @@ For tests with many processes, where torch would be too heavy. Must NOT wait for
 what comes of a run: its callers do.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from peers.processes import own_module
 from protocols.errors import LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.paced import PACE, Pace
@@ -16,7 +16,7 @@ from sims.wan.network import Place
 
 def paced_command(pace: Pace = PACE) -> list[str]:
     """What `lowcomm peer` gets after its `--`."""
-    program = [sys.executable, "-m", "sims.paced"]
+    program = own_module("sims.paced")
     sizes = ["--elements", str(pace.elements), "--columns", str(pace.columns)]
     names = ["--tensors", str(pace.tensors), "--name-chars", str(pace.name_chars)]
     return [*program, "--step-s", repr(pace.step_s), *sizes, *names]

@@ -7,13 +7,12 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from peers.processes import dying_with_us
+from peers.processes import dying_with_us, own_module
 from sims.wan.link import Link, WanError
 from sims.wan.network import MEANS, Means, Place, Wan, why_not
 from sims.wan.probe import READY
@@ -151,7 +150,7 @@ def row(result: dict[str, Any]) -> str:
 
 
 def _start(place: Place, *arguments: str) -> "subprocess.Popen[str]":
-    command = place.command([sys.executable, "-m", "sims.wan.probe", *arguments])
+    command = place.command([*own_module("sims.wan.probe"), *arguments])
     return subprocess.Popen(
         dying_with_us(command),
         env={**os.environ, **place.environment},

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Self
 
+from peers.processes import own_module
 from sims.wan.link import Counters, Link, Pair, WanError
 
 START_TIMEOUT_S = 20.0
@@ -34,7 +35,7 @@ class Helper:
         """Raises WanError with the process's own words when it cannot do what is asked."""
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())]
+            command = [*own_module(module), str(theirs.fileno()), str(os.getpid())]
             # Its own session: Ctrl+C is for the owner, which still needs the network to stop.
             self._popen = subprocess.Popen(
                 command,
