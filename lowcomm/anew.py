@@ -20,7 +20,7 @@ from lowcomm import startup
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint, read_log
 from lowcomm.checkpointer import CHECKPOINTS
 from lowcomm.identity import NodeDirectory
-from lowcomm.recover import best_of, cannot, read_log_of, seize
+from lowcomm.recover import STOPPED, best_of, cannot, read_log_of, seize
 from peers.durable import sync
 from peers.wal import FILE, UntrustedError, Wal
 from protocols.errors import ConfigError
@@ -91,7 +91,7 @@ def beginning_anew(directory: Path) -> Generator[Anew]:
     Raises ConfigError: the node runs, its log can be read, or it has nothing to go on from.
     """
     chosen = best_of(directory)
-    with closing(NodeDirectory(chosen)) as node:
+    with closing(NodeDirectory(chosen, remedy=STOPPED)) as node:
         record, why = node.read(), _why_unreadable(node.path)
         if record is None or not record.run:
             raise cannot(chosen, "it never was in a run")

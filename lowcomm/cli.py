@@ -203,7 +203,7 @@ def resume(
       lowcomm resume runs/demo
       lowcomm resume runs/demo/beta --join TOKEN
     """
-    from lowcomm.identity import read_record, recorded_config
+    from lowcomm.identity import check_resumable, read_record, recorded_config
     from lowcomm.start import Start
     from lowcomm.status import finished, node_directories
 
@@ -217,6 +217,7 @@ def resume(
     if over := finished([directory]):
         print(f"{record.name} {over}")  # noqa: T201
         return
+    check_resumable(directory, record, way=bool(join or record.join))
     config = recorded_config(directory)
     address, token = _way_in(join or record.join, config, typed=bool(join))
     if record.witness:

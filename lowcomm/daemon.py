@@ -94,7 +94,8 @@ class Daemon:
         if start.kind == "new":
             check_founder(me.address)
             self.security.found(me, start.run_directory)
-        kept, self._skipped = startup.kept(self._directory.path)
+        alone = None if start.address else saved
+        kept, self._skipped = startup.kept(self._directory.path, alone=alone)
         self.core = PeerCore(
             me,
             join=start.kind != "new",
@@ -115,8 +116,7 @@ class Daemon:
             failed=lambda why: self.journal.note("checkpoint", why),
         )
         self.node = NodeSide(self, command=start.command)
-        self.rejoins_at = ""
-        """Where this node joins anew: its branch of the log was given up."""
+        self.rejoins_at = ""  # Where it joins anew: its branch of the log was given up.
         self._stop: c.Stop | None = None
         self._code = self._signal = 0
         self._stopped = asyncio.Event()

@@ -21,6 +21,7 @@ from protocols.ids import PeerId
 
 RECORD = "node.json"
 LOCK = "lock"
+ANOTHER_NAME = "give this node another name (--set node.name=NAME)"
 NAME_CHARS_MAX = 32
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
 
@@ -51,8 +52,9 @@ class Record:
 class NodeDirectory:
     """The directory of one node, held by this process until `close`."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError when another daemon holds it, or it cannot be made."""
+    def __init__(self, path: Path, *, remedy: str = ANOTHER_NAME) -> None:
+        """Raises ConfigError when another daemon holds it, or it cannot be made. `remedy`: what to
+        do if it is held, beyond stopping that daemon."""
         self.path = path.absolute()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,10 +66,7 @@ class NodeDirectory:
             ) from error
         if not _lock(self._lock):
             os.close(self._lock)
-            raise ConfigError(
-                f"node.directory {self.path} is in use by a running peer: "
-                "stop it, or give this node another name (--set node.name=NAME)"
-            )
+            raise ConfigError(_held(self.path, read_record(self.path), remedy))
 
     def read(self) -> Record | None:
         """What an earlier life wrote."""
@@ -98,6 +97,38 @@ def runs(directory: Path, record: Record) -> bool:
     """The daemon that wrote this record still runs. Unlike `in_use` it leaves the lock alone while
     a daemon starts, which would find it taken."""
     return Path(f"/proc/{record.pid}").exists() and in_use(directory)
+
+
+def check_resumable(directory: Path, record: Record, *, way: bool) -> None:
+    """Before a node is started again; `way`: it is known where others may be. Raises ConfigError:
+    it runs, or has nothing to go on from."""
+    from peers.wal import FILE
+
+    if runs(directory, record):
+        raise ConfigError(
+            _held(directory, record, f"see what it does: `lowcomm status {directory}`")
+        )
+    if way or (directory / FILE).exists():
+        return
+    if not record.run:
+        raise ConfigError(
+            f"{directory} began no run: its node ended before that; start it again as before "
+            "(`lowcomm peer FILE --new`)"
+        )
+    raise ConfigError(
+        f"the log of {directory} is gone ({directory / FILE}): without it this node can neither "
+        "find the run nor vote in it. Put the log back; or, if other nodes of the run are left, "
+        f"join them as a new one: `lowcomm resume {directory} --join TOKEN`"
+    )
+
+
+def _held(directory: Path, record: Record | None, remedy: str) -> str:
+    who = f" ({record.name}, pid {record.pid})" if record is not None else ""
+    stop = f" (`kill -INT {record.pid}`)" if record is not None else ""
+    return (
+        f"node.directory {directory} is in use by a running peer{who}: stop it first{stop}, or "
+        f"{remedy}"
+    )
 
 
 def read_record(directory: Path) -> Record | None:

@@ -27,6 +27,8 @@ from protocols.logbook import Logbook
 from protocols.messages import Kept
 from protocols.storage import Saved
 
+STOPPED = "leave it alone: a node that runs needs no recovery unless its voters are gone for good"
+
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
@@ -83,7 +85,7 @@ def recovery(directory: Path) -> Generator[Recovery]:
     Raises ConfigError: the node runs, or has nothing to go on from.
     """
     chosen = best_of(directory)
-    with closing(NodeDirectory(chosen)) as node:
+    with closing(NodeDirectory(chosen, remedy=STOPPED)) as node:
         wal, saved = startup.open_log(node.path)
         with closing(wal):
             record, (kept, _) = node.read(), startup.kept(node.path)
@@ -123,10 +125,6 @@ def _tokens(directory: Path) -> int:
 def read_log_of(me: PeerId, saved: Saved, directory: Path) -> Logbook:
     """All that a node's disk held, applied. Raises ConfigError."""
     try:
-        book = Logbook(me, saved)
-        book.raft.commit_index = book.raft.log.last_index
-        while book.next_entry() is not None:
-            pass
+        return startup.whole_log(me, saved)
     except LogError as error:
         raise cannot(directory, str(error)) from error
-    return book

@@ -38,6 +38,7 @@ from protocols.errors import ConfigError, LogError, RefusedError
 from protocols.ids import PeerId, TensorSpec, Version
 from protocols.layouts import pack_layout, unpack_layout
 from protocols.limits import SAMPLES_MAX
+from protocols.logbook import Logbook
 from protocols.messages import Kept
 from protocols.storage import Saved
 from protocols.wire import decode_image
@@ -305,12 +306,46 @@ def own_rank_state(directory: Path) -> Path | None:
     return max(written, default=None)
 
 
-def kept(directory: Path) -> tuple[Kept | None, tuple[str, ...]]:
-    """What this node's newest complete checkpoint holds, and why newer ones do not count."""
+def kept(directory: Path, *, alone: Saved | None = None) -> tuple[Kept | None, tuple[str, ...]]:
+    """What this node's newest complete checkpoint holds, and why newer ones do not count.
+
+    `alone`: the log of a node that does not know where others may be. Raises ConfigError if it was
+    the only one of its run, and no checkpoint is left: nobody could give it the state.
+    """
     path, skipped = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
+        if alone is not None:
+            _check_company(directory, alone, skipped)
         return None, tuple(skipped)
     return kept_in(read_cut(path)), tuple(skipped)
+
+
+def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> None:
+    record = read_record(directory)
+    me = PeerId(record.peer if record is not None else "")
+    try:
+        members = whole_log(me, saved).members
+    except LogError:
+        return  # The core says what is wrong with it.
+    if members.run is None or set(members.members) - {me}:
+        return
+    damaged = f" ({'; '.join(skipped)})" if skipped else ""
+    done = members.committed(0)
+    lost = f"{done} committed rounds are" if done else "nothing was committed, so only its start is"
+    raise ConfigError(
+        f"the state of the run in {directory} is lost: this node was the only one, and it has no "
+        f"complete checkpoint{damaged}; {lost} lost. Put {directory / CHECKPOINTS} back, or begin "
+        "a new run in another directory (`lowcomm peer FILE --new`)"
+    )
+
+
+def whole_log(me: PeerId, saved: Saved) -> Logbook:
+    """All that a log holds, committed or not. Raises LogError."""
+    book = Logbook(me, saved)
+    book.raft.commit_index = book.raft.log.last_index
+    while book.next_entry() is not None:
+        pass
+    return book
 
 
 def kept_in(cut: Cut) -> Kept:

@@ -36,6 +36,7 @@ SKEW = timedelta(days=1)
 """A clock may be behind the signer's by so much."""
 TOKEN_KEY_INFO = b"lowcomm join token 1"
 RENEWAL = b"lowcomm renewal 1\0"
+_ANEW = "start this node in a new directory with another token (`lowcomm token`, on another node)"
 _NAME = re.compile(r"[!-~]{1,64}")
 """What a common name can be, and a peer id therefore."""
 BAD = (ValueError, TypeError, InvalidSignature, x509.InvalidVersion)
@@ -80,7 +81,7 @@ class Authority:
         except FileNotFoundError:
             return None
         except (OSError, *BAD) as error:
-            raise ConfigError(f"{directory / CA} cannot be read: {error}") from error
+            raise _unreadable(directory / CA, error, "certificate") from error
         if not _is_of(key, certificate):
             raise ConfigError(f"{directory / CA_KEY} is not the key of {directory / CA}")
         return Authority(key, certificate)
@@ -149,6 +150,11 @@ class OwnKey:
         path = directory / OWN_KEY
         self._directory = directory
         key = _load_key(path)
+        if key is None and (directory / OWN).exists():
+            raise ConfigError(
+                f"{path} is missing, and without it this node's certificate ({OWN}) is of no use: "
+                f"put it back, or {_ANEW}"
+            )
         try:
             if key is None:
                 key = Ed25519PrivateKey.generate()
@@ -166,7 +172,7 @@ class OwnKey:
         except FileNotFoundError:
             return ""
         except (OSError, *BAD) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
+            raise _unreadable(path, error, "certificate") from error
 
     def keep(self, certificate: bytes, authority: bytes) -> None:
         """Both DER, and looked at (`is_mine`). The node's comes last: who has it has both."""
@@ -218,7 +224,7 @@ def root_of(directory: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except (OSError, *BAD) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise _unreadable(path, error, "certificate") from error
 
 
 def public_of(authority: bytes) -> bytes:
@@ -250,6 +256,7 @@ def earlier_peer(
 
 def contexts(directory: Path) -> Tls:
     """Of a node that has its certificate. Raises ConfigError."""
+    _check(directory)
     made: list[ssl.SSLContext] = []
     try:
         for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
@@ -259,16 +266,31 @@ def contexts(directory: Path) -> Tls:
             made.append(context)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"the certificates in {directory} cannot be used: {error}") from error
-    for name in (CA, OWN):
-        certificate = load_certificate(directory / name)
-        if why := untimely(certificate.public_bytes(serialization.Encoding.DER)):
-            raise ConfigError(f"{directory / name} does not count: {why}")
     accepting, dialling = made
     # Who has no certificate may ask for one, once, and say nothing else (mesh.py).
     accepting.verify_mode = ssl.CERT_OPTIONAL
     accepting.num_tickets = 0
     dialling.verify_mode = ssl.CERT_REQUIRED
     return Tls(accepting=accepting, dialling=dialling)
+
+
+def _check(directory: Path) -> None:
+    """That the files which TLS is made of are there, whole, of one node and of now: what ssl says
+    of them names none. Raises ConfigError."""
+    for name in (CA, OWN):
+        path = directory / name
+        try:
+            certificate = load_certificate(path)
+        except (OSError, *BAD) as error:
+            raise _unreadable(path, error, "certificate") from error
+        if why := untimely(certificate.public_bytes(serialization.Encoding.DER)):
+            raise ConfigError(f"{path} does not count: {why}")
+    key = _load_key(directory / OWN_KEY)
+    if key is not None and not _is_of(key, load_certificate(directory / OWN)):
+        raise ConfigError(
+            f"{directory / OWN_KEY} is not the key of {directory / OWN}: put the right one back, "
+            f"or {_ANEW}"
+        )
 
 
 def unverified() -> ssl.SSLContext:
@@ -292,10 +314,16 @@ def _load_key(path: Path) -> Ed25519PrivateKey | None:
     except FileNotFoundError:
         return None
     except (OSError, *BAD) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise _unreadable(path, error, "private key") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{path} is no Ed25519 key")
     return key
+
+
+def _unreadable(path: Path, error: Exception, what: str) -> ConfigError:
+    """OpenSSL's own words say nothing to a person."""
+    why = error.strerror if isinstance(error, OSError) else f"it is no whole PEM {what}"
+    return ConfigError(f"{path} cannot be used: {why}; put it back, or {_ANEW}")
 
 
 def load_certificate(path: Path) -> x509.Certificate:

@@ -272,8 +272,7 @@ async def test_what_the_door_sees_for_itself(tmp_path: Path) -> None:
         assert isinstance(signed, v.Signed)
         assert signed.entry.peer == BETA
         old = here.sign(replace(good, token=here.token(expires=int(time.time()) - 1)))
-        assert isinstance(old, v.NotSigned)
-        assert "expired: it was good until" in old.why
+        assert "expired: it was good until" in str(old)
         forged = Token((here.node.address,), here.authority.public, b"n" * 16, 9, 1 << 40)
         foreign = replace(forged, authority=stranger.public).sealed(stranger.token_key)
         for word in ("lc1-word", "x" * 1000, encode_token(forged.sealed(b"k" * 32))):

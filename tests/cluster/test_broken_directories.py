@@ -1,0 +1,112 @@
+"""A node whose directory lacks something, or is in use: one line says what, and what to do."""
+
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lowcomm.checkpointer import CHECKPOINTS
+from peers.certificates import CA, OWN, OWN_KEY, OwnKey
+from peers.wal import FILE
+from tests.cluster.paced_shell import PacedShell
+from tests.cluster.running import (
+    Command,
+    commits_until,
+    ending,
+    listens,
+    record,
+    write_config,
+)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[PacedShell]:
+    write_config(tmp_path, peers=1, rounds=1_000_000)
+    with ending(PacedShell(tmp_path)) as made:
+        yield made
+
+
+def line_of(command: Command) -> str:
+    """Its only one of an error, which a person can mend."""
+    assert command.popen.returncode == 2, command.err
+    assert "Traceback" not in command.err
+    (line,) = [line for line in command.err.splitlines() if line.startswith("lowcomm: ")]
+    return line
+
+
+def test_a_node_that_runs_is_said_to_run_and_where(shell: PacedShell, tmp_path: Path) -> None:
+    """Its port is taken, too: that is no reason to choose another one."""
+    alpha = tmp_path / "alpha"
+    shell.node("alpha", "--new")
+    port = listens(alpha)
+    pid = record(alpha)["pid"]
+    for command in (
+        shell.run("resume", str(alpha)),
+        shell.run("recover", str(alpha)),
+        shell.run("peer", "run.toml", "--new", "--set", f'node.directory="{alpha}"'),
+    ):
+        line = line_of(command)
+        assert f"in use by a running peer (alpha, pid {pid}): stop it first" in line
+        assert f"kill -INT {pid}" in line
+        assert port not in line
+        assert ("node.name" in line) == (command is shell.commands[-1])
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def another_key(path: Path) -> None:
+    place = path.parent / "other"
+    place.mkdir()
+    OwnKey(place)
+    (place / OWN_KEY).rename(path)
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
+    "no log": (FILE, Path.unlink, ("the log of", "is gone", "--join TOKEN")),
+    "no checkpoints": (
+        CHECKPOINTS,
+        shutil.rmtree,
+        ("the state of the run", "is lost", "committed rounds", CHECKPOINTS, "--new"),
+    ),
+    "no key": (OWN_KEY, Path.unlink, ("is missing", "put it back", "lowcomm token")),
+    "a torn key": (OWN_KEY, cut, ("cannot be used", "no whole PEM private key")),
+    "another key": (OWN_KEY, another_key, ("is not the key of", OWN)),
+    "a torn certificate": (OWN, cut, ("cannot be used", "no whole PEM certificate")),
+    "no authority": (CA, Path.unlink, ("cannot be used", "No such file", "lowcomm token")),
+    "a torn authority": (CA, cut, ("cannot be used", "no whole PEM certificate")),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_what_is_missing_or_torn_is_named_with_what_to_do(
+    what: str, shell: PacedShell, tmp_path: Path
+) -> None:
+    name, damage, words = DAMAGE[what]
+    alpha = tmp_path / "alpha"
+    node = shell.node("alpha", "--new")
+    commits_until(alpha, 2)
+    node.signal(signal.SIGTERM)
+    node.wait(within_s=10)
+    damage(alpha / name)
+    line = line_of(shell.run("resume", str(alpha)))
+    assert str(alpha / name) in line
+    for word in words:
+        assert word in line
+
+
+def test_a_node_that_ended_before_its_run_began_is_told_to_begin_again(
+    shell: PacedShell, tmp_path: Path
+) -> None:
+    alpha = tmp_path / "alpha"
+    where = ("--set", 'node.directory="alpha"', "--set", "node.name=alpha")
+    node = shell.start("peer", "run.toml", "--new", *where, "--", "sleep", "60")
+    listens(alpha)
+    node.signal(signal.SIGKILL)
+    node.wait(within_s=10)
+    line = line_of(shell.run("resume", str(alpha)))
+    assert "began no run" in line
+    assert "--new" in line
