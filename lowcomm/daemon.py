@@ -18,6 +18,7 @@ from lowcomm.checkpoint import Cut
 from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
 from lowcomm.config import FileConfig, RunConfig, check_node
 from lowcomm.data.corpus import build_corpus
+from lowcomm.founding import refuse_joiners
 from lowcomm.identity import NodeDirectory, exec_time
 from lowcomm.journal import Journal
 from lowcomm.node_side import NodeSide
@@ -116,8 +117,10 @@ class Daemon:
             failed=lambda why: self.journal.note("checkpoint", why),
         )
         self.node = NodeSide(self, command=start.command)
-        self.rejoins_at = ""  # Where it joins anew: its branch of the log was given up.
-        self._stop: c.Stop | None = None
+        self.rejoins_at = ""
+        """Where this node joins anew: its branch of the log was given up."""
+        self.ending: c.Stop | None = None
+        """Why this peer ends, once it does."""
         self._code = self._signal = 0
         self._stopped = asyncio.Event()
         self._caught_up = False
@@ -142,6 +145,8 @@ class Daemon:
                     group.create_task(self._guarded(report(self)), name="report"),
                 ]
                 await self._stopped.wait()
+                if self._start.kind == "new":
+                    await refuse_joiners(self)
                 await self._end_driver(driver)
                 await self._wind_up()
                 for task in tasks:
@@ -342,8 +347,8 @@ class Daemon:
 
     def stop(self, why: str, outcome: c.Outcome, *, code: int | None = None) -> None:
         """The first reason counts."""
-        if self._stop is None:
-            self._stop = c.Stop(why, outcome)
+        if self.ending is None:
+            self.ending = c.Stop(why, outcome)
             self._code = exit_code_of(outcome, signalled=self._signal) if code is None else code
             self._stopped.set()
 
@@ -356,15 +361,15 @@ class Daemon:
 
     async def _wind_up(self) -> None:
         """Let the ranks finish if the run is finished; keep what was reached."""
-        assert self._stop is not None
-        if self._stop.outcome == "finished":
+        assert self.ending is not None
+        if self.ending.outcome == "finished":
             await self.node.wait_finished(FINISH_TIMEOUT_S)
-        if self.replica is not None and self._stop.outcome != "refused":
+        if self.replica is not None and self.ending.outcome != "refused":
             await self.checkpointer.finish(self.core, self.replica)
-        tell_end(self, self._stop, kept=self._directory.path / startup.DROPPED)
+        tell_end(self, self.ending, kept=self._directory.path / startup.DROPPED)
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self._stop is not None or self.core.standing.leaving:
+        if self.ending is not None or self.core.standing.leaving:
             return
         self._signal = number
         if not self.security.entered:

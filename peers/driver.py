@@ -59,6 +59,8 @@ class Driver:
         self._wakes_at = 0.0
         """What it waits for at most; a time of the loop's clock."""
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._closed_because = ""
+        """Why no peer is let in; "": the log says who is."""
         self._lineage = 0
         """Of the last entry that was applied."""
         self._releases = Releases(self._release)
@@ -300,8 +302,17 @@ class Driver:
         me, run, leader = self.core.me, self.core.raft.run, self.core.company.leader_address()
         return m.Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)
 
+    def refuse_all(self, why: str) -> None:
+        """Nobody is let in any more: those that are connected hear why now, others when they
+        come."""
+        assert self.mesh is not None
+        self._closed_because = why
+        for peer in list(self.mesh.sessions):
+            self.mesh.send(peer, m.Refused(why))
+
     def refusal(self, hello: m.Hello) -> str:
-        return refusal(hello, me=self.core.me, run=self.core.raft.run, members=self.core.members)
+        run, members = self.core.raft.run, self.core.members
+        return self._closed_because or refusal(hello, me=self.core.me, run=run, members=members)
 
     def connected(self, hello: m.Hello) -> None:
         assert self.mesh is not None
@@ -335,7 +346,10 @@ class Driver:
         self.counters.relayed(source, sink, size)
 
     def admission_asked(self, number: int, admit: m.Admit) -> None:
-        self.feed(v.AdmitAsked(number, admit))
+        if self._closed_because and self.mesh is not None:
+            self.mesh.answer(number, m.NotAdmitted(self._closed_because, True))
+        else:
+            self.feed(v.AdmitAsked(number, admit))
 
     def refused(self, why: str) -> None:
         if self.core.raft.run:  # We know others: that one may be gone, or not back yet.

@@ -220,7 +220,7 @@ class PeerCore:
             if self.book.install(peer, message, now):
                 self._jumped(now, lineage=lineage)
         elif isinstance(message, m.Refused):
-            if peer != self.leader_id or self.leads:
+            if self.raft.run and (peer != self.leader_id or self.leads):
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
         elif isinstance(message, GATE):

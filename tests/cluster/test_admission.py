@@ -1,5 +1,6 @@
 """Who gets into a run of real daemons, and who does not."""
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -171,3 +172,20 @@ def test_a_run_that_was_opened_goes_by_the_token_that_was_printed(run: Run, tmp_
     again = run.run("init", "first")
     assert again.popen.returncode == 2
     assert "already" in again.err
+
+
+@pytest.mark.deadline(90)
+@pytest.mark.parametrize("link", [(), INSECURE], ids=["encrypted", "insecure"])
+def test_joiners_of_a_run_that_cannot_begin_are_told_why(
+    run: Run, tmp_path: Path, link: tuple[str, ...]
+) -> None:
+    """They waited for a founder that had refused for lack of memory."""
+    own = ("--set", "node.name=alpha", "--set", f'node.directory="{tmp_path / "alpha"}"')
+    ranks = shlex.join(paced_command(PACE))
+    few = ("--set", "node.memory_max_bytes=1000", "--", "sh", "-c", f"sleep 5; exec {ranks}")
+    founder = run.start("peer", "run.toml", "--new", *link, *own, *few)
+    word = token_of(tmp_path / "alpha")
+    words = ["alpha cannot begin the run", "may use 0.00 GiB", "node.memory_max_bytes"]
+    run.refused("beta", "--join", word, *link, words=words)
+    assert founder.wait(within_s=20) == 2, founder.err
+    assert "the daemon needs about" in founder.err
