@@ -44,9 +44,9 @@ def needed_bytes(
         if method.mean_codec is not None:
             result = 4 * size  # A mean is never larger, whatever its codec.
         running += 4 * IN_FLIGHT_ARRAYS * size + RESULTS_IN_FLIGHT * result
-    # A joiner holds what arrives and what it adopted of that, until all of it is there; what it
-    # adopted has the momentum twice. Nothing is exchanged meanwhile.
-    joining = 2 * state + 4 * (arrays - 1) * sum(sizes) if joins else 0
+    # A joiner holds what arrives and what it adopted of that, until all of it is there; nothing is
+    # exchanged meanwhile. Of its last fragment the momentum lies there twice.
+    joining = 2 * state + 4 * (arrays - 1) * sizes[0] if joins else 0
     kept = 4 * feedback.ARRAYS_PER_FRAGMENT * sum(sizes) if method.feedback else 0
     return max(running, joining) + kept
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lowcomm import outer
+from lowcomm.arrays import copy_of
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.codecs import direct
 from lowcomm.directions import Directions
@@ -113,11 +114,12 @@ class Replica:
 
     def initialise(self, fragment: int, local: memoryview) -> str:
         """The ranks' first parameters are version 0. Returns the state digest."""
-        momentum_P = self._states[fragment].momentum_P
+        state = self._states[fragment]
         local_P = np.frombuffer(local, np.float32)
-        digest = self.restore(fragment, 0, local_P, momentum_P, lineage=FIRST_LINEAGE)
+        digest = self.restore(fragment, 0, local_P, state.momentum_P, lineage=FIRST_LINEAGE)
         if self._slots is not None:
-            self._states[fragment].forget_places()
+            state.base_P = state.outer_P  # What was there before, nobody has seen.
+            state.forget_places()
             self._slots.forget_contribution(fragment, self._slots.places[fragment])
         return digest
 
@@ -357,11 +359,18 @@ class Replica:
         return outer.state_digest(*self._split(fragment, state), before_cell)
 
     def adopt_state(
-        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+        self,
+        fragment: int,
+        round_: int,
+        buffer: bytearray | memoryview,
+        *,
+        lineage: int,
+        kept: bool = False,
     ) -> None:
         state = self._states[fragment]
+        outer_P, momentum_P = self._split(fragment, [buffer])
         with state.lock:
-            state.take(*self._split(fragment, [buffer]))
+            state.take(copy_of(outer_P) if kept else outer_P, momentum_P)
             self._turn(fragment, round_, lineage)
 
     def _split(self, fragment: int, state: Sequence[Bytes]) -> tuple[F32, F32]:

@@ -137,8 +137,15 @@ class StepReplica:
         return self.state_digest(buffer, before_cell) if fits else ""
 
     def adopt_state(
-        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+        self,
+        fragment: int,
+        round_: int,
+        buffer: bytearray | memoryview,
+        *,
+        lineage: int,
+        kept: bool = False,
     ) -> None:
+        buffer = bytearray(buffer) if kept else buffer
         self._copies = {round_: _Copy(buffer, self.state_digest(buffer), lineage)}
 
     def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:

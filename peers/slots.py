@@ -228,12 +228,12 @@ class Slots:
 
         Raises SlotsError when the system refuses the memory.
         """
-        if place == MOVE or not self.shape.is_lasting:
+        if (place == MOVE or not self.shape.is_lasting) and self.fd >= 0:
             self._give_memory(fragment, self._first(place))
 
     def forget_result(self, fragment: int, place: int) -> None:
         """Nobody is to read there any more: the system gets the memory, unless all of it lasts."""
-        if self.shape.is_lasting:
+        if self.shape.is_lasting or self.fd < 0:
             return
         self._words[self._generation(fragment, place)] = 0
         self._take_memory(fragment, self._first(place))
@@ -243,13 +243,13 @@ class Slots:
 
         Raises SlotsError when the system refuses the memory.
         """
-        if not self.shape.is_lasting:
+        if not self.shape.is_lasting and self.fd >= 0:
             self._give_memory(fragment, self._first_contribution(self.places[fragment]))
 
     def forget_contribution(self, fragment: int, place: int) -> None:
         """What the ranks wrote at this place is needed no more, and they are not to write there
         before somebody says so: the system gets the memory, unless all of it lasts."""
-        if not self.shape.is_lasting:
+        if not self.shape.is_lasting and self.fd >= 0:
             self._take_memory(fragment, self._first_contribution(place))
 
     def publish_result(self, fragment: int, place: int, generation: int) -> None:

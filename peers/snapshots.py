@@ -114,8 +114,8 @@ class Snapshots:
 
         def adopt() -> None:
             # Until the cut's last fragment is adopted, cells may belong to the next cut too.
-            state = arrived.pop() if complete else bytearray(arrived.pop())
-            states.adopt_state(fragment, round_, state, lineage=lineage)
+            buffer = arrived.pop()
+            states.adopt_state(fragment, round_, buffer, lineage=lineage, kept=not complete)
 
         self._shell.compute(adopt, adopted)
 

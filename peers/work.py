@@ -47,10 +47,17 @@ class States(Protocol):
         ...
 
     def adopt_state(
-        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+        self,
+        fragment: int,
+        round_: int,
+        buffer: bytearray | memoryview,
+        *,
+        lineage: int,
+        kept: bool = False,
     ) -> None:
         """Replace the fragment's state by one that lies in one buffer, which is the replica's from
-        now on: nobody else writes or reads there. `lineage`: in which the log names this state."""
+        now on: nobody else writes or reads there. `lineage`: in which the log names this state.
+        `kept`: the buffer stays the caller's, and is copied."""
         ...
 
     def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:

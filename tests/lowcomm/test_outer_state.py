@@ -1,15 +1,19 @@
-"""Versions of a fragment: where ranks read them, and those without momentum."""
+"""Versions of a fragment: where ranks read them, which of them have memory, and those without
+momentum."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lowcomm.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCo, StreamingDiLoCo
 from lowcomm.outer import F32, nesterov_step
 from lowcomm.replica import Replica
+from peers.slots import MOVE, Slots
 from peers.work import Bytes
+from protocols.ids import Contributor, PeerId, TensorSpec
 from tests.lowcomm.replicas import (
     LAYOUT,
     LINEAGE,
@@ -253,3 +257,84 @@ def test_a_state_half_with_momentum_is_not_written(tmp_path: Path) -> None:
     outer = [gaussian(k, size) for k, size in enumerate(SIZES)]
     with pytest.raises(CheckpointError, match="8 elements, the fragment 0"):
         keep(tmp_path, 4, outer, [outer[0], NONE])
+
+
+class Turns:
+    """A replica of three fragments that take turns, one in flight, and its ranks."""
+
+    def __init__(self) -> None:
+        self.size = 4096
+        layout = [TensorSpec(f, f"block.{f}", (self.size,), 0) for f in range(3)]
+        method = StreamingDiLoCo(inner_steps=6, fragments=3, overlap_steps=0)
+        self.replica = Replica(method, layout)
+        self.slots = Slots.create(self.replica.shape(1))
+        self.replica.share(self.slots)
+        self.version = [0, 0, 0]
+        for fragment in range(3):
+            self.slots.contribution(fragment)[:] = view(gaussian(fragment, self.size))
+            self.replica.initialise(fragment, self.slots.contribution(fragment))
+        for fragment in range(3):
+            self.place = self.replica.place_result(fragment, full=True).place
+
+    @property
+    def places_held(self) -> int:
+        """Fragments' sizes that have memory beside the header."""
+        header = self.slots.shape.header_bytes
+        return (os.fstat(self.slots.fd).st_blocks * 512 - header) // (4 * self.size)
+
+    def contribute(self, fragment: int) -> None:
+        local = self.slots.contribution(fragment)
+        local[:] = view(gaussian(9 + self.version[fragment], self.size))
+        self.replica.take_local(fragment, local)
+        self.replica.begin(fragment, f"m{fragment}")
+
+    def commit(self, fragment: int, manifest: str) -> int:
+        self.version[fragment] += 1
+        mean = gaussian(3 + self.version[fragment], self.size)
+        of = [Contributor(PeerId("p0.0"), 1, 1, manifest)]
+        made = stamp(fragment, self.version[fragment])
+        self.replica.apply(made, (0, self.size), [mean.tobytes()], of)
+        return self.replica.place_result(fragment, full=True).place
+
+    def shown(self, fragment: int, place: int) -> bytes:
+        return bytes(self.slots.result(fragment, place))
+
+
+def test_fragments_that_are_not_in_flight_hold_their_outer_parameters_alone() -> None:
+    turns = Turns()
+    assert turns.places_held == 3, "what the ranks contributed first is not held any more"
+    for round_ in range(1, 4):
+        for fragment in range(3):
+            turns.contribute(fragment)
+            place = turns.commit(fragment, f"m{fragment}")
+            turns.replica.settle(fragment)
+            # Three outer ones, the last one before, and the memory taken for the next in turn.
+            assert turns.places_held <= 6
+            outer_P, _ = turns.replica.arrays(fragment)
+            assert turns.shown(fragment, place) == outer_P.tobytes(), (round_, fragment)
+    assert turns.places_held == 5, "of one fragment: a contribution, and a next version"
+
+
+def test_a_contribution_that_did_not_count_stays() -> None:
+    turns = Turns()
+    turns.contribute(1)
+    written = bytes(turns.slots.contribution(1))
+    turns.version[1] += 1
+    others = [Contributor(PeerId("p1.0"), 1, 1, "another")]
+    mean = gaussian(5, turns.size).tobytes()
+    turns.replica.apply(stamp(1, 1), (0, turns.size), [mean], others)
+    assert bytes(turns.slots.contribution(1)) == written
+    assert turns.replica.place_result(1, full=False).place == MOVE
+
+
+def test_a_result_that_ranks_may_not_have_taken_yet_stays() -> None:
+    """Slow ranks, without whom the others made another round."""
+    turns = Turns()
+    turns.contribute(0)
+    first = turns.commit(0, "m0")
+    turns.replica.settle(0)
+    before = turns.shown(0, first)
+    second = turns.commit(0, "another")
+    turns.replica.settle(0)
+    assert second != first
+    assert turns.shown(0, first) == before

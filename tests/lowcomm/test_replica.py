@@ -213,6 +213,15 @@ def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     assert joiner.apply(stamp(fragment, 5), (0, size), [mean], ONE) == donor.version(fragment)[1]
 
 
+def test_a_state_that_stays_the_caller_s_is_copied() -> None:
+    donor, joiner, size = started(plain()), plain(), SIZES[0]
+    donor.apply(stamp(0, 4), (0, size), [gaussian(7, size).tobytes()], ONE)
+    payload = bytearray(b"".join(donor.lend_state(0, 4)))
+    joiner.adopt_state(0, 4, payload, lineage=LINEAGE, kept=True)
+    payload[:] = bytes(len(payload))  # Cells of the next cut, say.
+    assert [x.tobytes() for x in joiner.arrays(0)] == [x.tobytes() for x in donor.arrays(0)]
+
+
 def test_a_state_s_digest_can_be_ended_before_each_cell() -> None:
     replica, left = plain(), [None]
     payload = bytes(replica.state_bytes(1))

@@ -183,7 +183,13 @@ class CodedWork:
         raise NotImplementedError
 
     def adopt_state(
-        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+        self,
+        fragment: int,
+        round_: int,
+        buffer: bytearray | memoryview,
+        *,
+        lineage: int,
+        kept: bool = False,
     ) -> None:
         raise NotImplementedError
 

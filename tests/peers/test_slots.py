@@ -76,6 +76,55 @@ def test_the_next_ranks_contribute_elsewhere_and_what_the_last_ones_wrote_stays(
         slots.close()
 
 
+def held(slots: Slots) -> int:
+    return os.fstat(slots.fd).st_blocks * 512
+
+
+def test_only_fragments_in_flight_have_memory_for_it() -> None:
+    """All contributions and both copies of results had it, all the time."""
+    page, shape = 8192, SlotsShape(2, (8192, 8192, 8192), is_lasting=False)
+    daemon = Slots.create(shape)
+    rank = attach(daemon, shape)
+    present = shape.header_bytes + shape.model_bytes
+    assert held(daemon) == present, "the first copies of results"
+    rank.contribution(1)[:] = b"c" * page
+    assert held(daemon) == present + page
+    assert daemon.contribution(1) == b"c" * page
+    daemon.begin_result(1, 1)
+    assert held(daemon) == present + 2 * page
+    daemon.result(1, 1)[:] = b"n" * page
+    daemon.publish_result(1, 1, 5)
+    daemon.forget_contribution(1, 0)
+    assert held(daemon) == present + page
+    daemon.publish_result(1, 0, 4)
+    daemon.forget_result(1, 0)
+    assert held(daemon) == present
+    assert rank.result_generation(1, 0) == 0, "who still reads there finds it torn"
+    assert rank.result(1, 1) == b"n" * page
+    assert rank.result_generation(1, 1) == 5
+    for _ in range(2):
+        daemon.expect_contribution(2)
+        daemon.give_memory(2, 1)
+        assert held(daemon) == present + 2 * page
+    rank.contribution(1)[:] = b"d" * page
+    assert daemon.contribution(1) == b"d" * page
+    rank.close()
+    daemon.close()
+
+
+def test_what_lasts_is_not_forgotten() -> None:
+    slots = Slots.create(SHAPE)
+    slots.contribution(1)[:] = b"c" * 8192
+    slots.publish_result(1, 0, 3)
+    slots.forget_contribution(1, 0)
+    slots.forget_result(1, 0)
+    slots.expect_contribution(1)
+    assert held(slots) == SHAPE.present_bytes
+    assert slots.contribution(1) == b"c" * 8192
+    assert slots.result_generation(1, 0) == 3
+    slots.close()
+
+
 def test_all_ranks_must_be_done_with_the_same_generation() -> None:
     slots = Slots.create(SHAPE)
     slots.set_done(1, 5, 0)

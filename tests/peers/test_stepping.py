@@ -59,7 +59,9 @@ class AddingWork:
     ) -> str:
         return digest_of(*state)
 
-    def adopt_state(self, fragment: int, round_: int, buffer: Bytes, *, lineage: int) -> None:
+    def adopt_state(
+        self, fragment: int, round_: int, buffer: Bytes, *, lineage: int, kept: bool = False
+    ) -> None:
         self.copies[round_] = buffer
 
     def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:

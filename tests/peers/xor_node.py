@@ -155,7 +155,13 @@ class XorWork:
         return digest(b"".join(state))
 
     def adopt_state(
-        self, fragment: int, round_: int, buffer: bytearray | memoryview, *, lineage: int
+        self,
+        fragment: int,
+        round_: int,
+        buffer: bytearray | memoryview,
+        *,
+        lineage: int,
+        kept: bool = False,
     ) -> None:
         self.state, self.round = bytes(buffer), round_
 
