@@ -38,6 +38,8 @@ class Links:
         """They left the run and did not hang up yet."""
         self.incarnations: dict[PeerId, int] = {}
         """In which life each connected peer is."""
+        self.ended: tuple[PeerId, str] | None = None
+        """With which peer a connection ended last, and why: what a joiner may be waiting for."""
         self.addresses: dict[PeerId, str] = {}
         """Where each connected peer listens."""
         self._dialled: dict[PeerId, Connect] = {}
@@ -88,6 +90,7 @@ class Links:
 
     def close(self, peer: PeerId, why: str, now: float) -> Disconnect:
         """End a connection; if the peer does not come back, it is lost."""
+        self.ended = peer, why
         self._dialled.pop(peer, None)
         self.liveness.disconnected(peer, why, now)
         return Disconnect(peer, why)
@@ -114,6 +117,7 @@ class Links:
 
     def disconnected(self, peer: PeerId, why: str, now: float) -> list[Command]:
         self.liveness.disconnected(peer, why, now)
+        self.ended = peer, why
         if peer not in self._leavers:
             return []
         self._leavers.discard(peer)

@@ -28,8 +28,8 @@ def describe(core: PeerCore, now: float) -> Wait:
     until, catchup = core.deadline, core.standing.catchup
     if core.stopped or core.standing.leaving:
         return Wait("stopping", core.standing.leaving, now, until)
-    if core.members.run is None:
-        return Wait("joining", "the first entries of the log", catchup.since, until)
+    if core.members.run is None and not core.raft.log.voters:
+        return Wait("joining", _first_entries(core), catchup.since, until)
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
         return Wait("waiting", _election(core), core.company.leaderless_since, until)
     if catchup.transfer is not None:
@@ -60,6 +60,15 @@ def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
     if whom:
         return Wait("reducing", f"step {steps.version + 1}: {whom}", now, core.deadline)
     return Wait("training", "", now, core.deadline)
+
+
+def _first_entries(core: PeerCore) -> str:
+    """A peer that sends what cannot be read is connected again and again: only its end says so."""
+    awaited = "the first entries of the log"
+    if core.links.ended is None:
+        return awaited
+    peer, why = core.links.ended
+    return f"{awaited}; the last connection, with {core.name_of(peer)}, ended: {why}"
 
 
 def _election(core: PeerCore) -> str:

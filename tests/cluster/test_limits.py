@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.events import Finished, Member
+from lowcomm.events import Finished, Listening, Member
 from protocols.limits import TENSORS_MAX
 from sims.paced import Pace
 from tests.cluster.paced_shell import PacedShell, counts_together
@@ -48,6 +48,7 @@ def test_a_joiner_comes_into_a_model_of_many_tensors_and_the_run_resumes(
         node.wait(within_s=10)
     had = commits(alpha)[-1]
     shell.start("resume", str(alpha))
+    until(lambda: len(of(Listening, alpha)) == 2, within_s=30, what="alpha listening again")
     shell.start("resume", str(beta), "--join", token_of(alpha))
     commits_until(alpha, had + 4, within_s=60)
     newest, _ = newest_checkpoint(alpha / "checkpoints")

@@ -2,6 +2,7 @@
 
 from protocols import entries as e
 from protocols import events as v
+from protocols import messages as m
 from protocols.ids import Version
 from protocols.waiting import Wait, describe
 from tests.protocols.led import Led, leading
@@ -25,6 +26,25 @@ def test_a_joiner_tells_each_step_of_its_way() -> None:
     scene.gets_state()
     scene.reads(e.Member(info(B, 1)))
     assert said(scene) == ("waiting", "the first view")
+
+
+def test_a_joiner_that_cannot_read_what_a_peer_sends_says_so() -> None:
+    """Seen: it waited for ever, without a reason."""
+    scene = Follower(B)
+    why = "its bytes are no message: Append.entries: LogEntry.body: Run.layout: expected 0 to 9"
+    scene.on(v.PeerDisconnected(A, why))
+    expected = f"the first entries of the log; the last connection, with a, ended: {why}"
+    assert said(scene) == ("joining", expected)
+    scene.begins()
+    assert said(scene) == ("joining", "a place in the run")
+
+
+def test_a_joiner_that_is_sent_a_bad_snapshot_says_so() -> None:
+    scene = Follower(B)
+    scene.hears(A, m.Install(1, 2, 9, 2, 0, 3, b"bad"))
+    phase, reason = said(scene)
+    assert phase == "joining"
+    assert "with a, ended: sends a bad snapshot" in reason
 
 
 def test_a_leader_says_who_is_missing() -> None:
