@@ -98,7 +98,7 @@ class Node:
 
     def take(self, event: v.Event, value: Value) -> None:
         """The core decides, and all that it says is done. Called by `turns`."""
-        before = self.core.members.lineage
+        before, event = self.core.members.lineage, self.world.extremes.event(event)
         commands = self.core.handle(event, self.world.now)
         restore = self.core.members.restored
         if restore is not None and before not in (0, self.core.members.lineage):

@@ -48,6 +48,8 @@ class Training:
     """Each exchanges with one other a round: its parameters, and not what they moved by."""
     answers: bool = False
     """Ranks contribute as soon as others wait for it, with what they have."""
+    extremes: bool = False
+    """Names, reasons and contributions stand at their limits (extremes.py)."""
     lines: int = 0
     """What the nodes' lines carry is drawn with this; 0: nobody ever had to know."""
 

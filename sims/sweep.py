@@ -29,6 +29,7 @@ from protocols.membership import Membership
 from protocols.roles import MOVES
 from protocols.waiting import describe
 from sims.catalogue import MUTANT_HELP, plant
+from sims.extremes import EXTREME_EVERY, EXTREME_IN
 from sims.faults import KINDS, Fault, draw_plan, inject
 from sims.forks import ForkWorld, draw_faults
 from sims.nodes import Node
@@ -130,7 +131,8 @@ def run_seed(
     lines = seed if seed % LINES_EVERY in LINES_IN else 0
     pair, training = seed % PAIR_EVERY == 0, draw_training(seed)
     answers = seed % ANSWERS_EVERY in ANSWERS_IN
-    training = replace(training, gossip=gossip, lines=lines, answers=answers)
+    extremes = seed % EXTREME_EVERY in EXTREME_IN
+    training = replace(training, gossip=gossip, lines=lines, answers=answers, extremes=extremes)
     num_peers, rounds = 2 if pair else source.randint(*peers), source.choice(ROUNDS)
     world = (ForkWorld if pair else World)(
         seed,
@@ -155,6 +157,7 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     except RAISED:
         violations = traceback.format_exc().splitlines()[-8:]
     world.checkers.ended(world)
+    world.extremes.check(world)
     violations += [*world.checkers.violations, *_unfinished(world)]
     return SeedResult(
         seed=seed,
@@ -230,6 +233,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, object]:
         "joins": log[e.Member.__name__],
         "restores": log[e.Restore.__name__],
         "forks": happened["fork"],
+        "limits": happened["limit"],
         "entries": dict(sorted(log.items())),
         "transitions": dict(sorted(moves.items())),
         "transitions_missing": sorted(legal - moves.keys()),

@@ -23,6 +23,7 @@ from protocols.messages import Append, Appended, Control, Hold, Ready
 from protocols.roles import Role
 from sims.checkers import Checkers
 from sims.dialling import Dialling
+from sims.extremes import Extremes
 from sims.models import Model, Modular, Value, state_digest
 from sims.network import Network
 from sims.nodes import Node
@@ -87,6 +88,7 @@ class World:
         """What a job of the shell takes."""
         self.checkers = self.make_checkers()
         self.happened: Counter[str] = Counter()
+        self.extremes = Extremes(self.happened, on=self.training.extremes)
         self.story: list[str] = []
         self.log = log
         """Where every event and every command goes, if anywhere."""
@@ -147,9 +149,8 @@ class World:
         """A new peer; the first one founds the run."""
         name, number = f"p{len(self.disks)}", self.random.getrandbits(32)
         peer, address = PeerId(f"{name}.{number:08x}"), f"h{len(self.disks)}:1"
-        return self.start(
-            Identity(peer=peer, name=name, incarnation=1, address=address, witness=witness)
-        )
+        me = Identity(peer=peer, name=name, incarnation=1, address=address, witness=witness)
+        return self.start(self.extremes.named(me))
 
     def restart(self, node: Node) -> None:
         """The daemon dies and comes back: the same peer, with what its disk has."""
@@ -279,7 +280,7 @@ class World:
     def _found(self, node: Node) -> None:
         """The first peer begins the run, from a checkpoint of its initial state."""
         digests = node.found([self.model.initial(self.random) for _ in node.outers])
-        run = self.make_run(node.peer)
+        run = self.extremes.run(self.make_run(node.peer))
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
         node.give(v.Bootstrap(run, digests))
 

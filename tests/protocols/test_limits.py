@@ -65,7 +65,11 @@ def edges(check: Check) -> Edges:
             return ["x" * limit, "\u00e4" * limit], long + beyond * made_with["printable"]
         case "hex_digits":
             digits = made_with["digits"]
-            return ["", "0f" * (digits // 2)], ["0" * (digits + 1), "0" * (digits - 1), "g" * digits]
+            return ["", "0f" * (digits // 2)], [
+                "0" * (digits + 1),
+                "0" * (digits - 1),
+                "g" * digits,
+            ]
         case "peer_id":
             return ["p" * 128], ["p" * 129, "", "a\nb", 1]
         case "flag":
