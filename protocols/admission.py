@@ -6,10 +6,13 @@ anywhere but in the log.
 """
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from protocols import entries as e
 from protocols import recovery
+from protocols.accounts import Accounts, keep_only
 from protocols.clock import NEVER
 from protocols.ids import PeerId, PeerInfo, Version
 from protocols.limits import DONORS_MAX
@@ -35,6 +38,7 @@ class Admission:
     me: PeerId
     members: Membership
     reports: Reports
+    accounts: Accounts = field(default_factory=Accounts)
     joins: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
     asked_at: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """When each of `joins` asked."""
@@ -48,8 +52,6 @@ class Admission:
     """Who wants to vote, and nothing else."""
     spendings: dict[PeerId, e.TokenSpent] = field(default_factory=dict[PeerId, e.TokenSpent])
     """Whose certificates wait for the log (gate.py)."""
-    going: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
-    """Who wants to leave, and in which life: it says what it lacks, and gets nothing."""
     hopeless_since: float = NEVER
     """Since when nobody can give a state, or say whose is right."""
     rooting: Rooting = field(init=False)
@@ -79,7 +81,7 @@ class Admission:
 
     def _goes(self, peer: PeerId, word: Join | CaughtUp) -> bool:
         """The life that says this wants to leave."""
-        return self.going.get(peer) == word.incarnation
+        return self.accounts.goes(peer, word.incarnation)
 
     def _is_out(self, peer: PeerId, word: Join | CaughtUp) -> bool:
         """It wanted to leave, is out, and only has not read that yet."""
@@ -100,20 +102,26 @@ class Admission:
     def gone(self, peer: PeerId) -> None:
         """Whatever it asked for is void."""
         self.accused.pop(peer, None)
-        self.going.pop(peer, None)
-        tables = (self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses)
-        for table in tables:
+        for table in self._tables:
             table.pop(peer, None)
+
+    @property
+    def _tables(self) -> tuple[dict[PeerId, Any], ...]:
+        """What peers asked for."""
+        return self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses
 
     def struck(self, peer: PeerId) -> None:
         """It is out. Nobody makes another state after the last one: of that, those who are still
         in decide, or whoever waits for the one that the others took along waits for ever."""
-        life = self.going.get(peer, 0)
         self.gone(peer)
-        if life:
-            self.going[peer] = life
         if self.members.is_over:
             self.reports.forget_states(peer)
+
+    def keep(self, peers: Set[PeerId]) -> None:
+        """Forget what any other peer asked for, or was asked about."""
+        keep_only(peers, *self._tables, self.accused)
+        for accusers in self.accused.values():
+            accusers.intersection_update(peers)
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
@@ -144,7 +152,7 @@ class Admission:
             return False  # It got a part of the state and no more: nobody can go on from that.
         for reported in states:
             givers = reported.keys() & self.members.members.keys()
-            stay = givers - {peer, *self.going} if self.me not in takers else set[PeerId]()
+            stay = givers - {peer, *self.accounts.going} if self.me not in takers else set[PeerId]()
             if takers <= givers or stay:
                 continue
             # Nobody who could give it has said yet that it made the last step, or that it holds

@@ -218,6 +218,8 @@ class Company:
         office = self._government.office
         if self._links.liveness.beat_due(now):
             self._links.liveness.watch(self._needed(now), now)
+            if office is not None:
+                office.forget_others()
         for loss in self._links.liveness.lost(now):
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
@@ -279,7 +281,8 @@ class Company:
         if leader == self._me.peer:
             return self._me.address
         info = self._members.readers.get(leader)
-        return info.address if info else self._links.addresses.get(leader, "")
+        known = info or self._links.peers.get(leader)
+        return known.address if known is not None else ""
 
     def take(
         self, peer: PeerId, message: Heartbeat | Here | OnBranch | Seek | Leads, now: float

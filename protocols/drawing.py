@@ -39,4 +39,4 @@ class Drawing:
         that is no reserve."""
         if not self.ahead or self.anchor is None:
             return None
-        return Wants(self.ahead, count(self.anchor.carried))
+        return Wants(self.ahead, count(self.anchor.carried), self._members.lineage)

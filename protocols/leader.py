@@ -5,10 +5,11 @@ and must not remember a decision anywhere but in the log.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocols import entries as e
+from protocols.accounts import Accounts
 from protocols.admission import Admission
 from protocols.clock import NEVER
 from protocols.closing import Closing
@@ -16,7 +17,6 @@ from protocols.config import ProtocolConfig
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RoundKey
 from protocols.leasing import Leasing
-from protocols.liveness import Liveness
 from protocols.membership import Membership
 from protocols.messages import (
     Able,
@@ -61,30 +61,22 @@ class Leader:
     admission: Admission
     raft: Raft
     closing: Closing
-    liveness: Liveness
     since: float = 0.0
     """When it was elected."""
     began_with: frozenset[PeerId] = frozenset()
     """Members and joiners at that time."""
-    told: set[PeerId] = field(default_factory=set[PeerId])
-    """Who has repeated in this term everything that it knows."""
-    broken: dict[PeerId, str] = field(default_factory=dict[PeerId, str])
-    """Whose disk takes nothing, and why."""
     _looked_at: float = 0.0
     """When `next_entry` was asked last."""
-    able: set[PeerId] = field(default_factory=set[PeerId])
     gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
     """Peers to strike from the log: (left by itself, why)."""
     leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """When we first looked whether each that wants to leave may."""
     leasing: Leasing = field(default_factory=Leasing)
-    lives: Mapping[PeerId, int] = field(default_factory=dict[PeerId, int])
-    """The incarnation in which each is connected, or was last."""
     votes: Votes = field(init=False)
 
     def __post_init__(self) -> None:
         mine = (self.me, self.members, self.raft)
-        self.votes = Votes(*mine, self.liveness, self.gone, self.broken)
+        self.votes = Votes(*mine, self.accounts, self.gone)
 
     @property
     def unfit(self) -> set[PeerId]:
@@ -93,26 +85,34 @@ class Leader:
 
     # Reports --------------------------------------------------------------------------------
 
+    @property
+    def accounts(self) -> Accounts:
+        return self.admission.accounts
+
+    @property
+    def able(self) -> set[PeerId]:
+        """Who can contribute, as it said in the present lineage."""
+        return self.reports.said.able
+
     def take(self, peer: PeerId, message: Control, now: float) -> str:
         """Remember a report; return how the peer differs from the majority, if it does.
 
         Raises RemoteProtocolError for what nobody may send to a leader.
         """
+        here = self.members.lineage
         match message:
-            case Join():
+            case Join(lineage=of) if of == here:
                 self.admission.join(peer, message, now)
                 self.able.discard(peer)
             case Told():
-                self.told.add(peer)
+                self.accounts.of(peer).told = True
             case Kept() if peer in self.members.seats and is_sound(message.remaining):
                 self.admission.kept[peer] = message
             case Durable(works=works, why=why):
-                self.broken.pop(peer, None)
-                if not works:
-                    self.broken[peer] = why
+                self.accounts.of(peer).broken = "" if works else why or "it cannot write"
             case Witnessing():
                 self.admission.witnesses[peer] = message
-            case CaughtUp():
+            case CaughtUp(lineage=of) if of == here:
                 self.admission.has_caught_up(peer, message)
             case Leave() if peer == self.me:
                 pass  # We hand over (core.py), or go last (ending.py).
@@ -126,9 +126,9 @@ class Leader:
                 self.reports.hold(peer, message)  # It counts once the peer is a member.
             case _ if peer not in self.members.members:
                 pass  # Struck from the log meanwhile: it will learn that from the log.
-            case Able():
+            case Able(lineage=of) if of == here:
                 self.able.add(peer)
-            case Unable():
+            case Unable(lineage=of) if of == here:
                 self.able.discard(peer)
             case Ready():
                 self.reports.ready(peer, message, now)
@@ -138,12 +138,14 @@ class Leader:
                 self.reports.waits(peer, message)
             case Unlinked():
                 self.reports.gaps.report(peer, message.peers)
-            case Wants():
+            case Wants(lineage=of) if of == here:
                 self.leasing.wanted(peer, message)
             case Stepped():
                 return self.closing.stepped(peer, message)
             case Stopped():
                 self.closing.stands(peer, message)
+            case Join() | CaughtUp() | Able() | Unable() | Wants():
+                pass  # A Restore took back what it speaks of: once that is read it is said anew.
             case _:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
         return ""
@@ -151,17 +153,15 @@ class Leader:
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
         """The peer is gone, or about to go. Who only wants to go may be needed yet: then the leader
         must know what it holds, or that it lacks a state like all others."""
+        self.accounts.drop(peer)
         if left and peer in self.members.readers:
-            life = self.members.readers[peer].incarnation
-            self.admission.going[peer] = self.lives.get(peer, life)
+            self.accounts.of(peer).going = True
         else:
             self.admission.gone(peer)
         self.closing.forget(peer)
         self.reports.gaps.forget(peer)
         self.reports.lines.forget(peer)
         self.able.discard(peer)
-        self.told.discard(peer)
-        self.broken.pop(peer, None)
         self.leasing.forget(peer)
         if peer in self.members.readers:
             self.gone[peer] = (left, one_line(why))
@@ -171,10 +171,8 @@ class Leader:
     def restarted(self, peer: PeerId) -> None:
         """The peer is back in a new life that holds nothing of what the old one said."""
         self.able.discard(peer)
-        self.told.discard(peer)
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
-        self.broken.pop(peer, None)
         self.leasing.forget(peer)
         self.reports.forget(peer)
         self.closing.forget(peer)
@@ -211,7 +209,7 @@ class Leader:
         if now >= self.since + self.rules.election_timeout_s:
             return True
         here = self.members.members.keys() & (self.raft.up | {self.me})
-        return here <= self.told
+        return all(map(self.accounts.told, here))
 
     def deadline(self) -> float:
         """When `next_entry` may decide something that no report triggers."""
@@ -326,7 +324,7 @@ class Leader:
         missing = live - reports.ready.keys()
         if missing:
             return live - missing, f"{self._names(missing)} not ready within the grace window"
-        slow = self._blamed(plan, reports, live)
+        slow = reports.blamed(plan, live, but=self.me)
         if live == slow:
             reports.plan_since = now  # Nobody else could do it faster.
             return live, ""
@@ -338,15 +336,6 @@ class Leader:
             return reports.plan_since + self.rules.reduction_timeout_s
         # Only those whom we could still count wait for the others.
         return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
-
-    def _blamed(self, plan: Plan, reports: RoundReports, live: set[PeerId]) -> set[PeerId]:
-        """The one for whom most of the others wait; all of `live` if there is no other."""
-        complaints = reports.complaints(plan)
-        others = live - {self.me}
-        suspects = sorted(others - reports.holders(plan).keys()) or sorted(others)
-        if not suspects:
-            return live
-        return {max(suspects, key=lambda peer: (complaints[peer], peer))}
 
     def _next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
         """The roster is everybody who said it can contribute, and can exchange with the others;

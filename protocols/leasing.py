@@ -29,8 +29,8 @@ class Leasing:
 
     def wanted(self, peer: PeerId, wants: Wants) -> None:
         """The peer says what it wants."""
-        wants = Wants(min(wants.ahead, WANTS_MAX), min(wants.carried, WANTS_MAX))
-        self.wants[peer], self._enough_at = wants, -1
+        ahead, carried = min(wants.ahead, WANTS_MAX), min(wants.carried, WANTS_MAX)
+        self.wants[peer], self._enough_at = Wants(ahead, carried, wants.lineage), -1
 
     def forget(self, peer: PeerId) -> None:
         """It is gone, or in another life."""

@@ -4,6 +4,7 @@ Must NOT decide what a loss means (core.py), nor carry anything.
 """
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 
 from protocols.commands import Command, Connect, Disconnect, Note, Send
 from protocols.config import ProtocolConfig
@@ -14,6 +15,20 @@ from protocols.liveness import Liveness, Loss
 from protocols.messages import Heartbeat
 from protocols.seeking import Seeking
 from protocols.tunnels import relays
+
+
+@dataclass(slots=True)
+class Connection:
+    """One life of a peer, from its first connection in that life until it is lost or out of the
+    run: then all of this is dropped together."""
+
+    incarnation: int
+    """Which life: the hello of the present connection says so, or of the last one. Whatever comes
+    by that connection is of this life."""
+    address: str
+    """HOST:PORT where it listens, as the hello says; "" nowhere."""
+    leaving: bool = False
+    """It is out of the run, as it wanted, and hangs up as soon as it has read that."""
 
 
 class Links:
@@ -34,16 +49,17 @@ class Links:
         """Whom of the run we are not connected with, and since when, as of the last look."""
         self.barred: dict[PeerId, str] = {}
         """Who told us that our certificate was revoked, and how."""
-        self._leavers: set[PeerId] = set()
-        """They left the run and did not hang up yet."""
-        self.incarnations: dict[PeerId, int] = {}
-        """In which life each connected peer is."""
+        self.peers: dict[PeerId, Connection] = {}
+        """All of `up`, and those that may still come back."""
         self.ended: tuple[PeerId, str] | None = None
         """With which peer a connection ended last, and why: what a joiner may be waiting for."""
-        self.addresses: dict[PeerId, str] = {}
-        """Where each connected peer listens."""
         self._dialled: dict[PeerId, Connect] = {}
-        """How we dialled peers, and not they us."""
+        """How we dialled peers of the run, and not they us."""
+
+    def life(self, peer: PeerId, otherwise: int) -> int:
+        """The incarnation in which it is connected, or may come back; `otherwise` of any other."""
+        known = self.peers.get(peer)
+        return known.incarnation if known is not None else otherwise
 
     @property
     def deadline(self) -> float:
@@ -85,8 +101,7 @@ class Links:
     def connected(self, event: PeerConnected, now: float) -> None:
         self.liveness.connected(event.peer, now)
         self.barred.pop(event.peer, None)  # It speaks with us after all.
-        self.incarnations[event.peer] = event.incarnation
-        self.addresses[event.peer] = event.address
+        self.peers[event.peer] = Connection(event.incarnation, event.address)
 
     def close(self, peer: PeerId, why: str, now: float) -> Disconnect:
         """End a connection; if the peer does not come back, it is lost."""
@@ -98,11 +113,14 @@ class Links:
     def gone(self, peer: PeerId, why: str) -> Disconnect:
         """The peer is out of the run."""
         self._dialled.pop(peer, None)
+        self.peers.pop(peer, None)
         self.liveness.gone(peer)
         return Disconnect(peer, why)
 
     def renew(self, loss: Loss) -> list[Command]:
-        """A connection that may hang for ever: close it, and dial again if we dialled."""
+        """The peer is lost. A connection that may hang for ever: close it, and dial again if we
+        dialled."""
+        self.peers.pop(loss.peer, None)
         if not loss.silent:
             return []
         connect = self._dialled.pop(loss.peer, None)
@@ -113,15 +131,13 @@ class Links:
 
     def left(self, peer: PeerId) -> None:
         """The peer is out of the run, as it wanted: it hangs up itself when it has read that."""
-        self._leavers.add(peer)
+        self.peers[peer].leaving = True
 
     def disconnected(self, peer: PeerId, why: str, now: float) -> list[Command]:
         self.liveness.disconnected(peer, why, now)
         self.ended = peer, why
-        if peer not in self._leavers:
-            return []
-        self._leavers.discard(peer)
-        return [self.gone(peer, "left")]
+        known = self.peers.get(peer)
+        return [self.gone(peer, "left")] if known is not None and known.leaving else []
 
     def keep_up(
         self,
@@ -163,7 +179,7 @@ class Links:
 
     def _where(self) -> dict[PeerId, str]:
         """Where everybody listens who is connected; who listens nowhere stands under its id."""
-        return {peer: where or peer for peer, where in self.addresses.items() if peer in self.up}
+        return {peer: x.address or peer for peer, x in self.peers.items() if peer in self.up}
 
     def due_heartbeats(self, now: float) -> list[Send]:
         """To everybody whom we watch, when they are due."""

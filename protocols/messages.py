@@ -135,6 +135,8 @@ class Join:
     why: str
     against: str
     """The peer whose state was not what the log says of it; "" nobody's."""
+    lineage: int = 0
+    """In which the sender is, as far as it has read."""
 
 
 @record
@@ -146,11 +148,16 @@ class CaughtUp:
     name: str
     incarnation: int
     address: str
+    lineage: int = 0
+    """In which the sender is, as far as it has read."""
 
 
 @record
 class Able:
     """To the leader: count on my contributions from the next round on."""
+
+    lineage: int = 0
+    """In which the sender is, as far as it has read."""
 
 
 @record
@@ -158,6 +165,8 @@ class Unable:
     """To the leader: do not wait for me until I say Able again."""
 
     why: str
+    lineage: int = 0
+    """In which the sender is, as far as it has read."""
 
 
 @record
@@ -255,6 +264,8 @@ class Wants:
 
     ahead: int
     carried: int
+    lineage: int = 0
+    """In which the sender is, as far as it has read."""
 
 
 @record

@@ -4,6 +4,7 @@ Must NOT apply anything for this peer itself: what it decides holds for it, as f
 once it is committed.
 """
 
+from protocols.accounts import Accounts, keep_only
 from protocols.admission import Admission
 from protocols.clock import NEVER
 from protocols.closing import Closing
@@ -28,7 +29,7 @@ class Office:
         for entry in raft.log.since(head.index + 1):
             head.apply(entry)
         reports = Reports(raft.me, head)
-        admission = Admission(raft.me, head, reports)
+        admission = Admission(raft.me, head, reports, Accounts(links))
         self.head = head
         self.term = raft.term
         self.leader = Leader(
@@ -39,10 +40,8 @@ class Office:
             admission,
             raft,
             Closing(raft.me, head),
-            links.liveness,
             since=now,
             began_with=frozenset(head.readers),
-            lives=links.incarnations,
         )
         self.askers: set[PeerId] = set()
         """Connected peers outside the log that read it."""
@@ -52,7 +51,7 @@ class Office:
         self._raft = raft
         self._notes, self._undecided = list[Command](), ""
         for peer, info in head.readers.items():
-            if links.incarnations.get(peer, 0) > info.incarnation:
+            if links.life(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)
             if peer != raft.me and peer not in links.up:
                 links.liveness.disconnected(peer, "is not connected with the leader", now)
@@ -93,6 +92,14 @@ class Office:
             self.leader.admission.kept.pop(peer, None)
         for reports in self.leader.reports.rounds.values():
             reports.hurried.discard(peer)  # What it was told may be lost.
+
+    def forget_others(self) -> None:
+        """Nobody remembers peers that are neither in the log nor connected, nor may come back."""
+        known = self.head.readers.keys() | self.relays.links.peers.keys() | {self._raft.me}
+        leader = self.leader
+        for part in (leader.accounts, leader.admission, leader.reports, self.relays):
+            part.keep(known)
+        keep_only(known, leader.leaves_since, leader.leasing.wants)
 
     def readers(self) -> set[PeerId]:
         """Who gets the log: all in it, and who asked for it."""

@@ -90,7 +90,7 @@ class Relaying:
 
     def _collect(self, peer: PeerId, message: Reported, now: float) -> None:
         """A learner reports something."""
-        self._pending.append(Report(peer, self.links.incarnations[peer], message))
+        self._pending.append(Report(peer, self.links.peers[peer].incarnation, message))
         self._pending_bytes += len(encode(message))
         interval_s = self.raft.rules.heartbeat_interval_s
         if isinstance(message, URGENT):

@@ -6,9 +6,10 @@ Must NOT carry anything (relaying.py), nor decide anything about rounds.
 """
 
 from binascii import crc32
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
+from protocols.accounts import keep_only
 from protocols.clock import NEVER
 from protocols.commands import Command, Send
 from protocols.errors import RemoteProtocolError
@@ -50,8 +51,8 @@ class Relays:
     reports: Reports
     via: dict[PeerId, PeerId] = field(default_factory=dict[PeerId, PeerId])
     """By learner: its relay."""
-    _ever: set[tuple[PeerId, PeerId]] = field(default_factory=set[tuple[PeerId, PeerId]])
-    """Every (relay, learner) of this term: what is under way may be of an earlier plan."""
+    _ever: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
+    """By learner: its relays in this term, since what is under way may be of an earlier plan."""
     _direct_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     _look_at: float = 0.0
 
@@ -70,15 +71,24 @@ class Relays:
         if passed.term != self.raft.term:
             return []  # Whoever it is of repeats it in this term.
         for report in passed.reports:
-            if (relay, report.peer) not in self._ever:
+            known = self._ever.get(report.peer)
+            if known is None and report.peer not in self.members.receivers:
+                continue  # It is out, and forgotten; what was under way of it counts no more.
+            if known is None or relay not in known:
                 raise RemoteProtocolError(relay, f"speaks for {report.peer}, and is not its relay")
-        lives = self.links.incarnations
         return [
             report
             for report in passed.reports
+            if report.peer in self._ever
             # Another life of it holds nothing of what an earlier one said.
-            if report.peer in self.raft.up and lives.get(report.peer) == report.incarnation
+            if report.peer in self.raft.up and self.links.life(report.peer, 0) == report.incarnation
         ]
+
+    def keep(self, peers: Set[PeerId]) -> None:
+        """Forget of any other peer that it was a relay, or had one."""
+        keep_only(peers, self._ever, self._direct_until)
+        for relays in self._ever.values():
+            relays.intersection_update(peers)
 
     # The plan -------------------------------------------------------------------------------
 
@@ -108,7 +118,8 @@ class Relays:
         told = {x for table in (before, wanted) for p in changed if (x := table.get(p))}
         index = min((raft.replication.match(peer) for peer in changed & wanted.keys()), default=0)
         self.via = wanted
-        self._ever.update((relay, learner) for learner, relay in wanted.items())
+        for learner, relay in wanted.items():
+            self._ever.setdefault(learner, set()).add(relay)
         raft.relay(wanted)
         commands: list[Command] = []
         for relay in sorted(told & raft.up):

@@ -90,6 +90,15 @@ class RoundReports:
             if stamp == plan.stamp
         )
 
+    def blamed(self, plan: Plan, live: Set[PeerId], *, but: PeerId) -> set[PeerId]:
+        """The one of `live` for whom most of the others wait; all of them if there is none beside
+        `but`, who leads."""
+        complaints, others = self.complaints(plan), live - {but}
+        suspects = sorted(others - self.holders(plan).keys()) or sorted(others)
+        if not suspects:
+            return set(live)
+        return {max(suspects, key=lambda peer: (complaints[peer], peer))}
+
 
 OpenRound = tuple[int, Plan, RoundReports]
 """(fragment, its plan, what peers said about it)."""
@@ -112,6 +121,8 @@ class LineageReports:
         default_factory=dict[PeerId, dict[int, Version]]
     )
     """By peer and fragment: the last state that each reported, however old."""
+    able: set[PeerId] = field(default_factory=set[PeerId])
+    """Whose ranks can contribute, as each peer said last."""
 
 
 @dataclass(slots=True)
@@ -231,6 +242,13 @@ class Reports:
         self.gaps.forget(peer)
         self.lines.forget(peer)
         self.forget_states(peer)
+
+    def keep(self, peers: Set[PeerId]) -> None:
+        """Forget which states any other peer has: it can give them to nobody."""
+        said = self.said
+        for states in (said.newest, *said.have.values()):
+            for peer in states.keys() - peers:
+                del states[peer]
 
     def late(self, here: Set[PeerId], quorum: int) -> list[tuple[PeerId, Stamp]]:
         """Those `here` for whom somebody waits, and who contribute early if they are asked: whom no

@@ -248,6 +248,7 @@ class Standing:
     def _reports(self) -> dict[object, Control]:
         """Everything the leader should know at this moment, by kind."""
         me, reports, needed = self.me, dict[object, Control](), self.catchup.needed
+        lineage = self.members.lineage
         is_member = self.is_member
         if me.witness and not self.leaving:
             known = self.members.witnesses.get(me.peer)
@@ -255,20 +256,20 @@ class Standing:
                 reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
         if is_member:
             able = self.trainers.able and not needed
-            reports[Able] = Able() if able else Unable(self.trainers.why_not)
+            reports[Able] = Able(lineage) if able else Unable(self.trainers.why_not, lineage)
             wants = self.drawing.wants()
             if wants is not None:
                 reports[Wants] = wants
         out = self.leaving and me.peer not in self.members.readers
         if self.accepted and self.catchup.asking and not out:
             asking, against = self.catchup.asking, self._against
-            reports[Join] = Join(me.name, me.incarnation, me.address, asking, against)
+            reports[Join] = Join(me.name, me.incarnation, me.address, asking, against, lineage)
         if self.kept is not None and self.accepted:
             reports[Kept] = self.kept
         if (self._asked or not is_member) and not (needed or self._adopting):
             index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
             if index and index == self.catchup.complete:
-                reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address)
+                reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address, lineage)
         for roots in self.giving.reports():
             reports[roots.peer] = roots
         if self.leaving and me.peer in self.members.readers:

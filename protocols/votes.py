@@ -8,9 +8,9 @@ append anything, nor answer a person: leader.py and gate.py do.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from protocols.accounts import Accounts
 from protocols.entries import Entry, Revocation, Revoked, Voter
 from protocols.ids import PeerId
-from protocols.liveness import Liveness
 from protocols.membership import Membership
 from protocols.messages import Revoke
 from protocols.raft import Raft
@@ -37,17 +37,15 @@ BRANCHES = (
 
 @dataclass(slots=True)
 class Votes:
-    """The leader's knowledge about votes. `gone` and `broken` are the leader's own tables."""
+    """The leader's knowledge about votes. `accounts` and `gone` are the leader's own tables."""
 
     me: PeerId
     members: Membership
     """What the whole log says, as for leader.py."""
     raft: Raft
-    liveness: Liveness
+    accounts: Accounts
     gone: Mapping[PeerId, tuple[bool, str]]
     """Peers that are about to be struck from the log."""
-    broken: Mapping[PeerId, str]
-    """Peers whose disk takes nothing, and why."""
     asked: dict[str, Revoke] = field(default_factory=dict[str, Revoke])
     """Revocations that the log shall hold, by subject, oldest first."""
     leaving: set[PeerId] = field(default_factory=set[PeerId])
@@ -104,8 +102,8 @@ class Votes:
         voters = self.raft.log.voters
         if self.raft.reconfiguring:
             return None
-        for peer, why in self.broken.items():
-            if peer in voters and peer != self.me:
+        for peer in voters:
+            if peer != self.me and (why := self.accounts.broken(peer)):
                 return Voter(peer, votes=False, why=why)
         if self.members.rivals or len(set(voters) - self.leaving) >= VOTERS_MAX:
             return None  # One of two that went on alone decides alone which branch stays.
@@ -171,19 +169,23 @@ class Votes:
     # Helpers --------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        since = now - BEATS * self.liveness.rules.heartbeat_interval_s
+        liveness = self.accounts.links.liveness
+        since = now - BEATS * liveness.rules.heartbeat_interval_s
         up = self.raft.up
-        self._reached = {self.me, *(p for p in up if self.liveness.heard_since(p, since))}
+        self._reached = {self.me, *(p for p in up if liveness.heard_since(p, since))}
 
     def _fit(self) -> Iterator[PeerId]:
         """Learners and witnesses that could vote now, the longest-lived first."""
         raft, voters, revoked = self.raft, self.raft.log.voters, self.members.spendings.revoked
-        for peer in (*self.members.members, *self.members.witnesses):
+        accounts = self.accounts
+        for peer, info in (*self.members.members.items(), *self.members.witnesses.items()):
             if peer in voters or peer in self.leaving or peer in revoked:
                 continue
             lag = raft.log.last_index - raft.replication.match(peer)
-            here = peer in raft.up and peer not in self.gone
-            if peer not in self.broken and lag <= LAG_MAX and here:
+            # Not a life that the log does not know yet: its disk may be another one.
+            same = info.incarnation == accounts.links.life(peer, info.incarnation)
+            here = same and peer in raft.up and peer not in self.gone
+            if not accounts.broken(peer) and lag <= LAG_MAX and here:
                 yield peer
 
     def _names(self, peers: Iterable[PeerId]) -> str:

@@ -158,6 +158,7 @@ class Dialling:
         for me, theirs in ((node, back), (other, hello)):
             if not line.up or line.connection != connection:
                 return  # The first one hung up at once.
+            me.met.add(theirs.peer)
             me.give(v.PeerConnected(theirs.peer, theirs.incarnation, theirs.address, theirs.leader))
 
 

@@ -43,6 +43,8 @@ class Node:
         self.world = world
         self.peer = me.peer
         self.disk = disk
+        self.met: set[PeerId] = set()
+        """Peers with which it was ever connected in this life."""
         rules, saved = world.rules if disk.saved is not None else None, disk.saved
         self.core = PeerCore(
             me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules

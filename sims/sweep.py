@@ -202,7 +202,7 @@ def _unfinished(world: World) -> list[str]:
 
 def _met_late_ones(world: World, node: Node) -> bool:
     """It came when the last one had gone, and so did whoever it met, or knows of no run."""
-    met = [node, *(world.nodes[peer] for peer in node.core.links.incarnations)]
+    met = [node, *(world.nodes[peer] for peer in node.met)]
     known = [one.core for one in met if one.core.members.run is not None]
     return all(core.part.since > world.ended_at for core in known)
 

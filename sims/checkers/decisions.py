@@ -211,8 +211,7 @@ class Decisions:
             return
         head, stamp = core.office.head, Fence(core.members, commit.fragment).stamp_of(commit)
         said = self._held.get((stamp, commit.result_digest), set())
-        known = core.links.incarnations
-        holding = {peer for peer, life in said if known.get(peer, life) <= life}
+        holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
         for rounds in core.part.of(stamp):  # A witness has none.
             mine = rounds.held.digest(stamp, len(commit.borders) - 1)
             if mine == commit.result_digest or rounds.version >= commit.round:

@@ -46,6 +46,8 @@ RULES = ProtocolConfig(
 )
 START = digest_text("the initial state")
 
+ABOUT_A_LINEAGE = (m.Join, m.CaughtUp, m.Able, m.Unable, m.Wants)
+
 Command = TypeVar("Command", bound=c.Command)
 Message = TypeVar("Message", bound=m.Control)
 
@@ -109,6 +111,17 @@ def members_of(log: Log) -> Membership:
     return members
 
 
+def plain(message: Message) -> Message:
+    """As it would be before the run is known."""
+    return replace(message, lineage=0) if isinstance(message, ABOUT_A_LINEAGE) else message
+
+
+def told_in(lineage: int, message: m.Control) -> m.Control:
+    """As a peer in this lineage says it, if it names none."""
+    unsaid = isinstance(message, ABOUT_A_LINEAGE) and not message.lineage
+    return replace(message, lineage=lineage) if unsaid else message
+
+
 class Scene:
     """A core that lives from event to event; time stands still unless a test moves it."""
 
@@ -141,6 +154,9 @@ class Scene:
         return self.said
 
     def hears(self, sender: PeerId, message: m.Control) -> list[c.Command]:
+        """A report that names no lineage is of the present one."""
+        if self.core.office is not None:
+            message = told_in(self.core.office.head.lineage, message)
         return self.on(v.MessageReceived(sender, carried(message)))
 
     def meets(self, peer: PeerId, *, leader: str = "a:1", incarnation: int = 1) -> list[c.Command]:
@@ -177,8 +193,10 @@ class Scene:
         return found
 
     def sent(self, kind: type[Message]) -> list[tuple[PeerId, Message]]:
-        """Messages of a kind in the last answer, each with its receiver."""
-        return [(x.peer, x.message) for x in self.all(c.Send) if isinstance(x.message, kind)]
+        """Messages of a kind in the last answer, each with its receiver; of the lineage that a
+        report names, nothing."""
+        found = [(x.peer, x.message) for x in self.all(c.Send) if isinstance(x.message, kind)]
+        return [(peer, plain(message)) for peer, message in found]
 
     def notes(self, kind: str) -> list[str]:
         return [note.text for note in self.all(c.Note) if note.kind == kind]
@@ -334,4 +352,5 @@ DULL = (m.Heartbeat, m.Have, m.Appended, m.Told)
 
 def told(scene: Follower) -> list[m.Control]:
     """What A hears of it, in the last answer."""
-    return [x.message for x in scene.all(c.Send) if x.peer == A and not isinstance(x.message, DULL)]
+    sends = [x for x in scene.all(c.Send) if x.peer == A and not isinstance(x.message, DULL)]
+    return [plain(send.message) for send in sends]

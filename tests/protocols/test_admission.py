@@ -9,7 +9,6 @@ from protocols.admission import Admission
 from protocols.closing import Closing
 from protocols.ids import PeerId, Version, digest_text
 from protocols.leader import Leader
-from protocols.liveness import Liveness
 from protocols.membership import Membership
 from protocols.raft import Raft
 from protocols.reports import Reports
@@ -378,7 +377,7 @@ def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
     versions = kept(members, 2, tokens=200).versions
     restore = e.Restore(members.lineage, versions, 20, 200, (), 0, False, salt=1)
     members.apply(e.LogEntry(members.index + 1, 1, restore))
-    rest = (admission, Raft(A), Closing(A, members), Liveness(RULES))
+    rest = (admission, Raft(A), Closing(A, members))
     leader = Leader(A, members, RULES, admission.reports, *rest)
     for peer in (A, B):
         admission.join(peer, join(peer, incarnation=2), 20.0)

@@ -8,13 +8,14 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.accounts import Accounts
 from protocols.admission import Admission
 from protocols.closing import Closing
 from protocols.company import OUTAGE
 from protocols.core import PeerCore
 from protocols.ids import PeerId, Version
 from protocols.leader import Leader
-from protocols.liveness import Liveness
+from protocols.links import Links
 from protocols.raft import Raft
 from protocols.reports import Reports
 from protocols.snapshots import pieces
@@ -42,6 +43,7 @@ from tests.protocols.scenes import (
     members_of,
     result_digest,
     run,
+    told_in,
     view,
 )
 
@@ -193,22 +195,29 @@ def cut(peer: PeerId, slot: int, *, donor: PeerId = A) -> e.Cut:
 
 
 def leads(*bodies: e.Entry) -> Leader:
-    """A leads, and knows nothing but the log."""
+    """A leads, knows nothing but the log, and is connected with B and C."""
+    links = Links()
+    for peer in (B, C):
+        links.connected(v.PeerConnected(peer, 1, "", ""), NOW)
     members = members_of(log_of(*bodies))
     reports = Reports(A, members)
-    admission = Admission(A, members, reports)
+    admission = Admission(A, members, reports, Accounts(links))
     raft = Raft(A)
     raft.begin(NOW, bodies)
     raft.commit_index = raft.log.last_index
-    return Leader(A, members, RULES, reports, admission, raft, Closing(A, members), Liveness(RULES))
+    return Leader(A, members, RULES, reports, admission, raft, Closing(A, members))
+
+
+def says(leader: Leader, peer: PeerId, message: m.Control) -> None:
+    leader.take(peer, told_in(leader.members.lineage, message), NOW)
 
 
 def has(leader: Leader, peer: PeerId) -> None:
-    leader.take(peer, m.Have(leader.members.lineage, 0, 0, START), NOW)
+    says(leader, peer, m.Have(leader.members.lineage, 0, 0, START))
 
 
 def asks(leader: Leader, peer: PeerId) -> None:
-    leader.take(peer, join(peer, "restarted", incarnation=2), NOW)
+    says(leader, peer, join(peer, "restarted", incarnation=2))
 
 
 def decide(leader: Leader, now: float) -> e.Entry | None:
@@ -229,7 +238,7 @@ def test_a_voter_that_leaves_helps_to_strike_those_that_nobody_reaches() -> None
     leader.raft.up.add(B)
     for peer in (A, B):
         has(leader, peer)
-    leader.take(B, m.Leave("a person asked"), NOW)
+    says(leader, B, m.Leave("a person asked"))
     assert decide(leader, NOW) is None
     leader.raft.up.add(C)
     assert decide(leader, NOW) == e.Left(B, "a person asked")
@@ -254,8 +263,8 @@ def test_a_joiner_that_holds_the_only_state_gets_in_before_it_goes() -> None:
     leader = leads(*FOUNDED, cut(B, 1))
     asks(leader, A)
     has(leader, B)
-    leader.take(B, caught_up(B, leader.members.index), NOW)
-    leader.take(B, m.Leave("a person asked"), NOW)
+    says(leader, B, caught_up(B, leader.members.index))
+    says(leader, B, m.Leave("a person asked"))
     assert decide(leader, NOW) == e.Member(info(B, 1))
     given = decide(leader, NOW)
     assert isinstance(given, e.Cut)
@@ -268,7 +277,7 @@ def test_a_joiner_that_has_caught_up_has_time_to_say_what_it_holds() -> None:
     asks(leader, A)
     needs = leader.admission.needs
     assert not needs(B, patient=True), "it has a part of the state at most"
-    leader.take(B, caught_up(B, leader.members.index), NOW)
+    says(leader, B, caught_up(B, leader.members.index))
     assert (needs(B, patient=True), needs(B, patient=False)) == (True, False)
 
 
@@ -279,7 +288,7 @@ def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back(
     asks(leader, B)
     state = (Version(0, 0, START),)
     leader.admission.kept[B] = m.Kept(leader.members.lineage, state, 0, 0)
-    leader.take(B, m.Leave("a person asked"), NOW)
+    says(leader, B, m.Leave("a person asked"))
     assert isinstance(decide(leader, NOW), e.Restore)
     late = NOW + RULES.transfer_timeout_s
     assert decide(leader, late) is None, "it has all its time again to say what it holds now"
@@ -289,8 +298,8 @@ def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back(
 def test_who_goes_is_given_nothing_unless_it_comes_back() -> None:
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
     has(leader, A)
-    leader.admission.going[B] = 1
-    leader.take(B, join(B, "diverged"), NOW)
+    leader.accounts.of(B).going = True
+    says(leader, B, join(B, "diverged"))
     assert leader.admission.next_entry(NOW) is None
     asks(leader, B)
     assert isinstance(leader.admission.next_entry(NOW), e.Cut)
@@ -300,9 +309,9 @@ def test_who_is_out_and_has_not_read_it_yet_asks_for_nothing() -> None:
     """Seed 3102563: it was made a joiner, stopped, and the leader waited for it at the end."""
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
     has(leader, A)
-    leader.take(B, m.Leave("a person asked"), NOW)
+    says(leader, B, m.Leave("a person asked"))
     assert decide(leader, NOW) == e.Left(B, "a person asked")
-    leader.take(B, join(B, "diverged"), NOW)
+    says(leader, B, join(B, "diverged"))
     assert decide(leader, NOW) is None
     assert leader.admission.joins == {}
     asks(leader, B)
@@ -318,9 +327,9 @@ def test_who_is_out_and_has_not_read_it_yet_is_not_let_in() -> None:
         leader.admission.kept[peer] = m.Kept(leader.members.lineage, state, 0, 0)
     assert isinstance(decide(leader, NOW), e.Restore)
     has(leader, A)
-    leader.take(B, m.Leave("a person asked"), NOW)
+    says(leader, B, m.Leave("a person asked"))
     assert decide(leader, NOW + RULES.transfer_timeout_s) == e.Left(B, "a person asked")
-    leader.take(B, caught_up(B, leader.members.restored_index), NOW)
+    says(leader, B, caught_up(B, leader.members.restored_index))
     assert decide(leader, NOW) is None
 
 
@@ -336,10 +345,10 @@ def test_the_last_who_has_the_state_stays_for_a_joiner_though_a_witness_leads() 
     to the checkpoint of who was gone, again and again."""
     leader = leads(*WATCHED, cut(C, 1, donor=B))
     has(leader, B)
-    leader.take(B, m.Leave("finished"), NOW)
+    says(leader, B, m.Leave("finished"))
     assert decide(leader, NOW) is None
     has(leader, C)
-    leader.take(C, caught_up(C, leader.members.index), NOW)
+    says(leader, C, caught_up(C, leader.members.index))
     assert decide(leader, NOW) == e.Member(info(C, 1))
     assert decide(leader, NOW) == e.Left(B, "finished")
 
@@ -350,14 +359,14 @@ def test_of_several_who_have_the_state_one_stays() -> None:
         has(leader, peer)
     needs = leader.admission.needs
     assert not needs(B, patient=True)
-    leader.take(C, m.Leave("finished"), NOW)
+    says(leader, C, m.Leave("finished"))
     assert needs(B, patient=True), "C goes as well"
 
 
 def test_the_last_who_trains_may_leave_a_witness_alone() -> None:
     leader = leads(*WATCHED)
     has(leader, B)
-    leader.take(B, m.Leave("a person asked"), NOW)
+    says(leader, B, m.Leave("a person asked"))
     assert decide(leader, NOW) == e.Left(B, "a person asked")
 
 
@@ -370,7 +379,7 @@ def test_when_all_who_trained_are_out_the_run_goes_on_from_what_one_of_them_kept
     asks(leader, B)
     assert decide(leader, NOW) is None, "C may come, and keep more"
     assert isinstance(decide(leader, NOW + RULES.silence_timeout_s), e.Restore)
-    leader.take(B, caught_up(B, leader.members.index, incarnation=2), NOW)
+    says(leader, B, caught_up(B, leader.members.index, incarnation=2))
     assert decide(leader, NOW) == e.Member(info(B, incarnation=2))
 
 

@@ -8,7 +8,7 @@ from protocols import messages as m
 from protocols.commands import Connect, Disconnect, Send
 from protocols.events import PeerConnected
 from protocols.ids import PeerId, PeerInfo
-from protocols.links import Links
+from protocols.links import Connection, Links
 from protocols.liveness import Loss
 from protocols.messages import Heartbeat
 from tests.protocols.led import leading
@@ -23,7 +23,7 @@ def linked() -> Links:
 
 def test_who_is_connected_is_known_with_its_life_and_its_address() -> None:
     links = linked()
-    assert (links.up, links.incarnations, links.addresses) == ({A}, {A: 3}, {A: "a:1"})
+    assert (links.up, links.peers) == ({A}, {A: Connection(3, "a:1")})
     links.close(A, "why", 1.0)
     assert links.up == set()
 

@@ -177,6 +177,23 @@ def test_nobody_speaks_for_others_unasked() -> None:
     assert scene.leader.reports.rounds == {}
 
 
+def test_a_learner_that_is_out_is_forgotten_and_a_late_word_for_it_is_no_lie() -> None:
+    scene = relayed()
+    late = is_ready(scene, D)
+    scene.hears(D, m.Leave("a person asked"))
+    acknowledge(scene, B, C)
+    scene.on(PeerDisconnected(D, "it ended"))
+    for _ in range(4):
+        scene.hears(B, m.Heartbeat())
+        scene.hears(C, m.Heartbeat())
+        scene.waits(BEAT_S)
+    assert scene.core.office is not None
+    assert set(scene.core.office.relays._ever) == {C}
+    passed(scene, late)
+    assert scene.notes("misbehaviour") == []
+    assert scene.leader.reports.rounds == {}
+
+
 def test_one_wrong_report_does_not_take_the_others_with_it() -> None:
     scene = relayed()
     never = m.Have(scene.lineage, 0, 7, digest_text("x"))
