@@ -8,7 +8,9 @@ from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
+from protocols.accounts import Accounts
 from protocols.ids import PeerId, Version
+from protocols.links import Links
 from protocols.log import Log
 from protocols.membership import Membership
 from protocols.raft import Raft
@@ -90,6 +92,21 @@ def test_a_peer_says_when_its_disk_is_full_and_when_it_is_not_any_more() -> None
     assert scene.sent(m.Durable) == [(A, m.Durable(works=True, why=""))]
 
 
+def test_another_life_begins_with_an_empty_record() -> None:
+    links = Links()
+    accounts = Accounts(links)
+    links.connected(v.PeerConnected(B, 1, "b:1", ""), 0.0)
+    first = accounts.of(B)
+    first.told, first.broken, first.going = True, FULL, True
+    assert (accounts.told(B), accounts.broken(B), accounts.going) == (True, FULL, {B})
+    links.connected(v.PeerConnected(B, 2, "b:1", ""), 1.0)
+    assert (accounts.told(B), accounts.broken(B), accounts.going) == (False, "", set())
+    assert accounts.goes(B, 1)
+    assert not accounts.goes(B, 2)
+    accounts.of(B).told = True
+    assert (accounts.told(B), accounts.broken(B)) == (True, "")
+
+
 # Reports of another lineage -------------------------------------------------------------------
 
 
@@ -148,8 +165,10 @@ def come_and_go(scene: Led, number: int) -> PeerId:
     scene.comes(peer)
     scene.hears(peer, m.ReadLog(0))
     scene.hears(peer, m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0))
-    way = number % 5
-    if way:
+    way = number % 6
+    if way == 5:
+        scene.hears(peer, m.Durable(works=False, why=FULL))
+    elif way:
         scene.joins(peer)
         scene.hears(peer, m.Wants(8, 0))
         scene.hears(peer, m.Unlinked((B,)))
