@@ -54,7 +54,9 @@ class Accounts:
     def broken(self, peer: PeerId) -> str:
         """Why its disk takes nothing, as its present life says; "" if it does."""
         known = self._of.get(peer)
-        return known.broken if known is not None and self._is_present(peer, known) else ""
+        if known is None or not known.broken:
+            return ""  # As nearly always.
+        return known.broken if self._is_present(peer, known) else ""
 
     @property
     def going(self) -> set[PeerId]:

@@ -344,5 +344,7 @@ class Reports:
             return None  # Of a round that a Restore took back.
         if stamp.round != self.members.committed(stamp.fragment) + 1:
             return None
-        key = RoundKey(stamp.fragment, stamp.round)
-        return self.rounds.setdefault(key, RoundReports())
+        key, rounds = RoundKey(stamp.fragment, stamp.round), self.said.rounds
+        if (reports := rounds.get(key)) is None:
+            reports = rounds[key] = RoundReports()
+        return reports

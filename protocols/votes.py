@@ -181,11 +181,12 @@ class Votes:
         for peer, info in (*self.members.members.items(), *self.members.witnesses.items()):
             if peer in voters or peer in self.leaving or peer in revoked:
                 continue
+            if peer not in raft.up or peer in self.gone or accounts.broken(peer):
+                continue
             lag = raft.log.last_index - raft.replication.match(peer)
             # Not a life that the log does not know yet: its disk may be another one.
             same = info.incarnation == accounts.links.life(peer, info.incarnation)
-            here = same and peer in raft.up and peer not in self.gone
-            if not accounts.broken(peer) and lag <= LAG_MAX and here:
+            if same and lag <= LAG_MAX:
                 yield peer
 
     def _names(self, peers: Iterable[PeerId]) -> str:

@@ -206,7 +206,7 @@ LEADER_MUTANTS = (
     Mutant(
         "decides-before-it-is-told",
         "What only was not said yet in a new term looks lost: healthy peers are left out.",
-        Edit(Leader.informed, "here <= self.told", "True"),
+        Edit(Leader.informed, "all(map(self.accounts.told, here))", "True"),
     ),
     Mutant(
         "a-new-leader-is-told-nothing",
