@@ -144,8 +144,8 @@ class Company:
         """Why our certificate counts no more; "": it does, as far as we can know.
 
         If our own log does not say so, one peer alone may say anything: most of the other voters
-        have to say it, or the other one of two of which each went on alone; or all that answer,
-        when we have looked for a leader for long.
+        have to say it, or the other one of two of which each went on alone; or any peer, when we
+        have looked for a leader for long and no other voter speaks with us.
         """
         me, raft, said = self._me.peer, self._raft, self._links.barred
         revoked, rivals = self._members.spendings.revoked, self._members.rivals.keys()
@@ -158,7 +158,7 @@ class Company:
         late = now >= self.leaderless_since + OUTAGE * raft.rules.silence_timeout_s
         led = self.hears_leader(now)
         parted = bool(rivals) and rivals <= said.keys()
-        alone = late and not self._links.up
+        alone = late and not self._links.up & others
         return next(iter(said.values())) if parted or (not led and (most or alone)) else ""
 
     def _tell_missed(self, now: float) -> list[Command]:

@@ -22,9 +22,9 @@ LAG_MAX = 64
 """Entries that a peer's log may lack when it becomes a voter."""
 BEATS = 3
 """A peer that said nothing for so many heartbeats is not reckoned with."""
-PATIENCE_S = 4.0
+PATIENCE_S = 2.0
 """A revocation is refused after so long: a connection may come back, a dead voter be counted as
-lost, the revocation of another one be asked for, or the key arrive."""
+lost, the revocation of another one be asked for."""
 KEYLESS = (
     "the leader does not have the key that lets nodes in yet, and the peer may be the last to give "
     "it away: ask again in a moment, or add --force"

@@ -13,6 +13,7 @@ from sims.mutations_company import COMPANY_MUTANTS
 from sims.mutations_forks import FORK_MUTANTS
 from sims.mutations_gossip import GOSSIP_MUTANTS
 from sims.mutations_leases import LEASE_MUTANTS
+from sims.mutations_revocation import REVOCATION_MUTANTS, REVOCATION_UNIT_MUTANTS
 from sims.mutations_steps import STEP_MUTANTS
 from sims.mutations_transfers import TRANSFER_MUTANTS
 from sims.mutations_units import UNIT_MUTANTS
@@ -20,9 +21,9 @@ from sims.mutations_voids import VOID_MUTANTS
 from sims.planting import Mutant, UnplantableError
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS)
-UNIT_TESTED = (*UNIT_MUTANTS, *COMPANY_MUTANTS)
+UNIT_TESTED = (*UNIT_MUTANTS, *COMPANY_MUTANTS, *REVOCATION_UNIT_MUTANTS)
 """Those that unit tests notice, and not a sweep."""
-KNOWN = (*MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)
+KNOWN = (*MUTANTS, *REVOCATION_MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)
 """Of the protocol core."""
 OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
 Kind = Literal["rounds", "steps", "gossip"]

@@ -26,6 +26,7 @@ from sims import gossip_sweep, step_sweep, sweep
 from sims.catalogue import KINDS, KNOWN, OF_PAIRS, Kind, find, plant
 from sims.faults import FaultKind, draw_plan
 from sims.mutant_files import read_mutants
+from sims.mutations_revocation import REVOCATION_MUTANTS
 from sims.planting import Mutant
 from sims.terminal import run
 from sims.tested import are_healthy, run_tests
@@ -40,7 +41,10 @@ class StuckError(RuntimeError):
     """A seed used up its time."""
 
 
-PLOTS: Mapping[str, FaultKind] = {"restores-a-void-branch": "relapse"}
+PLOTS: Mapping[str, FaultKind] = {
+    "restores-a-void-branch": "relapse",
+    **dict.fromkeys((known.name for known in REVOCATION_MUTANTS), "revoke"),
+}
 """What has to happen before a mutant can do harm, and what few seeds have."""
 SEEDS: Mapping[Kind, Callable[[int], sweep.SeedResult]] = {
     "rounds": sweep.run_seed,

@@ -21,9 +21,11 @@ LOOK_S, LOOK_MAX_S = 0.05, 10.0
 """How often, and how long, to look for a peer that joins."""
 HANG_S = 9.0
 """A voter hangs for so long, and is not counted as lost before the others are asked for."""
-NOTICED_S = 4.0
+NOTICED_S = 3.6
 """By then the leader reckons with it no more."""
 BACK_S = 3.0
+ANSWERED_S = 12.0
+"""By then a person has heard that it is refused."""
 Plot = Callable[["World", "Node", int], None]
 
 
@@ -47,6 +49,14 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
         world.tell(f"{node.peer} is to be revoked, as {asker.peer} was asked")
         gates.revoked_at[node.peer] = world.now
         asker.give(v.RevokeAsked(e.Revoked(node.peer, asker.peer, "stolen")))
+    world.at(ANSWERED_S, lambda: _count_refusals(world, asker, news))
+
+
+def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
+    refused = asker.core.gate.refused
+    for node in [node for node in victims if node.peer in refused]:
+        world.happened["revocation refused"] += 1
+        world.tell(f"{asker.peer} hears: {node.peer} is not revoked, {refused[node.peer]}")
 
 
 def _has_state(node: Node) -> bool:

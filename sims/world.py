@@ -287,6 +287,7 @@ class World:
     def _way_in(self, peer: PeerId) -> str:
         """Where a peer is told to join: anybody finds the way, even who has only just come."""
         places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
+        places = [node for node in places if not self.dialling.gates.bans(node)] or places
         live = [node for node in places if node.running]
         knows = [node for node in live if node.core.members.run is not None]
         if not knows and peer in self.nodes and self.disks[peer].saved is None:

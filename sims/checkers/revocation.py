@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 HANGS_UP_S = FAREWELL_S + 1.5
 """A connection with a revoked peer ends within this time: a heartbeat more than it may read on."""
+DECIDED_S = 15.0
+"""A revocation that a leader took up is in the log within so long."""
+HEARD_BEATS = 3.5
+"""A peer that was not heard of for so many heartbeats hangs."""
 
 
 class Revocation:
@@ -32,6 +36,8 @@ class Revocation:
         """Log index of each revocation."""
         self._known: dict[tuple[PeerId, int, PeerId], float] = {}
         """(peer, its life, revoked peer): since when it knows."""
+        self._taken: dict[tuple[PeerId, int, str], float] = {}
+        """(leader, term, subject): since when it has a revocation to write."""
         self._looked: dict[PeerId, int] = {}
         """The last entry of each leader's log that was looked at."""
 
@@ -70,11 +76,15 @@ class Revocation:
     def _led(self, node: Node) -> None:
         """A leader ends votes: one at a time, and only where a majority stays."""
         log, raft = node.core.raft.log, node.core.raft
+        office = node.core.office
+        for name in office.leader.votes.asked if office is not None and raft.settled else ():
+            since = self._taken.setdefault((node.peer, raft.term, name), node.world.now)
+            if node.world.now > since + DECIDED_S and node.paused_until < since:
+                self._found(f"{node.peer} leads, and never writes that {name} is revoked")
         seen = max(self._looked.get(node.peer, 0), log.base)
         self._looked[node.peer] = log.last_index
         if log.reconfigured <= seen:
             return
-        office = node.core.office
         before = _voters_at(node, raft.commit_index)
         changes = 0
         for entry in log.since(raft.commit_index + 1):
@@ -83,7 +93,7 @@ class Revocation:
             ends = isinstance(entry.body, e.Voter) and not entry.body.votes
             if ends and entry.index > seen and office is not None and _is_revoked(entry.body):
                 gone = {*office.leader.gone, *office.leader.votes.leaving}
-                stay, here = set(after) - gone, {node.peer, *raft.up}
+                stay, here = set(after) - gone, {node.peer, *_heard(node)}
                 if 2 * len(stay & here) <= len(stay):
                     self._found(f"{node.peer} ends a vote, and no majority stays: {entry.body}")
             before = after
@@ -116,6 +126,13 @@ def _counted(entry: e.Entry) -> list[PeerId]:
             return [term.peer for term in entry.contributors]
         case _:
             return []
+
+
+def _heard(node: Node) -> set[PeerId]:
+    """The peers that it is connected with, but for those that hang."""
+    liveness = node.core.links.liveness
+    since = node.world.now - HEARD_BEATS * node.world.rules.heartbeat_interval_s
+    return {peer for peer in node.core.raft.up if liveness.heard_since(peer, since)}
 
 
 def _is_revoked(entry: e.Entry) -> bool:

@@ -54,6 +54,10 @@ class SecureRoom(Room):
         self._queue.extend(events)
         self._drain()
 
+    def sender(self, event: v.Event) -> str:
+        """The name of the one whose message this is."""
+        return self.name_of(event.peer) if isinstance(event, v.MessageReceived) else ""
+
     def voters(self, name: str) -> str:
         """By name, as this one's whole log has them."""
         return "".join(sorted(self.name_of(p) for p in self.peers[name].raft.log.voters))

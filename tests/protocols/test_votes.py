@@ -166,6 +166,18 @@ def test_without_a_majority_of_those_that_stay_it_is_refused_and_changes_nothing
     goes_on(room, "a")
 
 
+def test_a_voter_that_hangs_is_not_reckoned_with() -> None:
+    """Its connection stands, and nothing comes: what takes its answer would never be decided."""
+    room = SecureRoom("abc")
+    room.hold = lambda name, event: "c" in (name, room.sender(event))
+    room.wait(2.0)
+    room.revoke("b", "b")
+    room.wait(PATIENCE_S + 1.0)
+    assert "(not c)" in room.refused("b", "b")
+    assert room.voters("a") == "abc"
+    assert room.ids["c"] in room.peers["a"].links.up
+
+
 def test_those_that_are_asked_for_count_together() -> None:
     room = SecureRoom("abcd", rules=SLOW)
     room.kill("d")
@@ -336,8 +348,9 @@ def test_a_joiner_needs_no_vote_taken() -> None:
     assert [type(x.body) for x in scene.core.raft.log.entries][-2:] == [e.Revoked, e.Lost]
     assert C not in scene.core.members.cuts
     scene.hears(C, join(C))
-    scene.hears(C, m.Able())
+    scene.hears(C, m.Told(scene.core.raft.term))
     assert C not in scene.core.members.joiners, "nothing that it says counts"
+    assert not scene.leader.accounts.told(C)
 
 
 def test_a_joiner_gets_its_state_from_another_one_when_its_donor_is_revoked() -> None:
