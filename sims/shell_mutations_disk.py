@@ -293,7 +293,7 @@ CHECKPOINT_MUTANTS = (
         "checkpoint-of-two-parameters-of-one-name",
         "One of them is written, and read into both places.",
         Edit(tensor_files.write_arrays, "if name in tensors:", "if False:"),
-        tests=_CHECKPOINT,
+        tests=("tests/lowcomm/test_tensor_files.py",),
     ),
     Mutant(
         "ledger-newer-than-the-arrays",
@@ -313,7 +313,7 @@ CHECKPOINT_MUTANTS = (
             "return write_residues(place, cut.fragments, residues)",
             "return write_residues(place, cut.fragments, replica.residues() if residues else [])",
         ),
-        tests=_CHECKPOINTER,
+        tests=_RESIDUES,
     ),
     Mutant(
         "checkpoint-borrows-out-of-turn",

@@ -7,7 +7,7 @@ from peers.driver import Driver
 from peers.releases import Releases
 from sims.planting import Edit, Mutant
 
-_DRIVER = ("tests/peers/test_driver_order.py",)
+_DRIVER = ("tests/peers/test_work.py",)
 _RELEASES = ("tests/peers/test_releases.py",)
 
 ORDER_MUTANTS = (

@@ -28,6 +28,7 @@ _REDUCTION = ("tests/peers/test_reduction.py",)
 _SEALS = ("tests/peers/test_seals.py",)
 _TICKETS = ("tests/peers/test_tickets.py",)
 _TRANSFER = ("tests/peers/test_transfer.py",)
+_KEYS = ("tests/peers/test_keys.py",)
 _LINK = ("tests/peers/test_link.py",)
 
 PAYLOAD_MUTANTS = (
@@ -88,7 +89,7 @@ PAYLOAD_MUTANTS = (
             "for key in [key for key in opened if key.lineage != lineage]:",
             "for key in list[Key]():",
         ),
-        tests=_INBOUND,
+        tests=_KEYS,
     ),
     Mutant(
         "memory-is-given-back-while-it-is-written",
@@ -138,7 +139,7 @@ PAYLOAD_MUTANTS = (
         "what-waits-of-a-void-branch-is-sent",
         "After a Restore a peer gets slices of the branch before under the same round.",
         Edit(Outbound.keep, "x.stamp is None or x.stamp.lineage == lineage", "True"),
-        tests=_OUTBOUND,
+        tests=_KEYS,
     ),
     Mutant(
         "an-outbox-without-a-limit",
@@ -188,13 +189,13 @@ PAYLOAD_MUTANTS = (
         "contributions-of-a-void-branch-stay",
         "Ours of the branch before is sent for a round of the same number.",
         Edit(Exchange.restored, "self.encoded.clear()", "pass"),
-        tests=_EXCHANGE,
+        tests=_KEYS,
     ),
     Mutant(
         "a-sum-of-a-void-branch-goes-on",
         "It ends after the Restore, and is taken for the round of the same number.",
         Edit(Exchange.restored, "self._reducer.keep(lineage)", "pass"),
-        tests=_EXCHANGE,
+        tests=_KEYS,
     ),
     Mutant(
         "a-sum-takes-what-is-not-here-yet",

@@ -338,30 +338,6 @@ def test_our_own_slice_is_known_by_its_name() -> None:
         assert alone.exchange.own_piece(key, payload, 0) is None, "of a view that is over"
 
 
-def test_nothing_stays_of_a_branch_that_a_restore_ended() -> None:
-    alone, other = Alone(), contributor(ALPHA)
-    key = slice_key(STAMP, 0, other)
-
-    async def scenario() -> None:
-        alone.exchange.meet(BETA, 1)
-        alone.exchange.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
-        buffer = memoryview(bytearray(size_of(ELEMENTS)))
-        alone.exchange.inbound.slices[key] = Payload(ELEMENTS, size_of, buffer)
-        terms = (other, contributor(ME))
-        alone.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
-        alone.exchange.send_slice(c.SendSlice(BETA, STAMP, 1, 0, ELEMENTS, contributor(ME)))
-        reducer = alone.exchange._reducer
-        assert reducer._sums
-        alone.exchange.restored(STAMP.lineage)
-        assert reducer._sums, "it is of this branch"
-        alone.exchange.restored(STAMP.lineage + 1)
-        assert reducer._sums == reducer._waiting == alone.exchange.encoded == {}
-        assert alone.exchange.inbound.slices == alone.exchange.inbound.results == {}
-        assert alone.fetch(BETA) == []
-
-    asyncio.run(scenario())
-
-
 @pytest.mark.parametrize("discards", [True, False])
 def test_what_the_core_discards_is_not_kept(discards: bool) -> None:
     alone, who = Alone(), contributor(ALPHA)

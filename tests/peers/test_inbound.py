@@ -395,24 +395,3 @@ def test_memory_of_what_did_not_come_to_anything_is_not_used_again(how: str) -> 
         room.look(wants=False)
     room.inbound.end(0, STAMP.round, released=True)
     assert room.pool.take(size_of(TWO)).obj is not place.obj
-
-
-def test_nothing_stays_of_a_branch_that_a_restore_ended() -> None:
-    """Its rounds have numbers that come again: the rest of a payload must not complete one."""
-    room = Room()
-    first, second = pieces_of(slice_of(TWO), some_bytes(TWO))
-    room.bring(ALPHA, *first)
-    room.look()
-    room.bring_all(BETA, result_of(TWO), some_bytes(TWO))
-    assert set(room.inbound.slices) | set(room.inbound.results) == {SLICE, RESULT}
-    told = list(room.told)
-    room.inbound.keep(STAMP.lineage)
-    assert set(room.inbound.slices) | set(room.inbound.results) == {SLICE, RESULT}
-    room.inbound.keep(STAMP.lineage + 1)
-    assert room.inbound.slices == room.inbound.results == {}
-    assert not any(room.inbound._open.values())
-    room.bring(ALPHA, *second)
-    room.look()
-    assert room.told[len(told) :] == [v.SliceBegun(ALPHA, STAMP, 0, contributor())], (
-        "it begins anew"
-    )

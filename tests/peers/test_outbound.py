@@ -288,15 +288,3 @@ def test_what_ends_with_a_commit_and_what_with_a_release(sent: int, released: bo
     gone = {(kind, 0, round_) for kind in ("slice", "torn") for round_ in (4, 5)}
     gone |= {("whole", 0, round_) for round_ in (4, 5) if released}
     assert set(streams) - left == gone
-
-
-def test_nothing_of_a_branch_that_a_restore_ended_is_sent() -> None:
-    outbound, new = Outbound(), replace(STAMP, lineage=STAMP.lineage + 1)
-    for stamp in (STAMP, new):
-        assert outbound.add(a_slice(3, stamp=stamp))
-        assert outbound.add(Making(3, stamp=stamp).make_all().stream)
-    assert outbound.add(Cells())
-    outbound.keep(new.lineage)
-    sent = [chunk for chunk, _ in iter(outbound.next, None)]
-    assert [type(chunk) for chunk in sent] == [ResultChunk, ContributionChunk, StateChunk]
-    assert [chunk.stamp for chunk in sent if isinstance(chunk, PieceChunk)] == [new, new]

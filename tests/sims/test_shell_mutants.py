@@ -24,7 +24,7 @@ from sims.shell_mutants import (
 from sims.shell_mutations import SHELL_MUTANTS
 from sims.tested import ROOT, plant, run_tests
 
-SAMPLE = 8
+SAMPLE = 16
 """Of all mutants, in each run of the long tests; `make nightly` plants all."""
 QUICK = "private-file-readable-for-all"
 DURABLE = "tests/peers/test_durable.py"

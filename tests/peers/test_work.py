@@ -1,4 +1,4 @@
-"""In which order a driver does things: a core that says what the test wrote, and no connection.
+"""In which order a driver calls its work and its listener: a scripted core, and no connection.
 
 Rounds of real drivers are in test_driver.py; there a wrong order shows by chance, if at all.
 """
