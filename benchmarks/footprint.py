@@ -1,4 +1,4 @@
-"""Bytes a parameter that a daemon takes in a run: `python -m benchmarks.footprint --json`.
+"""Bytes a parameter that a daemon takes in a run: `python -m benchmarks.memory --methods`.
 
 Real daemons and ranks without a model, a few rounds of each method. What a daemon needs with hardly
 any model is subtracted; ranks are not counted, they stand for the training. Shared memory counts
@@ -6,29 +6,26 @@ once, whoever has touched it. Must NOT change how daemons take memory.
 """
 
 import asyncio
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from benchmarks.machine import machine
 from lowcomm.journal import EVENTS
-from protocols.errors import ConfigError, LowcommError
+from protocols.errors import LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
-from sims.terminal import bar, run
+from sims.terminal import Advance
 
 TIMEOUT_S = 1800.0
 """Of one run."""
 LOOK_S = 0.01
 INNER_STEPS = 8
 PEERS = 2
+ROUNDS = 3
+"""Of each fragment."""
 METHODS = {
     "streaming": (
         "streaming_diloco",
@@ -44,7 +41,6 @@ OVERRIDES = (
     "node.checkpoint_every_rounds=1000000",
 )
 SLOTS = "/memfd:lowcomm-slots"
-Q = typer.Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +71,15 @@ class Footprint:
     """At the busiest moment, of that alone which is not shared with ranks."""
 
 
-def main(
-    mib: Annotated[int, Q(help="MiB of fp32 parameters.", min=16, max=4096)] = 256,
-    rounds: Annotated[int, Q(help="Of each fragment.", min=2)] = 3,
-    only: Annotated[str, Q(help="streaming or diloco; empty: both.")] = "",
-    as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Bytes a parameter that a daemon takes, with the memory it shares with its ranks.
-
-    \b
-    Examples:
-      python -m benchmarks.footprint
-      python -m benchmarks.footprint --mib 64 --only diloco --json
-    """
-    if only not in ("", *METHODS):
-        raise ConfigError(f"--only {only}: there are {', '.join(METHODS)}")
-    names = [only] if only else list(METHODS)
+def measure(mib: int, advance: Advance) -> list[Footprint]:
+    """Of each method, with so many MiB of fp32 parameters."""
     found: list[Footprint] = []
-    with bar("runs", 2 * len(names)) as (advance, _):
-        for name in names:
-            bare = asyncio.run(_play(name, 1 << 16, rounds))
-            advance(f"{name}, with hardly any model")
-            found.append(footprint(name, asyncio.run(_play(name, mib << 18, rounds)), bare, mib))
-            advance(f"{name}, {mib} MiB")
-    if as_json:
-        told = {"mib": mib, "rounds": rounds, "peers": PEERS, "machine": machine()}
-        print(json.dumps({**told, "results": [asdict(each) for each in found]}))
-        return
-    for each in found:
-        print(
-            f"{each.method}: {each.bytes_per_parameter:.2f} bytes a parameter, "
-            f"{each.peak_bytes_per_parameter:.2f} at the peak"
-        )
+    for name in METHODS:
+        bare = asyncio.run(_play(name, 1 << 16, ROUNDS))
+        advance(f"{name}, with hardly any model")
+        found.append(footprint(name, asyncio.run(_play(name, mib << 18, ROUNDS)), bare, mib))
+        advance(f"{name}, {mib} MiB")
+    return found
 
 
 def footprint(
@@ -183,11 +156,3 @@ def _taken(pid: int) -> Taken | None:
     except (OSError, StopIteration):
         return None
     return Taken(1024 * own, sum(shared.values()))
-
-
-if __name__ == "__main__":
-    try:
-        run(main)
-    except LowcommError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)

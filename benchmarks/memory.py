@@ -1,7 +1,8 @@
 """What one exchange costs in memory: `python -m benchmarks.memory --mib 64 --codec int8`.
 
 Real daemons on this machine. What is there before there is a fragment is taken from daemons with
-the smallest one. Must NOT count the ranks: they stand for the training.
+the smallest one. With --methods: what a daemon takes in runs of whole methods, in bytes a
+parameter (footprint.py). Must NOT count the ranks: they stand for the training.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks import footprint
 from benchmarks.exchanging import lowcomm_system, proc
 from benchmarks.exchanging.network import Conditions, network
 from benchmarks.exchanging.payloads import payloads, sign_of
@@ -55,6 +57,9 @@ def main(
     codec: Annotated[str, Q(help="Of contributions.")] = "fp32",
     encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
     rounds: Annotated[int, Q(help="Exchanges.", min=SETTLED)] = 20,
+    methods: Annotated[
+        bool, Q("--methods", help="Of runs of whole methods: bytes a parameter.")
+    ] = False,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """How much memory a peer needs beyond its outer state, in fragments; and whether it grows.
@@ -64,7 +69,11 @@ def main(
       python -m benchmarks.memory
       python -m benchmarks.memory --codec int8 --encrypted --json
       python -m benchmarks.memory --mib 4 --rounds 500
+      python -m benchmarks.memory --methods --mib 256 --json
     """
+    if methods:
+        _tell_methods(mib, as_json=as_json)
+        return
     with bar("exchanges", SETTLED + rounds) as (advance, tell):
         tell("daemons with almost nothing to exchange: what a peer needs anyway")
         bare = asyncio.run(_play(peers, 1, codec, SETTLED, advance, encrypted=encrypted))
@@ -89,6 +98,21 @@ def main(
     print(f"{told['growth']:+.2%} from exchange {SETTLED} to exchange {rounds}")
     for name, size, resident in held.mappings:
         print(f"{size / MIB:8.1f} MiB, {resident / MIB:8.1f} resident: {name or 'its own'}")
+
+
+def _tell_methods(mib: int, *, as_json: bool) -> None:
+    with bar("runs", 2 * len(footprint.METHODS)) as (advance, _):
+        found = footprint.measure(mib, advance)
+    if as_json:
+        results = [asdict(each) for each in found]
+        told = {"mib": mib, "peers": footprint.PEERS, "machine": machine(), "results": results}
+        print(json.dumps(told))
+        return
+    for each in found:
+        print(
+            f"{each.method}: {each.bytes_per_parameter:.2f} bytes a parameter, "
+            f"{each.peak_bytes_per_parameter:.2f} at the peak"
+        )
 
 
 def fragments(held: Held, bare: Held, mib: int) -> float:
