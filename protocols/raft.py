@@ -192,9 +192,8 @@ class Raft:
             self._step_down(now, term=term)
         self._heard(peer, now)
         if snapshot.index > self.commit_index:
-            # What is not committed may be another leader's, on the disk too.
+            self.disk.log_changed(self.commit_index + 1)  # It may be another leader's log.
             self.durable_index = min(self.durable_index, self.commit_index)
-            self.disk.log_changed(self.commit_index + 1)
             self.log.begin_at(snapshot.index, snapshot.term, voters)
             self.commit_index = snapshot.index
             self.replication.snapshot = snapshot

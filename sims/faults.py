@@ -26,6 +26,7 @@ FaultKind = Literal[
     "partition",  # The peers fall into two groups that do not hear each other.
     "lonely",  # One peer hears nobody, or nobody hears it.
     "disk",  # A disk is full for a while.
+    "slow_disk",  # A disk takes longer for each ticket than an election takes, for a while.
     "slow",  # Bulk takes seconds longer on a line.
     "pause",  # A peer's processes are stopped, then go on.
     "trainers",  # Its ranks crash.
@@ -47,8 +48,14 @@ FaultKind = Literal[
     "revoke",  # A person takes certificates back: see revocations.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-DRAWN: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind != "revoke")
-"""Of all seeds; revocations come on top, in some."""
+ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in ("slow_disk", "revoke"))
+"""What any seed may draw. Slow disks and revocations come on top, in seeds of their own."""
+SLOW_DISKS_EVERY = 160
+SLOW_DISKS_IN = (29, 38, 47, 52, 67, 76, 86, 93, 104, 110, 123, 131, 138, 151)
+"""Of so many seeds, in these disks are slow, whatever else happens. No seed that failed before is
+among them: those stay the clusters that they were."""
+SLOW_DISK_S = (5.0, 9.0, 14.0)
+SLOW_DISKS_MAX = 4
 TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
 ELECTIONS: tuple[FaultKind, ...] = (
     *("leader", "restart", "crowd", "disk", "pause", "partition", "lonely", "one_way"),
@@ -95,7 +102,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     """Each seed draws its own rates too (swarm testing): some kinds never, some often."""
     source = random.Random(seed ^ 0x5EED)  # noqa: S311 (a simulation, no secrets)
     mix, per_s = source.choice(MIXES), FAULTS_PER_S
-    kinds: tuple[FaultKind, ...] = DRAWN
+    kinds = ANY
     durations_s = DURATIONS_S
     if mix == "elections":
         kinds, durations_s = ELECTIONS, LONG_S
@@ -103,7 +110,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     if mix == "rounds":
         kinds, per_s = source.choice(ROUNDS), ROUND_FAULTS_PER_S
         rates = [*(0.5 for _ in kinds[1:]), source.choice([0.0, 0.1, 0.5])]
-    faults: list[Fault] = []
+    faults = _draw_slow_disks(seed, until_s) if seed % SLOW_DISKS_EVERY in SLOW_DISKS_IN else []
     at_s = 0.0
     while any(rates) and (at_s := at_s + source.expovariate(per_s)) < until_s:
         (kind,) = source.choices(kinds, rates)
@@ -116,7 +123,8 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
                 duration_s=source.choice(durations_s),
             )
         )
-    return sorted([*faults, *draw_revocations(seed, until_s=until_s)], key=lambda x: x.at_s)
+    faults += draw_revocations(seed, until_s=until_s)
+    return sorted(faults, key=lambda fault: fault.at_s)
 
 
 def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
@@ -128,6 +136,20 @@ def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
     return [
         Fault(at_s, "revoke", source.randrange(1 << 16), source.randrange(1 << 16), 0.0)
         for at_s in times
+    ]
+
+
+def _draw_slow_disks(seed: int, until_s: float) -> list[Fault]:
+    source = random.Random(seed ^ 0xD15C)  # noqa: S311 (a simulation, no secrets)
+    return [
+        Fault(
+            at_s=source.uniform(2.0, until_s),
+            kind="slow_disk",
+            peer=source.randrange(1 << 16),
+            other=source.randrange(1 << 16),
+            duration_s=source.choice(SLOW_DISK_S),
+        )
+        for _ in range(source.randint(1, SLOW_DISKS_MAX))
     ]
 
 
@@ -216,6 +238,13 @@ def _full_disk(world: World, fault: Fault, victim: Node) -> None:
     victim.disk.full_until = world.now + fault.duration_s
 
 
+def _slow_disk(world: World, fault: Fault, victim: Node) -> None:
+    """In half of the cases that of a leader: it counts on its own disk."""
+    node = world.leaders[0] if world.leaders and fault.other % 2 else victim
+    world.tell(f"the disk of {node.peer} is slow for {fault.duration_s} s")
+    node.disk.slow_until = world.now + fault.duration_s
+
+
 def _crowd(world: World, fault: Fault, victim: Node) -> None:
     for i, node in enumerate(world.live):
         if node is victim or fault.other >> i & 1:
@@ -265,6 +294,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "slow": _slow,
     "pause": _pause,
     "disk": _full_disk,
+    "slow_disk": _slow_disk,
     "trainers": _trainers,
     "corrupt": _corrupt,
     "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),

@@ -23,6 +23,7 @@ from sims.checkers import Contribution
 from sims.models import Value
 from sims.ranks import Handed, Ranks, Result
 from sims.reductions import Reductions
+from sims.scribe import Scribe
 from sims.stores import Disk, Store
 from sims.transfers import Transfers
 from sims.turns import Turns
@@ -73,12 +74,9 @@ class Node:
         """Addresses that it wants to be connected with."""
         self.dialling: set[str] = set()
         """Those that it tries at present."""
-        self._sync_at = 0.0
+        self.scribe = Scribe(self)
         self._lineage = 0
         """Of the last entry that was applied."""
-        self.unsynced: list[c.Persist] = []
-        """On their way to the disk."""
-        self._disk_life = 0
 
     @property
     def running(self) -> bool:
@@ -165,7 +163,7 @@ class Node:
             case c.Disconnect(peer=other):
                 world.dialling.hang_up(self, other)
             case c.Persist():
-                self._persist(command)
+                self.scribe.write(command)
             case c.CheckRun():
                 accepted = v.RunAccepted(world.rules, world.samples_ahead)
                 self.after(world.compute_s, lambda: self.give(accepted))
@@ -246,26 +244,6 @@ class Node:
     def job(self, work: Callable[[], None]) -> None:
         """As the real shell: one at a time, in the order of the commands."""
         self.turns.job(work)
-
-    def _persist(self, persist: c.Persist) -> None:
-        """Tickets are written in order; a full disk fails all that are under way."""
-        world, life = self.world, self._disk_life
-        self._sync_at = max(world.now, self._sync_at) + world.sync_s()
-        self.unsynced.append(persist)
-
-        def synced() -> None:
-            if life != self._disk_life:
-                return  # An older ticket failed, and this one with it.
-            self.unsynced.remove(persist)
-            if world.now < self.disk.full_until:
-                self._disk_life += 1
-                self.unsynced.clear()
-                self.give(v.PersistFailed(persist.ticket, "no space left"))
-                return
-            self.disk.write(persist)
-            self.give(v.Persisted(persist.ticket))
-
-        self.at_time(self._sync_at, synced)
 
     def _adopt_kept(self, fragment: int, round_: int) -> None:
         kept = self.disk.kept

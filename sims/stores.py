@@ -14,6 +14,8 @@ from sims.models import Value
 
 HICCUPS, HICCUP_S = 0.03, 0.3
 """So often a disk takes so much longer: others have answered before we know our own vote."""
+SLOW_SYNC_S = 4.0
+"""What a slow disk takes more for each ticket: longer than an election takes."""
 COMPACT_ENTRIES = (8, 32, 512)
 """A seed's log has about a hundred: in some seeds it must become a snapshot again and again."""
 
@@ -65,6 +67,8 @@ class Disk:
     checkpoint_every: int = 1
     """Each node's own choice, in rounds: after a crash, some have more than others."""
     full_until: float = 0.0
+    slow_until: float = 0.0
+    """Until then, each ticket takes longer than an election."""
     certified: bool = False
     """It has its peer's certificate."""
     has_key: bool = False

@@ -60,6 +60,11 @@ ANSWERS_IN = (4, 11, 23, 34, 38, 45, 49, 53, 69, 73, 78, 89, 95, 103, 106, 114)
 """Of so many seeds, in these who is late contributes early. Nor did any of these fail before."""
 PEERS = (3, 9)
 """At the start of a seed, at least and at most."""
+MANY_EVERY = 120
+MANY_IN = (38, 49, 53, 69, 71, 78, 85, 89, 103, 106, 114, 116)
+"""Of so many seeds, in these there are more peers: enough that learners read through relays. None
+of these has failed before."""
+MANY_PEERS, MANY_ROUNDS = (12, 24), 6
 GARBAGE = 10_000
 """New objects between two collections: a seed makes hundreds of thousands that go by themselves."""
 RAISED = (
@@ -134,11 +139,15 @@ def run_seed(
     extremes = seed % EXTREME_EVERY in EXTREME_IN
     training = replace(training, gossip=gossip, lines=lines, answers=answers, extremes=extremes)
     num_peers, rounds = 2 if pair else source.randint(*peers), source.choice(ROUNDS)
+    slow_rounds = SLOW_ROUNDS
+    if peers == PEERS and seed % MANY_EVERY in MANY_IN:
+        num_peers, rounds = source.randint(*MANY_PEERS), MANY_ROUNDS
+        slow_rounds = MANY_ROUNDS
     world = (ForkWorld if pair else World)(
         seed,
         peers=num_peers,
         outer_steps=-(-rounds // training.fragments),
-        slow_outer_steps=None if pair else -(-SLOW_ROUNDS // training.fragments),
+        slow_outer_steps=None if pair else -(-slow_rounds // training.fragments),
         training=training,
         log=log,
     )

@@ -19,7 +19,7 @@ from protocols import gossip
 from protocols.config import ProtocolConfig
 from protocols.hellos import Identity
 from protocols.ids import PeerId
-from protocols.messages import Append, Appended, Control, Hold, Ready
+from protocols.messages import Append, Appended, Control, Hold, Ready, Relay
 from protocols.roles import Role
 from sims.checkers import Checkers
 from sims.dialling import Dialling
@@ -28,7 +28,7 @@ from sims.models import Model, Modular, Value, state_digest
 from sims.network import Network
 from sims.nodes import Node
 from sims.ranks import STEP_SAMPLES, Training
-from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, Disk
+from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
 from sims.transfers import STATE_CELLS
 
 AMBUSHED = (Append, Appended, Hold, Ready)
@@ -99,6 +99,8 @@ class World:
         """Called with (sender, message) for what a fault may wait for."""
         self.spring: Callable[[str, Node, Node], None] | None = None
         """Called with (kind, joiner, donor) when a trap goes off."""
+        self._planned: tuple[PeerId, float] | None = None
+        """Which leader made a plan of relays last, and when."""
         self._by_address: dict[str, PeerId] = {}
         self._moves: Counter[tuple[Role, Role]] = Counter()
         """Of lives that are over."""
@@ -186,11 +188,9 @@ class World:
         self.happened["leader killed"] += node.core.leads
         node.alive = False
         self.lost_state()
-        if node.unsynced and self.now >= node.disk.full_until:
+        if node.scribe.tickets:
             # The first one did: else its founder would found another run, of the same name.
-            least = int(node.disk.saved is None)
-            for persist in node.unsynced[: self.random.randint(least, len(node.unsynced))]:
-                node.disk.write(persist)
+            node.scribe.killed(synced=node.disk.saved is None or self.random.random() < 0.5)
         self.dialling.gone(node)
 
     def lost_state(self) -> None:
@@ -216,7 +216,7 @@ class World:
         self.checkers.healed(self)
         self.network.heal()
         for disk in self.disks.values():
-            disk.full_until = 0.0
+            disk.full_until = disk.slow_until = 0.0
         everybody = not self.finished and self.random.random() < 0.5
         self._bring_back(everybody=everybody)
         if not (self.finished or self._coming_back or self.live):
@@ -351,12 +351,17 @@ class World:
     def sent(self, node: Node, to: PeerId, message: Control) -> None:
         """Something is about to leave a peer."""
         self.checkers.sent(node, to, message)
+        if isinstance(message, Relay) and self._planned != (node.peer, self.now):
+            self._planned = (node.peer, self.now)  # One plan is a message to each relay.
+            self.happened["relay plan"] += 1
         if self.ambush is not None and isinstance(message, AMBUSHED):
             self.ambush(node, message)
 
-    def sync_s(self) -> float:
+    def sync_s(self, disk: Disk) -> float:
         """What the disk takes; now and then something else keeps it busy."""
         busy_s = HICCUP_S if self.random.random() < HICCUPS else 0.0
+        if self.now < disk.slow_until:
+            busy_s += SLOW_SYNC_S
         return busy_s + self._sync_s * self.random.uniform(0.5, 2.0)
 
     def transfer_s(self) -> float:

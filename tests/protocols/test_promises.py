@@ -287,3 +287,25 @@ def test_a_snapshot_makes_durable_only_what_was_committed_before() -> None:
     circle.collect(B)
     circle.write(B)
     assert raft.durable_index == entry.index
+
+
+def test_a_follower_does_not_conclude_entries_of_an_older_term() -> None:
+    """Two disks of three have it, and a leader of a newer term may replace it all the same: it
+    holds with the first entry of the new term behind it."""
+    circle = voting(A, B, C)
+    raft = circle.rafts[B]
+    last = raft.log.last_index
+    old, begins = e.LogEntry(last + 1, 1, note("old")), e.LogEntry(last + 2, 2, e.Elected(C))
+    for append in (
+        m.Append(raft.run, 1, last, 1, (old,), last, last),
+        m.Append(raft.run, 2, last + 1, 1, (), last, last + 1),
+    ):
+        raft.receive(A if append.term == 1 else C, append, circle.now)
+        circle.collect(B)
+        while circle.writes[B]:
+            circle.write(B)
+    assert (raft.durable_index, raft.commit_index) == (last + 1, last)
+    raft.receive(C, m.Append(raft.run, 2, last + 1, 1, (begins,), last, last + 2), circle.now)
+    circle.collect(B)
+    circle.write(B)
+    assert raft.commit_index == last + 2

@@ -57,10 +57,10 @@ def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
         },
         monkeypatch,
     )
-    before = len(node.unsynced)
+    before = len(node.scribe.tickets)
     node.give(v.LeaveRequested("a test"))
     assert taken == ["LeaveRequested", "PeerDisconnected"]
-    assert [persist.ticket for persist in node.unsynced[before:]] == [901, 902]
+    assert [persist.ticket for persist in node.scribe.tickets][before:] == [901, 902]
 
 
 def test_what_a_callback_feeds_is_taken_when_it_has_ended(

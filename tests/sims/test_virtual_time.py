@@ -11,6 +11,7 @@ from protocols import events as v
 from protocols.ids import PeerId
 from sims.models import Value
 from sims.nodes import Node
+from sims.stores import Disk
 from sims.world import World
 
 ROUND_TRIPS_MAX = 3.2
@@ -31,7 +32,7 @@ class Clocked(World):
         self.network.delay_s, self.network.jitter = round_trip_s / 2, 0.0
         self.compute_s = COMPUTE_S
 
-    def sync_s(self) -> float:
+    def sync_s(self, disk: Disk) -> float:
         return SYNC_S
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
