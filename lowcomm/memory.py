@@ -9,6 +9,7 @@ from lowcomm import feedback
 from lowcomm.layout import fragment_elements
 from lowcomm.methods.base import RoundMethod
 from lowcomm.results import Results
+from peers.cgroups import available_memory_bytes
 from protocols.errors import ConfigError
 from protocols.ids import TensorSpec
 
@@ -65,9 +66,5 @@ def check_memory(needed: int, *, memory_max_bytes: int, free_bytes: int) -> None
 
 
 def free_memory_bytes() -> int:
-    """What the kernel says can be had without swapping."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    """What the machine and this process's control groups have left."""
+    return available_memory_bytes()
