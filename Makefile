@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-.PHONY: help demo test test-long nightly clean
+.PHONY: help demo test test-long test-lowest nightly clean
 
 help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,9 +34,18 @@ test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests bu
 test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
 	$(BIN)/pytest -m long
 
-nightly: $(VENV)/.installed-dev ## every planted bug of the core and of the shell: no change waits for these
+# Needs the package index; the environment is made anew each time.
+test-lowest: $(BIN)/python ## two nodes exchange, with the lowest versions that pyproject.toml admits
+	$(PYTHON) -m venv --clear build/lowest
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-lowest.txt
+	PYTHONPATH=$(CURDIR) LOWCOMM_TEST=lowest build/lowest/bin/python -m tests.cluster.lowest_exchange
+
+nightly: test test-long test-lowest ## all tests, every planted bug and fresh seeds; hours
 	$(BIN)/python -m sims.mutants
 	$(BIN)/python -m sims.shell_mutants
+	$(BIN)/python -m sims.sweep --seeds 20000 --first $$(($$(date +%s) * 1000))
+	$(BIN)/python -m sims.step_sweep --seeds 2000 --first $$(($$(date +%s) * 1000))
+	$(BIN)/python -m sims.gossip_sweep --seeds 1000 --first $$(($$(date +%s) * 1000))
 
 clean: ## remove what the targets above made, the environment too, but no runs
 	rm -rf $(VENV) build *.egg-info lowcomm/*.so lowcomm/codecs/*.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
