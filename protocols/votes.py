@@ -22,7 +22,7 @@ LAG_MAX = 64
 """Entries that a peer's log may lack when it becomes a voter."""
 BEATS = 3
 """A peer that said nothing for so many heartbeats is not reckoned with."""
-PATIENCE_S = 2.0
+PATIENCE_S = 1.5
 """A revocation is refused after so long: a connection may come back, a dead voter be counted as
 lost, the revocation of another one be asked for."""
 KEYLESS = (

@@ -21,7 +21,7 @@ LOOK_S, LOOK_MAX_S = 0.05, 10.0
 """How often, and how long, to look for a peer that joins."""
 HANG_S = 9.0
 """A voter hangs for so long, and is not counted as lost before the others are asked for."""
-NOTICED_S = 3.6
+NOTICED_S = 3.2
 """By then the leader reckons with it no more."""
 BACK_S = 3.0
 ANSWERED_S = 12.0

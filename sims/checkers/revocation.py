@@ -22,7 +22,7 @@ HANGS_UP_S = FAREWELL_S + 1.5
 """A connection with a revoked peer ends within this time: a heartbeat more than it may read on."""
 DECIDED_S = 15.0
 """A revocation that a leader took up is in the log within so long."""
-HEARD_BEATS = 3.5
+HEARD_BEATS = 3.1
 """A peer that was not heard of for so many heartbeats hangs."""
 
 
@@ -64,10 +64,12 @@ class Revocation:
         revoked = core.members.spendings.revoked
         if not revoked:
             return
-        if isinstance(event, v.PeerConnected) and event.peer in revoked:
+        life = node.peer, core.me.incarnation
+        # Known before this event: it may have committed the revocation itself.
+        if isinstance(event, v.PeerConnected) and (*life, event.peer) in self._known:
             self._found(f"{node.peer} is connected with {event.peer}, which is revoked")
         for peer in revoked:
-            since = self._known.setdefault((node.peer, core.me.incarnation, peer), now)
+            since = self._known.setdefault((*life, peer), now)
             if now < since + HANGS_UP_S or node.paused_until > since:
                 continue
             if peer in core.links.up and isinstance(event, v.DeadlineReached):
