@@ -28,7 +28,6 @@ from protocols.core import PeerCore
 from protocols.errors import LowcommError
 from protocols.hellos import refusal
 from protocols.ids import PROTOCOL_VERSION, PeerId, Stamp
-from protocols.quiet import is_pulse
 
 T = TypeVar("T")
 AT_ONCE = (v.StepMade, v.StepReceived, v.StepApplied)
@@ -154,7 +153,7 @@ class Driver:
         """The core decides, and it is done. Not again before that: `_waiting` says so."""
         self._waiting = False
         now = asyncio.get_running_loop().time()
-        if is_pulse(event):
+        if v.is_pulse(event):
             last = self.counters.last_heartbeat(event.peer, now)
             late_s = self.core.links.liveness.late_s(event.peer, last, now)
             if late_s is not None:

@@ -27,6 +27,7 @@ from protocols.messages import (
     Seek,
     Unlinked,
 )
+from protocols.office import Office
 from protocols.participant import Participant
 from protocols.raft import Raft
 from protocols.tokens import revocation
@@ -57,6 +58,9 @@ class Company:
         government: Government,
     ) -> None:
         self.leaderless_since = NEVER
+        self._silent_at = NEVER
+        """When the leader will have been silent for too long, if we hear it."""
+        self._has_losses = False
         self._me = me
         self._raft = raft
         self._members = members
@@ -67,6 +71,8 @@ class Company:
         """(in which term; whether we led it; what we told last of who is not connected)."""
         self._farewells: dict[PeerId, float] = {}
         """Since when each revoked peer may read, from us who lead, that it is out."""
+        self._barred_at = NEVER
+        """When we believe a peer that says that our certificate was revoked."""
         self.forks = Forks(me, raft, members, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
@@ -99,6 +105,7 @@ class Company:
         due = now >= self._links.liveness.deadline()
         commands = self._lost_and_beats(now, readers) if due else []
         found = self.hears_leader(now)
+        self._silent_at = self._heard_until if found and not self._raft.leads else NEVER
         self.leaderless_since = NEVER if found else min(self.leaderless_since, now)
         office = self._government.office
         commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
@@ -109,6 +116,22 @@ class Company:
         if now >= self.goes_alone_at:
             commands.append(ending.when_out(self._part.standing, finished=True))
         return commands
+
+    @property
+    def deadline(self) -> float:
+        """When something happens here without any event."""
+        farewells = (since + FAREWELL_S for since in self._farewells.values())
+        own = min(self.goes_alone_at, self._silent_at, self._barred_at, *farewells)
+        return min(own, self.forks.deadline, self._links.deadline)
+
+    def take_losses(self) -> bool:
+        """The office lost somebody since the last time."""
+        found, self._has_losses = self._has_losses, False
+        return found
+
+    def _lose(self, office: Office, peer: PeerId, why: str) -> None:
+        office.leader.lose(peer, why, left=False)
+        self._has_losses = True
 
     # Revoked peers --------------------------------------------------------------------------
 
@@ -147,6 +170,7 @@ class Company:
         have to say it, or the other one of two of which each went on alone; or any peer, when we
         have looked for a leader for long and no other voter speaks with us.
         """
+        self._barred_at = NEVER
         me, raft, said = self._me.peer, self._raft, self._links.barred
         revoked, rivals = self._members.spendings.revoked, self._members.rivals.keys()
         if me in revoked:
@@ -155,7 +179,9 @@ class Company:
             return ""
         others = set(raft.log.voters) - {me}
         most = 2 * len(others & said.keys()) > len(others)
-        late = now >= self.leaderless_since + OUTAGE * raft.rules.silence_timeout_s
+        late_at = self.leaderless_since + OUTAGE * raft.rules.silence_timeout_s
+        late = now >= late_at
+        self._barred_at = NEVER if late else late_at
         led = self.hears_leader(now)
         parted = bool(rivals) and rivals <= said.keys()
         alone = late and not self._links.up & others
@@ -198,12 +224,6 @@ class Company:
         return not (self._me.address or self._links.up)
 
     @property
-    def deadline(self) -> float:
-        """When something happens without any event."""
-        farewells = (since + FAREWELL_S for since in self._farewells.values())
-        return min(self.forks.deadline, self.goes_alone_at, *farewells)
-
-    @property
     def goes_alone_at(self) -> float:
         """When nobody needs us any more: all is done, and nobody has led us for so long."""
         if self.leaderless_since == NEVER or not self._part.finished:
@@ -224,7 +244,7 @@ class Company:
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
             if office is not None:
-                office.leader.lose(loss.peer, loss.why, left=False)
+                self._lose(office, loss.peer, loss.why)
                 office.disconnected(loss.peer)
                 if loss.silent and loss.peer not in readers:
                     commands.append(self._links.gone(loss.peer, loss.why))
@@ -250,7 +270,11 @@ class Company:
     def hears_leader(self, now: float) -> bool:
         """Somebody leads us, and speaks to us."""
         up = self._raft.leader in self._links.up
-        return self._raft.leads or (up and self._raft.heard_lately(now))
+        return self._raft.leads or (up and now < self._heard_until)
+
+    @property
+    def _heard_until(self) -> float:
+        return self._raft.heard_at + 2 * self._raft.rules.election_timeout_s
 
     def gives_way(self, now: float) -> bool:
         """A leader that loses its vote lets another voter lead, for no other could take the vote

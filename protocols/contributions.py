@@ -7,7 +7,13 @@ Only names and digests of bytes; the shell has the bytes. Must NOT decide which 
 from dataclasses import dataclass, field
 
 from protocols.errors import RemoteProtocolError
-from protocols.events import ContributionReady, PartReduced, ResultReceived
+from protocols.events import (
+    ContributionReady,
+    PartReduced,
+    ResultReceived,
+    SliceBegun,
+    SliceReceived,
+)
 from protocols.ids import Contributor, PeerId, Stamp, digest_text
 from protocols.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
 from protocols.plan import Plan
@@ -118,6 +124,18 @@ class Holdings:
     def add_result(self, stamp: Stamp, part: int, result: PartResult) -> bool:
         """False if another result of this part is here: the first one stays."""
         return self.results.setdefault(stamp, {}).setdefault(part, result) == result
+
+    def wakes(
+        self, event: SliceBegun | SliceReceived | ResultReceived, plan: Plan | None, me: PeerId
+    ) -> bool:
+        """Can anything follow from these bytes, which were just added? `plan`: the open one."""
+        stamp, part = event.stamp, event.part
+        if plan is None or plan.stamp != stamp:
+            return True  # Of a committed round, or of another attempt.
+        if not isinstance(event, ResultReceived):
+            return (stamp, part) not in self.sums and bool(self.terms(plan, part, me))
+        whole = not self.missing_parts(stamp, plan.num_parts)
+        return whole or event.sender != plan.owner_of(part)
 
     def drop_usurped(self, plan: Plan) -> list[int]:
         """Forget what others than the parts' owners gave us before we had read who they are; of

@@ -6,70 +6,25 @@ bytes.
 """
 
 from protocols import commands as c
-from protocols import ending, quiet, wire
+from protocols import ending, marks, wire
 from protocols import entries as e
 from protocols import events as v
 from protocols import messages as m
-from protocols.clock import NEVER
-from protocols.company import COMPANY, Company
-from protocols.config import ProtocolConfig
+from protocols.company import COMPANY
 from protocols.errors import LogError, RemoteProtocolError
-from protocols.gate import GATE, Gate
-from protocols.government import Government
-from protocols.hellos import Identity
+from protocols.gate import GATE
 from protocols.ids import PeerId
-from protocols.links import Links
 from protocols.log_messages import RAFT, RELAY
-from protocols.logbook import Logbook
-from protocols.office import Office
-from protocols.participant import Participant
-from protocols.relaying import Relaying
-from protocols.rounds import FragmentRounds
-from protocols.storage import Saved
+from protocols.parts import Parts
 
+HEARTBEATS = (m.Heartbeat, m.Here)
+LINKS = (m.Unlinked, m.Leave, m.Passed)
+"""What a leader may find out from about links between others."""
 BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
 
 
-class PeerCore:
+class PeerCore(Parts):
     """`handle(event, now) -> commands`; call again with DeadlineReached at `deadline`."""
-
-    def __init__(
-        self,
-        me: Identity,
-        *,
-        join: bool,
-        saved: Saved | None = None,
-        kept: m.Kept | None = None,
-        contact: str = "",
-        rules: ProtocolConfig | None = None,
-    ) -> None:
-        """`join` False: we start the run. `contact` is where somebody of it listens.
-
-        `saved` is what an earlier life left of the log, `kept` what is in its newest checkpoint,
-        `rules` those of the run where they are known: else they come with RunAccepted.
-        Raises LogError if `saved` makes no sense.
-        """
-        self.me = me
-        self.book = Logbook(me.peer, saved)
-        self.raft, self.members = self.book.raft, self.book.members
-        self.part = Participant(me, self.members, founds=not join, kept=kept)
-        self.standing = self.part.standing
-        self.links = Links(contact, mine=me.address)
-        self.relaying = Relaying(self.book, self.links)
-        self.government = Government(self.raft, self.members, self.links)
-        self.gate = Gate(me.peer, self.members, self.links)
-        self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
-        self.stopped = False
-        self.deadline = NEVER
-        """Absolute time at which something happens by itself, as of the last event."""
-        self.patience = NEVER
-        """Of our rounds and decisions, as of the last look: quiet events do not change it."""
-        self._awake = False
-        self._contact = contact
-        self._out: list[c.Command] = []
-        self.told_myself = 0
-        """Messages of a leader to itself: they make decisions possible."""
-        self._rules(rules or ProtocolConfig())
 
     # Interface ------------------------------------------------------------------------------
 
@@ -78,77 +33,29 @@ class PeerCore:
         self._out = []
         if self.stopped:
             return []
-        pace = self.part.pace if now < self.deadline else None
-        if pace is not None and (commands := pace.take(event, now)) is not None:
-            if isinstance(event, v.StepReceived):
-                self.links.liveness.heard(event.sender, now)
-            self.patience = min(self.patience, pace.due)
-            self.deadline = min(self.deadline, pace.due)
-            return commands
         if not self._awake:
             self._wake(now)
-        elif quiet.is_heartbeat(event):
-            self._take(event, now)  # No deadline comes nearer, and none goes before it is due.
-            return self._out
-        before, last_index = quiet.mark(self.raft), self.raft.log.last_index
+        if now >= self.deadline:
+            self.raised |= sum(part for part, due in self._due.items() if now >= due)
         try:
             self._take(event, now)
         except RemoteProtocolError as error:
             self._out.append(c.Note("misbehaviour", str(error)))
             self._out.append(self.company.closed(PeerId(error.peer), error.why, now))
-        if self.stopped:
-            return self._out
-        same = before == quiet.mark(self.raft)
-        if not (same and quiet.is_beat(event) and last_index == self.raft.log.last_index):
-            if not (same and quiet.is_inner(event, self, now)):
-                self._tend(now)
-                same = before == quiet.mark(self.raft)
-            same = same and quiet.is_quiet(event, self, now)
-        if same:
-            for command in self.raft.take():
-                self._emit(command, now)
-            self.deadline = self._next_deadline(looked=False)
-            return self._out
-        if not (quiet.is_report(event, self, now) and self._is_only_noted(now)):
-            while not self.stopped and self._progress(now):
-                pass
-        self.deadline = self._next_deadline(looked=True)
-        return [*self.standing.drawing.news(), *self._out]
-
-    @property
-    def rounds(self) -> list[FragmentRounds]:
-        """Our part in the rounds of each fragment."""
-        return self.part.rounds
-
-    @property
-    def office(self) -> Office | None:
-        """What we hold while we lead."""
-        return self.government.office
-
-    @property
-    def leads(self) -> bool:
-        return self.raft.leads
-
-    @property
-    def leader_id(self) -> PeerId | None:
-        """Whom we follow (or we ourselves); None while nobody leads, as far as we know."""
-        return self.raft.leader
+            self.raised = marks.ALL
+        self.look(now)
+        return self._out
 
     def name_of(self, peer: PeerId) -> str:
         """What people call a peer."""
         info = self.members.seats.get(peer)
         return info.name if info else peer.rpartition(".")[0] or peer
 
-    @property
-    def finished(self) -> bool:
-        """Every fragment's last round is applied here."""
-        return self.part.finished
-
     # Events ---------------------------------------------------------------------------------
 
     def _wake(self, now: float) -> None:
         """The first event of a life: go on from what the earlier one knew."""
-        self._awake = True
+        self._awake, self.raised = True, marks.ALL
         known = self.book.known
         for peer, address in known.items():
             if address and address != self.me.address:
@@ -162,6 +69,10 @@ class PeerCore:
             self.raft.wait(now)
 
     def _take(self, event: v.Event, now: float) -> None:
+        """Change what is known, and wake the parts that read it: all, where nothing says less."""
+        self.raised |= marks.AFTER.get(type(event), marks.ALL)
+        if self.gate.revokes:
+            self.raised |= marks.GATE  # Whether a majority can be reached changes with any event.
         match event:
             case v.MessageReceived():
                 self.links.liveness.heard(event.peer, now)
@@ -185,6 +96,10 @@ class PeerCore:
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived() | v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.payload(event)
+                if self.part.woken:
+                    self.raised |= marks.SOME_ROUNDS
+                elif self.part.steps is not None and self.part.steps.awake:
+                    self.raised |= marks.NEXT_STEP
             case v.CellReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.cell(event, now)
@@ -213,29 +128,44 @@ class PeerCore:
             pass
         elif isinstance(message, COMPANY):
             self._out += self.company.take(peer, message, now)
+            if not isinstance(message, HEARTBEATS):
+                self.raised |= marks.ALL if isinstance(message, m.OnBranch) else marks.COMPANY
         elif isinstance(message, RAFT):
             self.book.receive(peer, message, now)
+            self.raised |= marks.RAFT
+            if self.office is not None and self.office.awaits_log_of(peer, self.standing.leaving):
+                self.raised |= marks.OFFICE
         elif isinstance(message, m.Install):
             lineage = self.members.lineage
             if self.book.install(peer, message, now):
                 self._jumped(now, lineage=lineage)
+            self.raised |= marks.ALL
         elif isinstance(message, m.Refused):
             if self.raft.run and (peer != self.leader_id or self.leads):
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
         elif isinstance(message, GATE):
             self._out += self.gate.heard(peer, message, leads=self.leads)
+            self.raised |= marks.ASKED_TO_LET_IN
         elif isinstance(message, BETWEEN_PEERS):
             self._out += self.part.asked(peer, message, now)
+            if not isinstance(message, m.Fetch | m.FetchSteps):
+                self.raised |= marks.TRANSFERRED
         elif isinstance(message, m.ReadLog):
             if self.office is not None:
                 self.office.asked(peer, message.index)
+                self.raised |= marks.OFFICE
         elif isinstance(message, m.Hurry):
             if self.government.is_led_by(peer):  # It says so once, and goes on leading.
                 self.part.hurried(message.stamp)
         elif self.office is None or isinstance(message, RELAY):
             self.relaying.take(peer, message, now)
+            if isinstance(message, m.Relay | m.Via):
+                self.raised |= marks.ALL  # Another peer hears our reports from now on.
+            elif isinstance(message, RELAY) or peer in self.relaying.share:
+                self.raised |= marks.RELAYED
         else:
+            self.raised |= marks.MISSED if isinstance(message, LINKS) else marks.REPORTED
             for who, diverged in self.office.take(peer, message, now):
                 self._out.append(c.Note("diverged", f"{self.name_of(who)} {diverged}"))
 
@@ -296,104 +226,3 @@ class PeerCore:
             self._out.append(self.links.gone(body.peer, body.why))
             self.raft.disconnected(body.peer, now)
         self.part.gone(body.peer, now)
-
-    # What follows ---------------------------------------------------------------------------
-
-    def _tend(self, now: float) -> None:
-        """What is due, whatever happened."""
-        for command in self.company.watch(now):
-            if isinstance(command, c.Stop):
-                self._stop(command)
-            else:
-                self._out.append(command)
-        self.raft.advance(now)
-
-    def _is_only_noted(self, now: float) -> bool:
-        """Nothing came of a report but what the leader remembers, or does by itself."""
-        before = quiet.reached(self)
-        return before == self._govern(now) and not self.government.is_hopeless(now)
-
-    def _progress(self, now: float) -> bool:
-        """One step; False when nothing changed that could allow another."""
-        before = self._govern(now)
-        self._report(now)
-        connected, leader = self.links.up, self.leader_id
-        if not self.raft.leads and leader not in connected:
-            leader = None
-        hears = self.relaying.listener(leader)
-        ours = self.part.advance(now, connected, hears)
-        for command in (*ours, *self.relaying.advance(now, leader)):
-            self._emit(command, now)
-        if leader is not None and before == quiet.reached(self) and self.government.owes_word():
-            self._emit(c.Send(leader, m.Told(self.raft.term)), now)
-        if self.government.is_hopeless(now):
-            self._stop(ending.without_state())
-        if self.finished:
-            self._stop(ending.when_finished(self.standing, leads=self.leads))
-        return before != quiet.reached(self)
-
-    def _govern(self, now: float) -> tuple[object, ...]:
-        """Elections, decisions, and what they commit, until nothing follows; how far we are."""
-        before, after = None, quiet.reached(self)
-        while before != after and not self.stopped:
-            if self.government.follow(now):
-                self.part.new_leader()
-                self.relaying.new_leader()
-            office = self.government.office
-            self._out += self.gate.advance(office, self.leader_id, now)
-            if office is not None and not self._going(now):
-                office.decide(now, lacks_state=self.standing.catchup.needed)
-                for command in office.orders(now):
-                    self._emit(command, now)
-            for command in self.raft.take():
-                self._emit(command, now)
-            self._apply_committed(now)
-            before, after = after, quiet.reached(self)
-        return after
-
-    def _going(self, now: float) -> bool:
-        """A leader that wants to leave hands over first; nobody else could write it down."""
-        if not self.standing.leaving or self.finished:
-            return self.company.gives_way(now)
-        if self.office is not None and self.office.is_last:
-            self._stop(ending.when_out(self.standing, finished=False))
-            return True
-        going = self.office.leader.unfit if self.office is not None else ()
-        return self.raft.hand_over(but=going)
-
-    def _emit(self, command: c.Command, now: float) -> None:
-        """What we tell ourselves arrives at once."""
-        if isinstance(command, c.Send) and command.peer == self.me.peer:
-            self.told_myself += self.office is not None
-            self._message(self.me.peer, command.message, now)
-        else:
-            self._out.append(command)
-
-    def _report(self, now: float) -> None:
-        """Tell the leader how we stand."""
-        leader = self.leader_id
-        if leader is None or not (self.raft.leads or leader in self.links.up):
-            return
-        hears = self.relaying.listener(leader) or leader
-        for report in self.standing.news(self.raft.disk.why, hears):
-            self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
-
-    def _stop(self, stop: c.Stop | None) -> None:
-        if stop is not None and not self.stopped:
-            self.stopped = True
-            self._out.append(stop)
-
-    # Helpers --------------------------------------------------------------------------------
-
-    def _next_deadline(self, *, looked: bool) -> float:
-        if looked:
-            leader = self.office.deadline if self.office and self.raft.settled else NEVER
-            self.patience = min(self.part.deadline, leader, self.gate.deadline)
-        lines = min(self.relaying.deadline, self.links.deadline)
-        return min(self.patience, self.company.deadline, lines, self.raft.deadline)
-
-    def _rules(self, rules: ProtocolConfig) -> None:
-        self.rules = self.links.liveness.rules = self.raft.rules = rules
-        self.part.rules(rules)
-        if self.office is not None:
-            self.office.leader.rules = rules

@@ -1,10 +1,12 @@
 """What goes into a core: everything that happened, as plain data."""
 
+from typing import TypeGuard
+
 from protocols.config import ProtocolConfig
 from protocols.entries import Revocation, Run, TokenSpent
 from protocols.gate_messages import Admit
 from protocols.ids import Contributor, PeerId, Stamp
-from protocols.messages import Control, Kept
+from protocols.messages import Append, Control, Heartbeat, Here, Kept
 from protocols.record import record
 from protocols.samples import Samples
 
@@ -326,6 +328,16 @@ class LeaveRequested:
 @record
 class DeadlineReached:
     """Nothing happened until the core's deadline."""
+
+
+def is_pulse(event: "Event") -> TypeGuard[MessageReceived]:
+    """Said only so that a peer hears it; the leader's is an Append without entries."""
+    if not isinstance(event, MessageReceived):
+        return False
+    message = event.message
+    return isinstance(message, Heartbeat | Here) or (
+        isinstance(message, Append) and not message.entries
+    )
 
 
 GateEvent = Secured | AdmitAsked | Signed | NotSigned | RevokeAsked | Barred

@@ -67,6 +67,8 @@ class Forks:
         self._said: dict[PeerId, OnBranch] = {}
         self._intended: Name = ()
         """The branch whose log we begin to read: what we have of it may not reach its fork."""
+        self._gives_up_at = NEVER
+        """When a branch that somebody leads takes the place of ours, which nobody does."""
         self._alone_since = NEVER
         self._rival: PeerId | None = None
         """The leader of another branch, with whom we decide."""
@@ -87,16 +89,10 @@ class Forks:
     @property
     def deadline(self) -> float:
         """When something happens without any event."""
-        if self._alone_since == self._met_at == NEVER:
+        if self._alone_since == self._met_at == self._gives_up_at == NEVER:
             return NEVER
         alone = self._alone_since + self._rules.lonely_after_s
-        return min(alone, self._met_at + self._rules.silence_timeout_s)
-
-    @property
-    def out_of_reach(self) -> bool:
-        """There is no other branch, and there cannot be one soon: only one of two goes on alone."""
-        voters = self._members.voters or self._raft.log.voters
-        return len(voters) != 2 and not self._theirs and not self.ours
+        return min(alone, self._met_at + self._rules.silence_timeout_s, self._gives_up_at)
 
     def connected(self, peer: PeerId) -> list[Command]:
         """Before anything else is said on a new connection."""
@@ -122,6 +118,7 @@ class Forks:
     def look(self, now: float, office: Office | None, *, leaderless_since: float) -> list[Command]:
         """Go on alone, decide with another branch, or give ours up, when it is time to."""
         self._go_alone(now)
+        self._gives_up_at = NEVER
         if not self.ours and not self._theirs:
             return []  # As nearly always.
         up = sorted(self._links.up)
@@ -130,10 +127,11 @@ class Forks:
         if office is not None:
             return self._meet(now, office, [p for p in rivals if p not in self._won])
         self._part_ways(None)
-        if now >= leaderless_since + self._rules.silence_timeout_s:
-            for peer in foreign:
-                if peer in self._theirs and self._theirs[peer].leader:
-                    return [self._give_up(peer)]
+        led = (peer for peer in foreign if peer in self._theirs and self._theirs[peer].leader)
+        if (peer := next(led, None)) is not None:
+            self._gives_up_at = leaderless_since + self._rules.silence_timeout_s
+            if now >= self._gives_up_at:
+                return [self._give_up(peer)]
         return self._tell(up)
 
     # Alone ----------------------------------------------------------------------------------

@@ -80,6 +80,11 @@ class Gate:
     def _lacks_key(self) -> bool:
         return self.secure and not self.has_key and self._me in self._members.voters
 
+    @property
+    def revokes(self) -> bool:
+        """A revocation that was asked for here is neither in the log nor refused."""
+        return bool(self._revoking)
+
     # Events ---------------------------------------------------------------------------------
 
     def take(

@@ -79,6 +79,11 @@ class Leader:
         self.votes = Votes(*mine, self.accounts, self.gone)
 
     @property
+    def has_of_gate(self) -> bool:
+        """The gate asks for entries that the log does not hold yet."""
+        return bool(self.admission.spendings or self.votes.asked)
+
+    @property
     def unfit(self) -> set[PeerId]:
         """Peers that must not lead after us: they go, or lose their votes."""
         return {*self.gone, *self.votes.leaving}

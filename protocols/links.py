@@ -6,6 +6,7 @@ Must NOT decide what a loss means (core.py), nor carry anything.
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
+from protocols.clock import NEVER
 from protocols.commands import Command, Connect, Disconnect, Note, Send
 from protocols.config import ProtocolConfig
 from protocols.events import PeerConnected
@@ -43,8 +44,10 @@ class Links:
         """Who is connected: one set, which changes."""
         self._mine = mine
         self.seeking = Seeking(contact)
-        self.mend_at = 0.0
-        """When we look next whom we miss, at the first event after it."""
+        self._mend_at = NEVER
+        """When we dial whom we miss; NEVER while we miss nobody."""
+        self._long_at = NEVER
+        """When the next one of them is missed for long."""
         self._missed: dict[PeerId, float] = {}
         """Whom of the run we are not connected with, and since when, as of the last look."""
         self.barred: dict[PeerId, str] = {}
@@ -63,7 +66,8 @@ class Links:
 
     @property
     def deadline(self) -> float:
-        return min(self.liveness.deadline(), self.seeking.deadline)
+        missed = min(self._mend_at, self._long_at)
+        return min(missed, self.liveness.deadline(), self.seeking.deadline)
 
     def dial(self, peer: PeerId, address: str) -> Connect:
         return self._dial(Connect(peer, address))
@@ -150,13 +154,28 @@ class Links:
     ) -> list[Command]:
         """Dial whom we miss; while no leader is `found`, ask for it, at `named` addresses too."""
         commands: list[Command] = []
-        if now >= self.mend_at:
-            self.mend_at = now + self.liveness.rules.heartbeat_interval_s
-            commands += self.mend(me, receivers)
-            missed = receivers.keys() - self.up - {me}
+        missed = receivers.keys() - self.up - {me}
+        if missed or self._mend_at < NEVER:
             self._missed = {peer: self._missed.get(peer, now) for peer in missed}
+            commands += self._mend_now_and_then(now, me, receivers)
         up = {} if found else self._where()
         return commands + self.seeking.look(now, up, named, found=found)
+
+    def _mend_now_and_then(
+        self, now: float, me: PeerId, receivers: Mapping[PeerId, PeerInfo]
+    ) -> list[Command]:
+        """While we miss anybody: at each heartbeat interval. It may come back by itself first."""
+        rules, commands = self.liveness.rules, list[Command]()
+        longs = (lost + rules.election_timeout_s for lost in self._missed.values())
+        self._long_at = min((at for at in longs if now < at), default=NEVER)
+        if not self._missed:
+            self._mend_at = NEVER
+        elif self._mend_at == NEVER:
+            self._mend_at = now + rules.heartbeat_interval_s
+        elif now >= self._mend_at:
+            self._mend_at = now + rules.heartbeat_interval_s
+            commands = self.mend(me, receivers)
+        return commands
 
     def barred_by(self, peer: PeerId, why: str) -> list[Command]:
         """A peer says that our certificate was revoked. One alone may say anything."""
@@ -168,8 +187,8 @@ class Links:
     def missed(self, now: float) -> set[PeerId]:
         """Whom we are not connected with for so long that it does not come back by itself: by now
         the leader has struck whoever is gone."""
-        since = now - self.liveness.rules.election_timeout_s
-        return {peer for peer, lost in self._missed.items() if lost <= since} - self.up
+        long_s = self.liveness.rules.election_timeout_s
+        return {peer for peer, lost in self._missed.items() if now >= lost + long_s} - self.up
 
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
         """Somebody says that the leader listens there; `mine` is where we do."""

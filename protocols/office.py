@@ -19,6 +19,7 @@ from protocols.messages import Control, Hurry, Passed
 from protocols.raft import Raft
 from protocols.relays import Relays
 from protocols.reports import Reports
+from protocols.votes import VOTERS_MAX
 
 
 class Office:
@@ -50,6 +51,7 @@ class Office:
         self.relays = Relays(raft, links, head, reports)
         self._raft = raft
         self._notes, self._undecided = list[Command](), ""
+        self._is_hidden = not (info := applied.readers.get(raft.me)) or not info.address
         for peer, info in head.readers.items():
             if links.life(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)
@@ -100,6 +102,13 @@ class Office:
         for part in (leader.accounts, leader.admission, leader.reports, self.relays):
             part.keep(known)
         keep_only(known, leader.leaves_since, leader.leasing.wants)
+
+    def awaits_log_of(self, peer: PeerId, leaving: str) -> bool:
+        """Something can be decided once this peer has our log: it may vote, or lead when we go."""
+        voters = self._raft.log.voters
+        if peer in voters:
+            return bool(leaving) or self._is_hidden
+        return len(voters) < VOTERS_MAX
 
     def readers(self) -> set[PeerId]:
         """Who gets the log: all in it, and who asked for it."""

@@ -10,23 +10,14 @@ from collections.abc import Set
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
+from protocols.clock import NEVER
 from protocols.config import ProtocolConfig
 from protocols.fencing import Fence
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp, Version
 from protocols.membership import Membership
-from protocols.messages import (
-    Fetch,
-    FetchLeaves,
-    FetchState,
-    FetchSteps,
-    Kept,
-    Leaves,
-    NoState,
-)
-from protocols.pace import Pace, pace_of
-from protocols.patience import Asking
-from protocols.plan import Plan
+from protocols.messages import Fetch, FetchLeaves, FetchState, FetchSteps, Kept, Leaves, NoState
+from protocols.patience import Asking, plan_of_others
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.steps import Steps
@@ -50,8 +41,8 @@ class Participant:
         """One for each of `rounds`."""
         self.steps: Steps | None = None
         """Instead of rounds, in a stepwise run."""
-        self.pace: Pace | None = None
-        """As of the last look at everything, while steps follow each other."""
+        self.woken: set[int] = set()
+        """Fragments in whose rounds something may have become possible."""
         self.standing = Standing(me, members, founds=founds, kept=kept)
         self._began = False
         self.since = 0.0
@@ -72,17 +63,19 @@ class Participant:
             return self.members.is_over
         if self.steps is not None:
             return self.steps.finished
-        for rounds in self.rounds:
-            if not rounds.finished:
-                return False
-        return bool(self.rounds)
+        return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
 
     @property
-    def deadline(self) -> float:
-        deadline = min(self.standing.catchup.deadline, self.standing.giving.deadline)
+    def state_deadline(self) -> float:
+        """When something is due of a state that comes to us, or that we give."""
+        return min(self.standing.catchup.deadline, self.standing.giving.deadline)
+
+    @property
+    def rounds_deadline(self) -> float:
+        deadline = NEVER
         for rounds, asking in zip(self.rounds, self.asking, strict=True):
             deadline = min(deadline, rounds.deadline, asking.at)
-        return deadline if self.steps is None else min(deadline, self.steps.deadline)
+        return deadline
 
     def waits_for(self) -> set[PeerId]:
         """Who sums what we contributed, or gives us a state; in a stepwise run, the roster."""
@@ -113,8 +106,10 @@ class Participant:
                 return self.rounds[event.fragment].contribute(event, now)
             case v.Encoded():
                 self.rounds[event.fragment].encoded(event.round, event.manifest)
+                self.woken.add(event.fragment)
             case v.PartReduced(stamp=stamp):
                 self.rounds[stamp.fragment].part_reduced(event)
+                self.woken.add(stamp.fragment)
             case v.RoundApplied(stamp=stamp, state_digest=digest):
                 rounds = self.rounds[stamp.fragment]
                 if rounds.applying != stamp:
@@ -169,9 +164,13 @@ class Participant:
         if isinstance(event, v.StepReceived):
             kept = known and any(steps.received(event) for steps in self._steps)
             return [] if kept else [c.Discard(event)]
-        if known and any(rounds.received(event) for rounds in self.of(event.stamp)):
-            return []
-        return [c.Discard(event)]
+        if not (known and any(rounds.received(event) for rounds in self.of(event.stamp))):
+            return [c.Discard(event)]
+        fragment = event.stamp.fragment
+        plan, held = self.members.open_plan(fragment), self.rounds[fragment].held
+        if held.wakes(event, plan, self.me.peer):
+            self.woken.add(fragment)
+        return []
 
     def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
         """All cells of a fragment are here for a cut."""
@@ -343,14 +342,13 @@ class Participant:
 
     # What follows ---------------------------------------------------------------------------
 
-    def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[c.Command]:
-        """Everything that is possible now. `leader` hears reports; None: nobody would."""
-        catchup = self.standing.catchup
+    def tend(self, now: float, connected: Set[PeerId]) -> list[c.Command]:
+        """What our state needs, what others need of it, and ranks that can begin."""
         commands, self._released = self._released + self.standing.adopt_kept(), []
         commands += self.standing.request(now, connected)
         if self.steps is not None:
-            return commands + self._advance_steps(self.steps, now, connected, leader)
-        lacked, self._lacked = self._lacked, catchup.needed
+            return commands + self.standing.giving.advance([self.steps.base], now)
+        lacked, self._lacked = self._lacked, self.standing.catchup.needed
         if lacked and not self._lacked:
             # What we said of a state before all of it was here, its leader took for nobody's.
             for rounds in self.rounds:
@@ -358,39 +356,43 @@ class Participant:
                 rounds.forget_reports()
         commands += self.standing.start_training(self.rounds)
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
-        commands += self.standing.giving.advance(versions, now)
-        for rounds in self.rounds:
+        return commands + self.standing.giving.advance(versions, now)
+
+    def exchange(
+        self, now: float, connected: Set[PeerId], leader: PeerId | None
+    ) -> tuple[list[c.Command], bool]:
+        """What is possible in the rounds of the fragments that woke; and whether our part in any
+        of them went on. `leader` hears reports; None: nobody would."""
+        commands, moved, behind = list[c.Command](), False, False
+        for fragment in sorted(self.woken):
+            rounds = self.rounds[fragment]
             commands += rounds.advance(now, connected, leader)
-            plan, held = self._plan_of_others(rounds), rounds.held
-            commands += self.asking[rounds.fragment].ask(now, plan, held=held, connected=connected)
-        behind = any(rounds.behind for rounds in self.rounds)
+            plan = plan_of_others(rounds) if self.standing.is_member else None
+            ask = self.asking[fragment].ask
+            commands += ask(now, plan, held=rounds.held, connected=connected)
+            moved, rounds.moved = moved or rounds.moved, False
+            behind = behind or rounds.behind
+        self.woken.clear()
         # If the others ask as well, the run goes back to what we have said that we hold: a step
         # that we are making would be undone, and what our ranks did since.
-        if behind and not catchup.needed and not any(rounds.moves for rounds in self.rounds):
+        behind = behind and not self.standing.catchup.needed
+        if behind and not any(rounds.moves for rounds in self.rounds):
             self.standing.ask_cut("results of missed rounds are gone", now)
-        return commands
+        return commands, moved
 
-    def _plan_of_others(self, rounds: FragmentRounds) -> Plan | None:
-        """Of the open round, if we could hold its result, and it does not come by itself."""
-        plan = self.members.open_plan(rounds.fragment)
-        if plan is None or rounds.version != plan.stamp.round - 1 or not self.standing.is_member:
-            return None
-        if plan.pairs:
-            return None
-        comes = rounds.takes_part(plan) and rounds.held.usurped != plan.stamp
-        return None if comes or rounds.finished else plan
-
-    def _advance_steps(
-        self, steps: Steps, now: float, connected: Set[PeerId], leader: PeerId | None
-    ) -> list[c.Command]:
-        catchup, trainers = self.standing.catchup, self.standing.trainers
-        commands = self.standing.giving.advance([steps.base], now)
+    def make_steps(
+        self, now: float, connected: Set[PeerId], leader: PeerId | None
+    ) -> tuple[list[c.Command], bool]:
+        """What is possible in a stepwise run; and whether we can do, or lack, what we could not or
+        did not before. `leader` as above."""
+        steps, catchup, trainers = self.steps, self.standing.catchup, self.standing.trainers
+        assert steps is not None, "no steps are made in a run of rounds"
         ready = trainers.ready and self.standing.accepted
-        commands += steps.advance(now, connected, leader, ready=ready)
+        commands = steps.advance(now, connected, leader, ready=ready)
+        able, lacks = trainers.able, catchup.needed
         trainers.able = ready and steps.able and not catchup.needed
         if steps.behind and not catchup.needed:
             # Two whom the steps since its state lead elsewhere: what it made itself is wrong.
             against = self.standing.only_donor if steps.strayed else ""
             self.standing.ask_cut("payloads of missed steps are gone", now, against=against)
-        self.pace = None if catchup.needed else pace_of(steps, connected)
-        return commands
+        return commands, (able, lacks) != (trainers.able, catchup.needed)

@@ -3,8 +3,11 @@
 Must NOT decide who is left out (leader.py), nor what is missing (contributions.py).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from protocols.clock import NEVER
 from protocols.commands import Command, DropResult, ReleaseRound, Send
@@ -14,6 +17,9 @@ from protocols.entries import Commit
 from protocols.ids import PeerId, Stamp
 from protocols.messages import Fetch, Waiting
 from protocols.plan import Plan
+
+if TYPE_CHECKING:
+    from protocols.rounds import FragmentRounds
 
 FETCH_RETRY_S = 1.0
 FETCHES_MAX = 6
@@ -96,6 +102,15 @@ class Asking:
         self.at = now + self.after_s
         asked = [part for part in missing if owners[part] in connected]
         return [Send(owners[part], Fetch(plan.stamp, part)) for part in asked]
+
+
+def plan_of_others(rounds: FragmentRounds) -> Plan | None:
+    """Of the open round, if we could hold its result, and it does not come by itself."""
+    plan = rounds.members.open_plan(rounds.fragment)
+    if plan is None or rounds.version != plan.stamp.round - 1 or plan.pairs:
+        return None
+    comes = rounds.takes_part(plan) and rounds.held.usurped != plan.stamp
+    return None if comes or rounds.finished else plan
 
 
 def disown(plan: Plan, connected: Set[PeerId], *, held: Holdings) -> list[Command]:

@@ -21,6 +21,8 @@ class Payloads:
     """By (view, step) and peer."""
     _newest: dict[int, dict[PeerId, int]] = field(default_factory=dict[int, dict[PeerId, int]])
     """By view and peer: the last step in `held`."""
+    _furthest: dict[int, int] = field(default_factory=dict[int, int])
+    """By view: that of all peers."""
 
     def add(self, view: int, step: int, peer: PeerId, digest: str) -> bool:
         """False if another payload of the same peer is here: the first one stays."""
@@ -44,10 +46,14 @@ class Payloads:
         """Of everybody of whom a payload is here: the step of the last one."""
         return self._newest.get(view, {})
 
+    def furthest(self, view: int) -> int:
+        """The last step of which any payload is here; 0: none is."""
+        return self._furthest.get(view, 0)
+
     def prune(self, fits: Callable[[int, int], bool]) -> None:
         """Forget those whose (view, step) does not fit any more."""
         self.held = {key: held for key, held in self.held.items() if fits(*key)}
-        self._newest = {}
+        self._newest, self._furthest = {}, {}
         for (view, step), held in self.held.items():
             for peer in held:
                 self._noted(view, step, peer)
@@ -55,3 +61,5 @@ class Payloads:
     def _noted(self, view: int, step: int, peer: PeerId) -> None:
         newest = self._newest.setdefault(view, {})
         newest[peer] = max(step, newest.get(peer, 0))
+        if step > self._furthest.get(view, 0):
+            self._furthest[view] = step

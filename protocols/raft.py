@@ -45,7 +45,7 @@ class Raft:
         self.incoming = Incoming()
         self._leader_down = False
         """The connection with the leader has ended: others may have noticed too."""
-        self._heard_at, self._timer = -NEVER, ElectionTimer(me)
+        self.heard_at, self._timer = -NEVER, ElectionTimer(me)
         """When the leader spoke last, and how long we wait."""
         self._granted, self._quorum_at, self._handing_over = set[PeerId](), NEVER, False
         self._out: list[Command] = []
@@ -205,10 +205,6 @@ class Raft:
         alone = self.log.voters == (self.me,)
         self._arm(now, least=0.0, spread=0.0) if alone else self._arm(now)
 
-    def heard_lately(self, now: float) -> bool:
-        """The leader spoke within its patience."""
-        return now < self._heard_at + 2 * self.rules.election_timeout_s
-
     def hand_over(self, *, but: Collection[PeerId]) -> bool:
         """Ask a voter that has our whole log to lead; False if there is none (yet)."""
         heirs = self.replication.complete(self.log.voters) & self.up - set(but)
@@ -247,7 +243,7 @@ class Raft:
         """Somebody leads us, or we lead, as far as we can tell."""
         if self.role is Role.LEADER:
             return True
-        recent = now < self._heard_at + self.rules.election_timeout_s
+        recent = now < self.heard_at + self.rules.election_timeout_s
         return self.leader is not None and not self._leader_down and recent
 
     def _arm(self, now: float, *, least: float | None = None, spread: float | None = None) -> None:
@@ -362,7 +358,7 @@ class Raft:
     def _heard(self, peer: PeerId, now: float) -> None:
         """The leader of our term spoke."""
         self._become(Role.FOLLOWER, peer)
-        self._heard_at = now
+        self.heard_at = now
         self._leader_down = peer not in self.up
         self._arm(now)
 

@@ -43,6 +43,9 @@ class Refill:
         self, first: int, payloads: Payloads, now: float, connected: Set[PeerId]
     ) -> list[Command]:
         """What others have of the steps from `first` on and we lack, if it is time to ask."""
+        if not 0 < first <= self._bounds.highest(payloads):
+            self.over()  # As mostly.
+            return []
         members, target = self._bounds.members, self._bounds.target(payloads)
         lacking = {
             (step, peer)
@@ -50,7 +53,7 @@ class Refill:
             if (view := step_view(members, step)) is not None
             for peer in payloads.missing(view, step)
         }
-        if not lacking or first <= 0:
+        if not lacking:
             self.over()
             return []
         # A payload may be on its way, unless nobody will send it any more.

@@ -95,11 +95,17 @@ class Relays:
     @property
     def deadline(self) -> float:
         """When to look again; never while there are too few to relay for."""
-        many = self.via or len(self.members.receivers) >= LEARNERS_MIN
-        return self._look_at if many else NEVER
+        return self._look_at if self._has_many else NEVER
+
+    @property
+    def _has_many(self) -> bool:
+        return bool(self.via) or len(self.members.receivers) >= LEARNERS_MIN
 
     def orders(self, now: float) -> list[Command]:
         """Look at each heartbeat, and when a relay or one of its learners is gone."""
+        if not self._has_many:
+            self._look_at = 0.0
+            return []
         if now < self._look_at:
             return []
         rules = self.raft.rules

@@ -75,6 +75,7 @@ class FragmentRounds:
     done: Deeds = field(default_factory=Deeds)
     hurried: Stamp | None = None
     """The leader said last that others wait for us in this round."""
+    moved: bool = False  # Since somebody looked: our contribution, or our outer step.
     stall: Stall = field(default_factory=Stall)
     fetching: Fetching = field(default_factory=Fetching)
     fragment: int = field(init=False)
@@ -295,7 +296,7 @@ class FragmentRounds:
         if not self.takes_part(plan):
             return []
         if self.own is not None and self.own.round == round_ and self.own is not self.given:
-            self.given = self.own
+            self.given, self.moved = self.own, True
             return [Encode(self.fragment, round_)]
         if (given := self._offered(plan)) is None:
             return []
@@ -351,7 +352,7 @@ class FragmentRounds:
                 return self._pass_by(commit, stamp)
             holders = sorted(connected & self.members.members.keys())
             return self.fetching.fetch(now, commit, stamp, held=self.held, holders=holders)
-        self.applying = stamp
+        self.applying, self.moved = stamp, True
         self.fetching.over()
         self.held.drop_slices(commit.round)
         return [
@@ -364,7 +365,7 @@ class FragmentRounds:
         if any(term.peer == self.me for term in commit.contributors):
             self.fetching.nobody_has_it()  # It was an earlier life's, or the log took us for lost.
             return []
-        self.applying = stamp
+        self.applying, self.moved = stamp, True
         return [SkipRound(stamp)]
 
     def _moved(self, round_: int, digest: str) -> list[Command]:

@@ -245,6 +245,14 @@ class Standing:
         info = self.members.members.get(self.me.peer)
         return info is not None and info.incarnation == self.me.incarnation
 
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """Equal while we lack a state or not, and can train or not, as before."""
+        trainers, catchup = self.trainers, self.catchup
+        transfer = catchup.transfer.index if catchup.transfer is not None else 0
+        could = (trainers.able, trainers.started)
+        return (*could, catchup.asking, transfer, catchup.complete, self.leaving)
+
     def _reports(self) -> dict[object, Control]:
         """Everything the leader should know at this moment, by kind."""
         me, reports, needed = self.me, dict[object, Control](), self.catchup.needed

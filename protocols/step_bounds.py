@@ -10,19 +10,24 @@ from protocols.hellos import Identity
 from protocols.ids import Stamp
 from protocols.membership import Membership
 from protocols.payloads import Payloads
-from protocols.record import record
-from protocols.step_entries import begun, furthest_step, step_view
+from protocols.step_entries import batch_of, begun, furthest_step, step_view
 
 PARKED_VIEWS = 4
 """Payloads are kept for so many views beyond our log: their sender has read more of it."""
 
 
-@record
 class StepBounds:
-    """Of one peer."""
+    """Of one peer. What follows from the log alone is worked out once for each of its entries."""
 
-    me: Identity
-    members: Membership
+    def __init__(self, me: Identity, members: Membership) -> None:
+        self.me = me
+        self.members = members
+        self._index = -1
+        """What is noted below is of the log up to here."""
+        self._own_view: View | None = None
+        self._last: int | None = None
+        self._begun = self._limit = self._first_batch = 0
+        self._stamp = Stamp(0, 0, 0, 0, 0, 0)
 
     @property
     def is_member(self) -> bool:
@@ -48,28 +53,88 @@ class StepBounds:
     @property
     def own_view(self) -> View | None:
         """The view that we make steps in, while it runs."""
-        view = self.members.views[-1] if self.runs and self.is_member else None
-        peer = self.me.peer
-        counts = view is not None and self.members.counts(peer, view.view)
-        return view if view is not None and counts and peer in view.roster else None
+        self._read()
+        return self._own_view
 
     @property
     def begun(self) -> int:
         """The last step before the newest view: the view before ended with it, for all."""
-        return begun(self.members)
+        self._read()
+        return self._begun
+
+    @property
+    def last(self) -> int | None:
+        """The last step that may be completed now, while it does not depend on how far we are."""
+        self._read()
+        return self._last
+
+    @property
+    def limit(self) -> int:
+        """Together with the floor it bounds what we keep."""
+        self._read()
+        return self._limit
+
+    def batch(self, step: int) -> int:
+        """Number of the batch that we make our payload of this step from, in our view."""
+        assert self.own_view is not None, "only who is in the roster makes payloads"
+        view = self.own_view
+        return self._first_batch + (step - view.first_round[0]) * len(view.roster)
 
     def stamp(self, view: int, step: int) -> Stamp:
-        return Stamp(self.run.run, self.members.lineage, view, 0, step, 0)
+        stamp, lineage = self._stamp, self.members.lineage
+        if (stamp.round, stamp.view, stamp.lineage) != (step, view, lineage):
+            stamp = self._stamp = Stamp(self.run.run, lineage, view, 0, step, 0)
+        return stamp
 
     def frontier(self, completed: int) -> int:
         """The last step that we may complete now. `completed`: the furthest so far."""
+        if self.last is not None:
+            return self.last
+        return max(self.members.course.step, completed, self.begun)  # Others count on our report.
+
+    def _read(self) -> None:
+        """What the log says by now."""
+        members = self.members
+        if self._index == members.index:
+            return
+        self._index = members.index
+        self._begun, self._limit = begun(members), furthest_step(members)
+        self._last = self.find_last()
+        view = members.views[-1] if self.runs and self.is_member else None
+        peer = self.me.peer
+        counts = view is not None and members.counts(peer, view.view)
+        self._own_view = view if view is not None and counts and peer in view.roster else None
+        if self._own_view is not None:
+            first = self._own_view.first_round[0]
+            self._first_batch = batch_of(members, self._own_view, first, peer)
+
+    def find_last(self) -> int | None:
+        """`last`, worked out anew."""
         agreed = self.members.course
         if agreed.close is not None:
             return agreed.close.last_step
         if agreed.halted:
-            return max(agreed.step, completed, self.begun)  # The others count on our report.
+            return None
         tentative = TENTATIVE_COMMITS * self.run.commit_every_steps
-        return min(self.run.outer_steps, max(self.begun, agreed.step) + tentative)
+        return min(self.run.outer_steps, max(self._begun, agreed.step) + tentative)
+
+    def highest(self, payloads: Payloads) -> int:
+        """No `target` is beyond this step."""
+        agreed = self.members.course
+        if agreed.close is not None:
+            return agreed.close.last_step
+        return max(agreed.step, self.begun, payloads.furthest(self.newest) - 1)
+
+    def lacks(self, step: int, stamp: Stamp, payloads: Payloads) -> bool:
+        """A payload of this stamp is of our next step, and others of that step are missing."""
+        view = self.own_view
+        if view is None or (stamp.view, stamp.round) != (view.view, step):
+            return False
+        return len(payloads.of(view.view, step)) < len(view.roster)
+
+    def reach_target(self, step: int, payloads: Payloads) -> bool:
+        """Others cannot have got beyond this step, or have not."""
+        return step >= self.highest(payloads) or step >= self.target(payloads)
 
     def target(self, payloads: Payloads) -> int:
         """The last step that others have certainly completed, or will from what they hold."""
@@ -98,11 +163,6 @@ class StepBounds:
             return stamp.view <= self.newest + PARKED_VIEWS and event.sender == event.peer
         view = step_view(self.members, stamp.round)
         return view is not None and view.view == stamp.view and event.peer in view.roster
-
-    @property
-    def limit(self) -> int:
-        """Together with the floor it bounds what we keep."""
-        return furthest_step(self.members)
 
     def floor(self, ours: int) -> int:
         """Payloads up to here are of no use: we have what they led to, or will get it. `ours`: the

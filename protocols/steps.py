@@ -3,12 +3,12 @@
 A step is applied when all payloads of its roster are held; nothing is voted on. Steps are
 tentative until a StepCommit: everybody keeps the last committed copy of the state (the base) and
 the payloads since, and can make its state from them again. Level-triggered like rounds.py: what
-the log and others say is remembered, then `advance` does whatever can be done now. Must NOT decide
+the log and others say is remembered, then `advance` does whatever can be done now. A payload, or
+an answer of our ranks, wakes only what makes and applies the next step. Must NOT decide
 what is committed or how a view ends (closing.py), nor touch bytes.
 """
 
 from collections.abc import Set
-from dataclasses import replace
 
 from protocols import course
 from protocols.commands import (
@@ -21,18 +21,19 @@ from protocols.commands import (
     Send,
     SendStep,
 )
+from protocols.entries import View
 from protocols.events import BaseLoaded, StepApplied, StepMade, StepReceived
 from protocols.hellos import Identity
 from protocols.ids import PeerId, Stamp
 from protocols.image import Returned
-from protocols.limits import HELD_STEPS_MAX
 from protocols.membership import Membership
-from protocols.messages import Control, FetchSteps, Have, Stepped, Stopped, Waiting
+from protocols.messages import FetchSteps, Waiting
 from protocols.patience import Stall
 from protocols.payloads import Payloads
 from protocols.refill import FETCH_STEPS, Refill
 from protocols.step_bounds import StepBounds
-from protocols.step_entries import batch_of, step_view
+from protocols.step_entries import step_view
+from protocols.step_reports import StepReports
 
 NONE = -1
 
@@ -61,6 +62,14 @@ class Steps:
         self.damaged = False
         """Our copy is not what its digest says: nobody hears of one, until we get another."""
         self.stall, self.refill = Stall(), Refill(self.bounds)
+        self.woken = True
+        """More is another than what makes and applies the next step: the log, say, or who leads."""
+        self.awake = False
+        """A payload came from which something may follow."""
+        self._unsent = True
+        """Somebody may lack our newest payloads."""
+        self._recheck = False
+        """The log went on while a step was being applied."""
         self._at = 0
         """The view in which our version was made; 0: it is the base."""
         self._reached = (0, NONE)
@@ -77,8 +86,7 @@ class Steps:
         """(view, step, receiver) of our own payloads, on the present connection."""
         self._pruned = (0, NONE)
         """(log index, floor) when we forgot payloads last."""
-        self._said: dict[object, Control] = {}
-        """By kind: what the leader heard last."""
+        self._reports = StepReports(me, members, self.bounds)
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -87,7 +95,12 @@ class Steps:
         stamp, whose = event.stamp, event.peer
         if not (self.expects(stamp, event.sender, whose) and self.bounds.is_of_roster(event)):
             return False
-        return self.payloads.add(stamp.view, stamp.round, whose, event.digest)
+        kept = self.payloads.add(stamp.view, stamp.round, whose, event.digest)
+        if self.version < self.members.course.step:
+            self.woken = True  # We may get to what is committed, and shall say so.
+        waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
+        self.awake = self.woken or not waits
+        return kept
 
     def made(self, event: StepMade) -> None:
         """Our ranks' payload is bytes now, the same ones for every view."""
@@ -100,11 +113,15 @@ class Steps:
             return  # They had to go back meanwhile.
         step, view = event.stamp.round, event.stamp.view
         self.applying = None
+        told = self._recheck or self.members.course.halted > 0
+        self._recheck = False
         self.version, self.state_digest, self._at = step, event.state_digest, view
         if step > self._reached[1] or self._reached[0] != view:
             self._reached = (view, step)
         if course.commits(self.bounds.run, step):
             self.digests[step] = (view, event.state_digest)
+            told = True
+        self.woken = self.woken or told
 
     def loaded(self, event: BaseLoaded) -> bool:
         """Our ranks have the base; False if that is not what it was."""
@@ -138,7 +155,7 @@ class Steps:
         self.base, self.base_digest, self.awaited, self.damaged = NONE, "", None, False
         self._reached, self._returned, self._strays = (0, NONE), None, 0
         self.payloads, self.digests, self.refill = Payloads(), {}, Refill(self.bounds)
-        self._said.clear()
+        self._reports.clear()
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: what it may lack is sent again."""
@@ -146,7 +163,7 @@ class Steps:
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it hears everything once more."""
-        self._said.clear()
+        self._reports.clear()
         self.stall.over()
 
     def fetched(self, peer: PeerId, message: FetchSteps) -> list[Command]:
@@ -164,14 +181,6 @@ class Steps:
             return False
         return self._floor < stamp.round <= self.bounds.limit
 
-    def still_lacks(self, event: StepReceived) -> bool:
-        """It is of the step that we are to complete next, and others of that step are missing."""
-        view, step = self.bounds.own_view, self.version + 1
-        stamp = event.stamp
-        if view is None or (stamp.view, stamp.round) != (view.view, step) or self.version < 0:
-            return False
-        return len(self.payloads.of(view.view, step)) < len(view.roster)
-
     @property
     def finished(self) -> bool:
         """The last step is committed, and we have the state after it."""
@@ -180,7 +189,8 @@ class Steps:
     @property
     def able(self) -> bool:
         """Our ranks could make steps with the others: they are there, or will be in no time."""
-        return self.version >= 0 and self.version + FETCH_STEPS >= self.bounds.target(self.payloads)
+        near = self.version + FETCH_STEPS
+        return self.version >= 0 and self.bounds.reach_target(near, self.payloads)
 
     @property
     def strayed(self) -> bool:
@@ -195,9 +205,23 @@ class Steps:
         return self.strayed or self.refill.is_hopeless(max(self.version, self.base))
 
     @property
+    def completed(self) -> int:
+        """The furthest step that we completed and nobody took back."""
+        view, step = self._reached
+        owner = step_view(self.members, step)
+        stands = step <= self.base or (owner is not None and owner.view == view)
+        return max(step, self.base) if stands else self.base
+
+    @property
+    def sure(self) -> bool:
+        """Our copy is the run's state after its step, as far as we can tell."""
+        return not (self._strays or self.damaged)
+
+    @property
     def frontier(self) -> int:
         """The last step that we may complete now."""
-        return self.bounds.frontier(self._completed)
+        last = self.bounds.last
+        return last if last is not None else self.bounds.frontier(self.completed)
 
     @property
     def deadline(self) -> float:
@@ -221,19 +245,20 @@ class Steps:
         ready: bool,
     ) -> list[Command]:
         """Everything that is possible and not done yet. `ready`: our ranks can be given a state."""
-        commands = self._follow()
+        woken, self.woken, self.awake = self.woken, False, False
+        commands = self._follow() if woken else []
         if ready and self.version < 0 <= self.base and not (self._loading or self.strayed):
             self._loading = True
             commands.append(LoadBase(self.base))
         commands += self._make()
-        commands += self._send(connected)
+        if woken or self._unsent:
+            commands += self._send(connected)
         commands += self._apply()
         first = max(self.version, self.base) + 1 if self.awaited is None else self.awaited + 1
         commands += self.refill.ask(first, self.payloads, now, connected)
-        if leader is not None and self.bounds.is_member:
-            commands += self._report(leader)
-        else:
-            self._said.clear()  # Of an earlier time as a member, or to somebody else.
+        if woken:
+            self._recheck = self.applying is not None
+            commands += self._reports.news(leader, self)
         return commands + self._complain(now, leader)
 
     def _follow(self) -> list[Command]:
@@ -292,14 +317,18 @@ class Steps:
         step, view = self.version + 1, self.bounds.own_view
         if view is None or not self.bounds.begun <= self.version < self.frontier:
             return []
-        own, make = self.own, MakeStep(step, batch_of(self.members, view, step, self.me))
-        if own is not None and (own.step, own.batch) == (make.step, make.batch):
-            self.payloads.add(view.view, step, self.me, own.digest)
+        own, batch = self.own, self.bounds.batch(step)
+        if own is not None and own.step == step and own.batch == batch:
+            if self.me not in self.payloads.of(view.view, step):
+                self.payloads.add(view.view, step, self.me, own.digest)
+                self._unsent = True
             return []
-        if self.making == make or self.applying is not None:
+        making = self.making
+        same = making is not None and making.step == step and making.batch == batch
+        if same or self.applying is not None:
             return []
-        self.making = make
-        return [make]
+        self.making = MakeStep(step, batch)
+        return [self.making]
 
     def _send(self, connected: Set[PeerId]) -> list[Command]:
         """Our payload goes to everybody, for nobody can go on without it.
@@ -307,6 +336,7 @@ class Steps:
         The last one once more over a new connection: a roster is never more than a step apart.
         """
         view, commands = self.bounds.own_view, list[Command]()
+        self._unsent = False
         if view is None or self.version < 0:
             return commands
         receivers = sorted(connected & self.members.receivers.keys())
@@ -325,39 +355,22 @@ class Steps:
         if not 0 < step <= self.frontier or self.applying is not None:
             return []
         view = step_view(self.members, step)
-        if view is None or self.payloads.missing(view, step):
+        held = self.payloads.of(view.view, step) if view is not None else {}
+        if view is None or len(held) < len(view.roster) or self.payloads.missing(view, step):
             return []
-        self.applying, held = self.bounds.stamp(view.view, step), self.payloads.of(view.view, step)
+        self.applying, run = self.bounds.stamp(view.view, step), self.bounds.run
         terms = tuple((peer, held[peer]) for peer in view.roster)
-        return [ApplyStep(self.applying, terms, course.keeps(self.bounds.run, step))]
+        return [ApplyStep(self.applying, terms, course.keeps(run, step), self._following(view))]
 
-    def _report(self, leader: PeerId) -> list[Command]:
-        """Where we stand, said once each."""
-        members, agreed = self.members, self.members.course
-        reports: dict[object, Control] = {}
-        if self.base >= 0:
-            sure = not (self._strays or self.damaged)
-            known = sure and self.bounds.reaches(max(self.version, self.base), self.payloads)
-            digest = self.base_digest if known else ""
-            reports["have"] = Have(members.lineage, 0, self.base, digest)
-        for step, (view, digest) in self.digests.items():
-            if step > agreed.step:
-                reports[step] = Stepped(self.bounds.stamp(view, step), digest)
-        if agreed.halted and self.base >= 0 and self.applying is None:
-            view = members.views[-1].view
-            if agreed.close is None:
-                held = self.payloads.listed(view, self._completed + 1, HELD_STEPS_MAX)
-                stamp = self.bounds.stamp(view, self._completed)
-                said, report = self._said.get("stopped"), Stopped(stamp, agreed.halted, held)
-                # What comes late is kept, and counts if the Close says so; it is no news.
-                same = isinstance(said, Stopped) and replace(said, held=held) == report
-                reports["stopped"] = said if same and said is not None else report
-            elif self.version == agreed.close.last_step:
-                stamp = self.bounds.stamp(view, self.version)
-                reports["completed"] = Stepped(stamp, self.state_digest)
-        new = [report for kind, report in reports.items() if self._said.get(kind) != report]
-        self._said = reports
-        return [Send(leader, report) for report in new]
+    def _following(self, view: View) -> MakeStep | None:
+        """What our ranks make by themselves when they have applied a step of this view; None:
+        nothing before we have looked at what came of the step, or it is made already."""
+        step, own = self.version + 1, self.own
+        made = own is not None and own.step > step
+        goes_on = view is self.bounds.own_view and step < self.frontier and self.awaited is None
+        if made or not goes_on or course.commits(self.bounds.run, step):
+            return None
+        return MakeStep(step + 1, self.bounds.batch(step + 1))
 
     def _complain(self, now: float, leader: PeerId | None) -> list[Command]:
         """Say for whom we wait too long: the leader goes on without the right one."""
@@ -366,22 +379,15 @@ class Steps:
         if leader is None or view is None or not waits or not self.missing():
             self.stall.over()
             return []
-        stamp, lacking = self.bounds.stamp(view.view, step), self.missing()
-        return [Send(leader, Waiting(stamp, lacking))] if self.stall.is_slow(stamp, now) else []
+        stamp = self.bounds.stamp(view.view, step)
+        slow = self.stall.is_slow(stamp, now)
+        return [Send(leader, Waiting(stamp, self.missing()))] if slow else []
 
     # Helpers --------------------------------------------------------------------------------
 
     @property
     def _floor(self) -> int:
         return self.bounds.floor(self.base if self.awaited is None else self.awaited)
-
-    @property
-    def _completed(self) -> int:
-        """The furthest step that we completed and nobody took back."""
-        view, step = self._reached
-        owner = step_view(self.members, step)
-        stands = step <= self.base or (owner is not None and owner.view == view)
-        return max(step, self.base) if stands else self.base
 
     def _void(self) -> None:
         """What we made since the last commit is not the run's: back to the base, and on from

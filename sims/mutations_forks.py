@@ -52,7 +52,7 @@ FORK_MUTANTS = (
         "A restarted peer that would lead its branch in a moment joins the other one.",
         Edit(
             Forks.look,
-            "if now >= leaderless_since + self._rules.silence_timeout_s:",
+            "if now >= self._gives_up_at:",
             "if True:",
         ),
     ),

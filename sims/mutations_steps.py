@@ -24,7 +24,7 @@ STEP_MUTANTS = (
         "A survivor completes a step of which it said that it had not: the Close may be below.",
         Edit(
             StepBounds.frontier,
-            "return max(agreed.step, completed, self.begun)",
+            "return max(self.members.course.step, completed, self.begun)",
             "return self.run.outer_steps",
         ),
     ),
@@ -37,7 +37,7 @@ STEP_MUTANTS = (
         "takes-a-late-payload-of-a-closed-view",
         "A step that the Close left out is completed by those whom the payload still reached.",
         Edit(step_view, "return None if ended else view", "return view"),
-        Edit(StepBounds.frontier, "return agreed.close.last_step", "return self.run.outer_steps"),
+        Edit(StepBounds.find_last, "return agreed.close.last_step", "return self.run.outer_steps"),
     ),
     Mutant(
         "commits-on-a-majority-of-digests",
@@ -54,8 +54,8 @@ STEP_MUTANTS = (
         "Its view ended before the step: two train on that batch, and nobody on this peer's.",
         Edit(
             Steps._make,
-            "(own.step, own.batch) == (make.step, make.batch)",
-            "own.step == make.step",
+            "own.step == step and own.batch == batch",
+            "own.step == step",
         ),
     ),
     Mutant(

@@ -51,6 +51,7 @@ class Node:
             me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules
         )
         self.core.book.compact_entries = world.compact_entries
+        world.twins.born(self.core, disk, contact=contact)
         self.speed = speed
         """Seconds an inner step takes."""
         self.alive = True
@@ -100,6 +101,7 @@ class Node:
         """The core decides, and all that it says is done. Called by `turns`."""
         before, event = self.core.members.lineage, self.world.extremes.event(event)
         commands = self.core.handle(event, self.world.now)
+        self.world.twins.compare(self, event, commands)
         restore = self.core.members.restored
         if restore is not None and before not in (0, self.core.members.lineage):
             self._set_back(restore)  # By an entry or a snapshot.

@@ -89,6 +89,8 @@ class SeedResult:
     """Log entries by kind."""
     moves: dict[str, int]
     """Changes of role that peers made."""
+    comparisons: int
+    """Events after which a core was compared with one that looks at everything."""
     violations: list[str]
     story: list[str]
     plan: list[Fault] = field(default_factory=list[Fault])
@@ -168,6 +170,8 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     world.checkers.ended(world)
     world.extremes.check(world)
     violations += [*world.checkers.violations, *_unfinished(world)]
+    if not world.twins.comparisons:
+        violations.append("no core was compared with one that looks at everything")
     return SeedResult(
         seed=seed,
         virtual_s=world.now,
@@ -175,6 +179,7 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
         happened=dict(world.happened),
         log=dict(Counter(type(entry).__name__ for entry in world.checkers.log.values())),
         moves={f"{one.value} > {two.value}": n for (one, two), n in world.moves().items()},
+        comparisons=world.twins.comparisons,
         violations=violations,
         story=world.story,
         plan=list(plan),
@@ -246,6 +251,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, object]:
         "entries": dict(sorted(log.items())),
         "transitions": dict(sorted(moves.items())),
         "transitions_missing": sorted(legal - moves.keys()),
+        "comparisons": sum(result.comparisons for result in results),
         "violations": sum(len(result.violations) for result in results),
         "failed": [result.seed for result in results if result.violations],
     }

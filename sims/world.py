@@ -30,6 +30,7 @@ from sims.nodes import Node
 from sims.ranks import STEP_SAMPLES, Training
 from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
 from sims.transfers import STATE_CELLS
+from sims.twins import Twins
 
 AMBUSHED = (Append, Appended, Hold, Ready)
 """What a fault may wait for."""
@@ -67,6 +68,7 @@ class World:
         one fragment and no overlap if nobody says; `model`: what, Modular if nobody says."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.model: Model = model or Modular()
+        self.twins = Twins(seed, peers=peers)
         self.now = 0.0
         self.training = training or Training()
         self.outer_steps, self.peers_min = outer_steps, peers

@@ -286,7 +286,6 @@ def test_who_reads_that_it_is_shut_out_stops_and_says_so() -> None:
     scene = follower(B, C)
     scene.on(v.Secured(has_key=False))
     scene.reads(e.Revoked(B, A, "stolen"))
-    scene.on(v.DeadlineReached(), after_s=1.0)
     stop = scene.one(c.Stop)
     assert stop.outcome == "refused"
     assert stop.why.startswith(f"this node's certificate was revoked by {A} (stolen): ask for")

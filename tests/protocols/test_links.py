@@ -87,10 +87,15 @@ def test_who_left_by_itself_hangs_up_itself() -> None:
 
 def test_whom_we_miss_is_looked_for_once_per_heartbeat() -> None:
     links, receivers = linked(), {A: info(A), B: info(B), C: info(C)}
-    assert links.keep_up(0.0, B, receivers, set, found=True) == [Connect(C, "c:1")]
-    links.gone(C, "lost")
-    assert links.keep_up(0.4, B, receivers, set, found=True) == []
+    assert links.keep_up(0.0, B, receivers, set, found=True) == [], "it may be on its way"
+    assert links.deadline == 0.5
     assert links.keep_up(0.5, B, receivers, set, found=True) == [Connect(C, "c:1")]
+    links.gone(C, "lost")
+    assert links.keep_up(0.9, B, receivers, set, found=True) == []
+    assert links.keep_up(1.0, B, receivers, set, found=True) == [Connect(C, "c:1")]
+    links.connected(PeerConnected(C, 1, "c:1", ""), 1.1)
+    assert links.keep_up(1.2, B, receivers, set, found=True) == []
+    assert links.deadline == links.liveness.deadline(), "nobody is missed"
 
 
 def test_a_leader_is_found_by_its_address_unless_that_is_ours() -> None:

@@ -43,17 +43,25 @@ def begun() -> Membership:
     return members
 
 
+def looks(part: Participant) -> None:
+    """At the rounds of all fragments."""
+    part.woken.update(range(len(part.rounds)))
+    part.exchange(0.0, frozenset(), None)
+
+
 # Beginning ------------------------------------------------------------------------------------
 
 
 def test_before_the_run_is_known_nothing_is_finished_and_nothing_counts() -> None:
     part = founder()
-    assert (part.finished, part.deadline, part.rounds) == (False, float("inf"), [])
+    assert (part.finished, part.rounds) == (False, [])
+    assert (part.state_deadline, part.rounds_deadline) == (float("inf"), float("inf"))
     stamp = follower(B, C).stamp(1)
     event = v.SliceReceived(B, stamp, 0, contributor(B))
     assert part.payload(event) == [c.Discard(event)]
     assert part.state(v.StateReceived(1, 0, 0, START), 0.0) == []
-    assert part.advance(0.0, frozenset(), None) == []
+    assert part.tend(0.0, frozenset()) == []
+    assert part.exchange(0.0, frozenset(), None) == ([], False)
 
 
 def test_who_founded_the_run_holds_its_initial_state() -> None:
@@ -175,7 +183,7 @@ def test_a_snapshot_in_which_a_cut_is_over_drops_the_copy_for_it() -> None:
     index, cut = members.cuts[C]
     members.cuts[C] = (index + 2, replace(cut, donors=(A,)))
     part.jumped(deadline=60.0, lineage=members.lineage, now=0.0)
-    assert c.ReleaseCopy(C, index) in part.advance(0.0, frozenset(), None)
+    assert c.ReleaseCopy(C, index) in part.tend(0.0, frozenset())
 
 
 def test_a_snapshot_of_another_lineage_takes_our_state_with_it() -> None:
@@ -247,14 +255,14 @@ def test_who_lacks_one_fragments_result_makes_the_other_steps_before_it_asks() -
     members.commits[0] = [e.Commit(1, 0, 9, 0, terms, BORDERS, digest, "")]
     assert part.rounds[0].behind, "nobody remembers its first round"
     part.rounds[1].applying = follower(B, C).stamp(1)
-    part.advance(0.0, frozenset(), None)
+    looks(part)
     assert not part.standing.catchup.needed
     part.rounds[1].applying = None
     members.commits[1] = [e.Commit(1, 1, 1, 0, terms, BORDERS, digest, "")]
-    part.advance(0.0, frozenset(), None)
+    looks(part)
     assert not part.standing.catchup.needed, "the next result may still come"
     del members.commits[1]
-    part.advance(0.0, frozenset(), None)
+    looks(part)
     assert part.standing.catchup.asking == "results of missed rounds are gone"
 
 

@@ -264,7 +264,7 @@ def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_l
     scene = restarted()
     goes_back(scene)
     again = e.Cut(info(B, 1), (A,), (Version(0, 1, state_digest(1)),))
-    scene.reads(again, e.Member(info(B, 1)))
+    scene.reads(again)
     assert join(B, "restarted", incarnation=2) in told(scene)
     assert scene.on(v.KeptAdopted(0, 1, state_digest(1))) == []
 

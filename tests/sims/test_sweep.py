@@ -138,6 +138,7 @@ def result(seed: int, *, moves: dict[str, int], violations: int = 0) -> SeedResu
         happened={"kill": 1, "join": seed, "transfer": 1},
         log={"Elected": 2, "Member": 3, "Commit": 9},
         moves=moves,
+        comparisons=100,
         violations=["x"] * violations,
         story=[],
     )
