@@ -48,6 +48,8 @@ SAMPLES = 1 << 15
 ALL = (1 << 16) - 1
 """Read by all: what the log says, who is connected, who leads, whether our disk works, the rules,
 whether we have a state and our ranks can train. These change rarely."""
+TIMED = (COMPANY, RAFT, GATE, OFFICE, STANDING, ROUNDS, STEPS, RELAYING)
+"""Parts that have deadlines of their own."""
 LONGER_LOG = COMPANY | GATE | OFFICE
 """Entries came that do not hold yet: the office decides on top of them, and who votes is read from
 them."""
@@ -66,8 +68,10 @@ TRANSFERRED = STANDING | REPORTS
 """Of a state that comes to us, or that we give."""
 OUR_STEP = COMPANY | REPORTS | STANDING | STEPS | ENDING
 """The copy that we keep of a stepwise run's state."""
-DECIDED = RAFT | LOG | ENDING
-"""The office ran: it may have appended, handed over or said that nobody has the state."""
+DECIDED = LOG | ENDING
+"""The office ran: messages wait, or it found out that no peer has the run's state."""
+APPENDED = RAFT | LOG
+"""The log is longer, or hands over, by our own decision."""
 SAID = LOG
 """Elections ran: messages wait."""
 

@@ -77,7 +77,7 @@ class Parts(ABC):
             marks.ENDING: self._end,
             marks.SAMPLES: self._draw,
         }
-        self._due = dict.fromkeys(self._parts, NEVER)
+        self._due = dict.fromkeys(marks.TIMED, NEVER)
         """When each part wakes by itself."""
         self._leads: tuple[object, ...] = ()
         self._holds = 0
@@ -136,7 +136,8 @@ class Parts(ABC):
 
     def _watch(self, now: float) -> None:
         """Who is connected, and should be."""
-        office, up = self.government.office, (len(self.links.up), len(self.raft.up))
+        office, raft = self.government.office, self.raft
+        up, log = (len(self.links.up), len(raft.up)), (raft.term, raft.log.last_index)
         frozen = office is not None and office.frozen
         for command in self.company.watch(now):
             if isinstance(command, c.Stop):
@@ -144,8 +145,9 @@ class Parts(ABC):
             else:
                 self._out.append(command)
         self._due[marks.COMPANY] = self.company.deadline
-        self.raised |= marks.RAFT  # It may have gone on alone.
-        if up != (len(self.links.up), len(self.raft.up)):
+        if log != (raft.term, raft.log.last_index):
+            self.raised |= marks.APPENDED  # We went on alone, or another branch is given up.
+        if up != (len(self.links.up), len(raft.up)):
             self.raised |= marks.ALL
         if office is not None and (self.company.take_losses() or frozen != office.frozen):
             self.raised |= marks.OFFICE
@@ -188,11 +190,17 @@ class Parts(ABC):
     def _decide(self, now: float) -> None:
         """What the leader can decide, and what single peers have to do."""
         office = self.government.office
-        if office is not None and not self._going(now):
-            office.decide(now, lacks_state=self.standing.catchup.needed)
+        if office is None:
+            self._due[marks.OFFICE] = NEVER
+            return
+        if self._going(now):
+            self.raised |= marks.APPENDED
+        else:
+            if office.decide(now, lacks_state=self.standing.catchup.needed):
+                self.raised |= marks.APPENDED
             for command in office.orders(now):
                 self._emit(command, now)
-        self._due[marks.OFFICE] = office.deadline if office and self.raft.settled else NEVER
+        self._due[marks.OFFICE] = office.deadline if self.raft.settled else NEVER
         self.raised |= marks.DECIDED
 
     def _write(self, now: float) -> None:
@@ -221,7 +229,7 @@ class Parts(ABC):
         self._due[marks.STANDING] = self.part.state_deadline
         self.raised |= marks.REPORTS
         if commands:
-            self.raised |= marks.OUR_ROUND
+            self.raised |= marks.OUR_ROUND & ~marks.STANDING
 
     def _exchange(self, now: float) -> None:
         """Whatever is possible in the rounds of all fragments."""
@@ -235,7 +243,7 @@ class Parts(ABC):
         self._ours(commands, before, now)
         self._due[marks.ROUNDS] = self.part.rounds_deadline
         if moved:
-            self.raised |= marks.OUR_ROUND
+            self.raised |= marks.OUR_ROUND & ~marks.ROUNDS
 
     def _make_steps(self, now: float) -> None:
         if self.part.steps is not None:

@@ -1,0 +1,72 @@
+"""The comparison itself: a core that misses a wake is found, and every seed compares."""
+
+import pytest
+
+from protocols import events as v
+from protocols import marks
+from protocols.contributions import Holdings
+from sims import gossip_sweep, step_sweep, sweep
+from sims.sweep import SeedResult
+from sims.world import World
+
+SEED = 3
+
+
+def found(result: SeedResult) -> list[str]:
+    return [line for line in result.violations if "with a look at everything" in line]
+
+
+def test_every_kind_of_seed_is_compared() -> None:
+    results = [sweep.run_seed(SEED), step_sweep.run_seed(SEED), gossip_sweep.run_seed(SEED)]
+    for result in results:
+        assert result.comparisons > 0
+        assert found(result) == []
+
+
+def test_a_seed_that_compares_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sims.twins.Twins.born", lambda *_, **__: None)
+    result = sweep.run_seed(SEED)
+    assert (result.comparisons, len(result.violations)) == (0, 1)
+
+
+class DifferentError(Exception):
+    """A core and its twin said different things."""
+
+
+def first_difference() -> str:
+    """Of a small world in which nothing fails; "" there is none."""
+    world = World(SEED, peers=3, outer_steps=4)
+    world.dialling.gates.close()
+
+    def raise_it(text: str) -> None:
+        raise DifferentError(text)
+
+    world.checkers.found = raise_it
+    try:
+        world.run(until_s=60.0)
+    except DifferentError as error:
+        return str(error)
+    return ""
+
+
+def test_a_world_without_faults_shows_no_difference() -> None:
+    assert first_difference() == ""
+
+
+@pytest.mark.parametrize("mark", ["SAID", "REPORTED", "DECIDED"])
+def test_a_mark_that_wakes_nothing_is_found(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, mark, 0)
+    assert "with a look at everything" in first_difference()
+
+
+@pytest.mark.parametrize("event", [v.Encoded, v.ContributionReady, v.Persisted])
+def test_an_event_that_wakes_nothing_is_found(event: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(marks.AFTER, event, 0)
+    assert "with a look at everything" in first_difference()
+
+
+def test_bytes_that_complete_a_sum_and_wake_nothing_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Holdings, "wakes", lambda *_: False)
+    assert "with a look at everything" in first_difference()
