@@ -1,18 +1,12 @@
-"""What an event costs a core: `python -m benchmarks.core record` and `... replay`.
+"""What an event costs a core: `python -m benchmarks.core`.
 
-`record` plays simulated clusters (rounds with several fragments, 24 peers, a stepwise run) without
-faults and keeps all events of each peer. `replay` gives them to fresh cores and prints the user
-time of an event, in us, by scene: the least of some repeats. To compare two trees, record in one
-and replay the same file with both, in turn. Must NOT know anything of the core but its interface.
+Plays simulated clusters without faults (rounds, several fragments, 24 peers, a stepwise run), keeps
+all events of each peer, gives them to fresh cores and prints the user time of an event, in us: the
+least of some repeats. Must NOT know anything of the core but its interface.
 """
 
 import gc
-import pickle
 import resource
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from protocols import commands as c
 from protocols import events as v
@@ -24,10 +18,7 @@ from sims.world import World
 
 Life = tuple[Identity, str, list[tuple[float, v.Event]]]
 """(who, where it joins, its events with their times)."""
-Recorded = dict[str, list[Life]]
-"""By scene, of each peer."""
 REPEATS = 5
-app = typer.Typer(add_completion=False)
 
 
 def play(scene: str) -> list[Life]:
@@ -35,11 +26,11 @@ def play(scene: str) -> list[Life]:
     lives: dict[str, Life] = {}
     handle = PeerCore.handle
 
-    def note(core: PeerCore, event: v.Event, now: float) -> list[c.Command]:
-        if type(core) is PeerCore:  # And no twin.
+    def note(self: PeerCore, event: v.Event, now: float) -> list[c.Command]:
+        if type(self) is PeerCore:  # And no twin.
             contact = next(iter(lives.values()))[0].address if lives else ""
-            lives.setdefault(core.me.peer, (core.me, contact, []))[2].append((now, event))
-        return handle(core, event, now)
+            lives.setdefault(self.me.peer, (self.me, contact, []))[2].append((now, event))
+        return handle(self, event, now)
 
     PeerCore.handle = note
     try:
@@ -63,20 +54,12 @@ def world_of(scene: str) -> World:
 SCENES = ("rounds", "fragments", "24 peers", "steps")
 
 
-@app.command()
-def record(file: Annotated[Path, typer.Option(help="Where the events go.")]) -> None:
-    """Play the scenes, and keep what happened."""
-    file.write_bytes(pickle.dumps({scene: play(scene) for scene in SCENES}))
-
-
-@app.command()
-def replay(file: Annotated[Path, typer.Option(help="What `record` kept.")]) -> None:
-    """Give the events to cores of this tree, and print what one costs."""
-    recorded: Recorded = pickle.loads(file.read_bytes())
+def main() -> None:
     gc.disable()
-    for scene, peers in recorded.items():
-        total = sum(len(events) for _, _, events in peers)
-        print(f"{scene}: {min(_us(peers) for _ in range(REPEATS)) / total:.2f} us, {total} events")
+    for scene in SCENES:
+        lives = play(scene)
+        total = sum(len(events) for _, _, events in lives)
+        print(f"{scene}: {min(_us(lives) for _ in range(REPEATS)) / total:.2f} us, {total} events")
 
 
 def _us(peers: list[Life]) -> float:
@@ -89,4 +72,4 @@ def _us(peers: list[Life]) -> float:
 
 
 if __name__ == "__main__":
-    app()
+    main()

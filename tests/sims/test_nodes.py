@@ -1,7 +1,6 @@
 """After an event the core has done all that is possible: it may skip looking only when nothing is.
 
-protocols/quiet.py names the events after which it does not look; here it looks once more. And what
-its shell does with what the core said last.
+Here it looks once more at everything. And what its shell does with what the core said last.
 """
 
 import pytest
@@ -9,8 +8,8 @@ import pytest
 import sims.nodes
 from protocols import commands as c
 from protocols import events as v
+from protocols import marks
 from protocols.core import PeerCore
-from protocols.quiet import is_beat
 from sims.sweep import run_seed
 from sims.world import World
 
@@ -19,14 +18,13 @@ class TwiceLooking(PeerCore):
     """Complains when another look would find something to do."""
 
     def handle(self, event: v.Event, now: float) -> list[c.Command]:
-        due = self.deadline
         commands = super().handle(event, now)
-        # A beat may leave what is due to the deadline, and a hand-over to the next event.
-        if not self.stopped and not (is_beat(event) and (now >= due or self.standing.leaving)):
-            before = len(self._out)
-            again = self._progress(now)
-            assert not again, f"{event!r} left something undone"
-            assert len(self._out) == before, f"after {event!r}: {self._out[before:]}"
+        if not self.stopped:
+            before, self._out = self._out, []
+            self.raised = marks.ALL
+            self.look(now)
+            assert self._out == [], f"after {event!r}: {self._out}"
+            self._out = before
         return commands
 
 
