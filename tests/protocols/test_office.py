@@ -7,6 +7,7 @@ import pytest
 from protocols import commands as c
 from protocols import entries as e
 from protocols import events as v
+from protocols import marks
 from protocols import messages as m
 from protocols.core import PeerCore
 from protocols.errors import LogError
@@ -324,6 +325,7 @@ def test_a_leader_notes_what_it_cannot_write_once_and_goes_on() -> None:
     last, notes = log.last_index, list[str]()
     for _ in range(3):
         office.leader.gone[B] = (False, LONG)
+        scene.core.raised = marks.ALL  # No event brings such a reason.
         scene.on(v.DeadlineReached(), after_s=0.1)
         notes += scene.notes("log")
     assert log.last_index == last
