@@ -278,10 +278,13 @@ class Leader:
         """The result digest that may be committed now, or "".
 
         Every live roster member must hold it; after the deadline a majority of the roster; never
-        fewer than two live members, or one if there is only one. In a gossip run nobody else has
-        what one lacks, so it is every one, whatever the time.
+        fewer than two live members, or one if there is only one; and never what a revoked peer
+        contributed. In a gossip run nobody else has what one lacks, so it is every one, whatever
+        the time.
         """
         live = self.members.members.keys()
+        if self.members.spendings.revoked.keys() & set(plan.roster):
+            return ""  # Who holds the result or not: the next attempt is without that peer's work.
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
         if not held or not reports.everybody_ready(plan):
             return ""

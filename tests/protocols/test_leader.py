@@ -132,6 +132,18 @@ def test_a_dead_contributor_still_counts_if_all_others_hold() -> None:
     assert written(scene, e.Attempt) == []
 
 
+def test_a_revoked_contributor_counts_no_more_though_all_others_hold() -> None:
+    scene = three()
+    scene.on(v.Secured(has_key=True))
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B)
+    scene.on(v.RevokeAsked(e.Revoked(D, A, "stolen")))
+    assert len(written(scene, e.Revoked)) == 1
+    say(scene, "hold", C)
+    assert written(scene, e.Commit) == []
+    assert last(scene, e.Attempt).roster == (B, C)
+
+
 def test_a_commit_needs_two_live_holders() -> None:
     scene = leading(B)
     scene.hears(B, m.Unable("crash"))  # The roster is A alone, and B is a live member.
