@@ -79,6 +79,9 @@ def test_an_address_is_as_long_as_the_log_can_hold(host: str) -> None:
 def test_a_text_that_is_too_long_for_the_entry_is_a_value_that_somebody_typed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("lowcomm.startup.run_to_json", lambda _: "x" * (1 << 17))
+    def too_long(_: RunConfig) -> str:
+        return "x" * (1 << 17)
+
+    monkeypatch.setattr("lowcomm.startup.run_to_json", too_long)
     with pytest.raises(ConfigError, match=r"this run cannot begin: .*Run\.run_json: expected a"):
         entry_of()

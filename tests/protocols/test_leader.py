@@ -136,10 +136,9 @@ def test_a_revoked_contributor_counts_no_more_though_all_others_hold() -> None:
     scene = three()
     scene.on(v.Secured(has_key=True))
     say(scene, "ready", B, C, D)
-    say(scene, "hold", B)
+    say(scene, "hold", B, C)
     scene.on(v.RevokeAsked(e.Revoked(D, A, "stolen")))
     assert len(written(scene, e.Revoked)) == 1
-    say(scene, "hold", C)
     assert written(scene, e.Commit) == []
     assert last(scene, e.Attempt).roster == (B, C)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from protocols import entries as e
+from protocols.ids import PeerId
 from sims.checkers.revocation import Revocation
 from sims.faults import Fault, draw_plan, draw_revocations, inject
 from sims.revocations import PLOTS
@@ -56,12 +57,13 @@ def test_seeds_that_failed_once_are_the_clusters_that_they_were() -> None:
 def test_who_is_revoked_counts_nowhere() -> None:
     found: list[str] = []
     checker = Revocation(found.append)
+    a, b = PeerId("a.1"), PeerId("b.1")
     log = (
-        e.Run(1, "{}", "", 1, 1, 1, b"", (1,), "a.1"),
-        e.Voter("b.1", votes=True, why=""),
-        e.Revoked("b.1", "a.1", ""),
-        e.Voter("b.1", votes=True, why=""),
-        e.Lost("b.1", ""),
+        e.Run(1, "{}", "", 1, 1, 1, b"", (1,), a),
+        e.Voter(b, votes=True, why=""),
+        e.Revoked(b, a, ""),
+        e.Voter(b, votes=True, why=""),
+        e.Lost(b, ""),
     )
     for index, entry in enumerate(log, start=1):
         checker.applied(index, entry)
