@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.config import load_config
+from lowcomm.config import RunConfig, load_config
 from lowcomm.startup import accepted, run_entry
 from peers.address import parse_address
 from protocols import entries as e
