@@ -300,7 +300,7 @@ CHECKPOINT_MUTANTS = (
         "Samples committed after the arrays were lent count as trained after a restore.",
         Edit(
             Checkpointer._start,
-            "remaining_at(core.members, round_)",
+            "remaining_at(core.members, moment.round)",
             "core.members.ledger.remaining",
         ),
         tests=_CHECKPOINTER,
@@ -308,21 +308,17 @@ CHECKPOINT_MUTANTS = (
     Mutant(
         "residue-read-while-the-checkpoint-is-written",
         "The residue belongs to a later round than the arrays beside it.",
-        Edit(
-            Checkpointer._job,
-            "return write_residues(place, cut.fragments, residues)",
-            "return write_residues(place, cut.fragments, replica.residues() if residues else [])",
-        ),
-        tests=_RESIDUES,
+        Edit(Checkpointer._start, "job = self._job(", "self._late = replica\n    job = self._job("),
+        Edit(Checkpointer._job, "moment.residues", "self._late.capture().residues"),
+        tests=_CHECKPOINTER,
     ),
     Mutant(
         "checkpoint-borrows-out-of-turn",
         "The arrays are lent in the middle of a step of the worker thread.",
         Edit(
             Checkpointer.begin,
-            "self._compute(lambda: _lent(replica), lambda arrays: "
-            "self._start(core, replica, arrays))",
-            "self._start(core, replica, _lent(replica))",
+            "self._compute(replica.capture, lambda moment: self._start(core, replica, moment))",
+            "self._start(core, replica, replica.capture())",
         ),
         tests=_CHECKPOINTER,
     ),

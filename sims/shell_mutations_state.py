@@ -221,21 +221,21 @@ RANK_MUTANTS = (
         "Tokens of steps that are gone from the parameters give the next contribution weight.",
         Edit(
             NodeSide.resume,
-            "if full:\n        self._uncounted",
-            "if False:\n        self._uncounted",
+            "if full:\n        attempt.uncounted",
+            "if False:\n        attempt.uncounted",
         ),
         tests=_NODE_SIDE,
     ),
     Mutant(
         "uncounted-tokens-survive-the-ranks",
         "Tokens of ranks that died give the next contribution weight.",
-        Edit(NodeSide._on_event, "self._uncounted.clear()", "pass"),
+        Edit(NodeSide._on_event, "_Attempt()", "_Attempt(uncounted=self._attempt.uncounted)"),
         tests=_NODE_SIDE,
     ),
     Mutant(
         "a-result-that-waits-survives-the-ranks",
         "New ranks get the result that the dead ones waited for, and another one after it.",
-        Edit(NodeSide._on_event, "self._waiting.clear()", "pass"),
+        Edit(NodeSide._on_event, "_Attempt()", "_Attempt(waiting=self._attempt.waiting)"),
         tests=_NODE_SIDE,
     ),
     Mutant(
