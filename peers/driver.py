@@ -62,6 +62,8 @@ class Driver:
         """Why no peer is let in; "": the log says who is."""
         self._lineage = 0
         """Of the last entry that was applied."""
+        self._losses = self._losses_taken = 0
+        """How often our ranks were lost: as fed, and as the core knows."""
         self._releases = Releases(self._release)
         self._scribe = Scribe(wal, self.feed)
         self.snapshots = Snapshots(core, listener=listener, shell=self, exchange=self.exchange)
@@ -76,6 +78,7 @@ class Driver:
     def feed(self, event: v.Event) -> None:
         """Let the core take an event, in its turn; one of a step at once, if it is its turn: a hop
         through the inbox costs as much as a small payload does otherwise."""
+        self._losses += isinstance(event, v.TrainersLost)
         if self._waiting and isinstance(event, AT_ONCE) and self._inbox.empty():
             self._take(event)
             if self.core.stopped or self.core.deadline < self._wakes_at:
@@ -159,6 +162,7 @@ class Driver:
             if late_s is not None:
                 self.counters.heartbeat(now, late_s=late_s)
         commands = self.core.handle(event, now)
+        self._losses_taken += isinstance(event, v.TrainersLost)
         if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
             self.exchange.decided(event, commands)
         elif isinstance(event, v.CellReceived):
@@ -210,9 +214,13 @@ class Driver:
                 self._releases.put_off(fragment, round_, copied_bytes=size)
             case c.Discard():
                 pass  # The exchange did not keep it.
-            case c.Resume() | c.Leased():
+            case c.Resume():
                 # After the steps that it lets the ranks see.
-                self._jobs.put_nowait((lambda: self._listener.handle(command), None))
+                losses = self._losses_taken
+                self.in_turn(lambda: self._resume(command, losses))
+            case c.Leased():
+                # Before the result that the core decided on with it, and after earlier ones.
+                self.in_turn(lambda: self._listener.handle(command))
             case c.MakeStep() | c.SendStep() | c.ApplyStep() | c.LoadBase() | c.ReleaseSteps():
                 self._step(command)
             case c.Applied(lineage=lineage):
@@ -273,6 +281,14 @@ class Driver:
         self._job(
             lambda: self.work.settle(fragment), lambda _: self.exchange.release(fragment, round_)
         )
+
+    def _resume(self, command: c.Resume, losses: int) -> None:
+        """`losses`: those that the core knew of when it decided. The ranks that wait for this
+        result may be lost by now, and new ones ready. If these took it they would go on from
+        parameters that they do not have, and would take the result that is meant for them as the
+        answer to their first contribution: its lease holds the samples of that contribution."""
+        if losses == self._losses:
+            self._listener.handle(command)
 
     def _restored(self) -> None:
         """Nobody sends for a lineage that our core does not know: all of any other one is old."""

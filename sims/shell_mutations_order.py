@@ -16,9 +16,25 @@ ORDER_MUTANTS = (
         "The ranks get the parameters of the round before.",
         Edit(
             Driver._do,
-            "self._jobs.put_nowait((lambda: self._listener.handle(command), None))",
+            "self.in_turn(lambda: self._resume(command, losses))",
+            "self._resume(command, losses)",
+        ),
+        tests=_DRIVER,
+    ),
+    Mutant(
+        "lease-overtakes-the-result-before-it",
+        "A result goes with the lease that the core gave after a later contribution.",
+        Edit(
+            Driver._do,
+            "self.in_turn(lambda: self._listener.handle(command))",
             "self._listener.handle(command)",
         ),
+        tests=_DRIVER,
+    ),
+    Mutant(
+        "new-ranks-get-the-result-of-lost-ones",
+        "They train on parameters that they do not have, and draw samples that they contributed.",
+        Edit(Driver._resume, "losses == self._losses", "losses <= self._losses"),
         tests=_DRIVER,
     ),
     Mutant(

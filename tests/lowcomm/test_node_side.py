@@ -8,6 +8,7 @@ import pytest
 
 from lowcomm.config import RunConfig
 from lowcomm.daemon import Daemon
+from lowcomm.data.lease import NodeLease
 from lowcomm.methods import DiLoCo
 from lowcomm.replica import Replica
 from peers.rank_events import RankContribution, RanksLost, RanksSnapshotted
@@ -16,7 +17,7 @@ from peers.slots import Slots
 from protocols import commands as c
 from protocols import events as v
 from protocols.ids import TensorSpec
-from protocols.samples import SampleRange
+from protocols.samples import SampleRange, Samples
 from tests.lowcomm.replicas import stamp
 from tests.lowcomm.test_daemon import daemon
 
@@ -172,6 +173,42 @@ async def test_new_ranks_do_not_get_what_the_lost_ones_waited_for(
     lose(made)
     enough(made)
     assert results == []
+
+
+def do_jobs(made: Daemon) -> None:
+    """Those of the driver, in order; they need no thread."""
+    jobs = made.driver._jobs
+    while not jobs.empty():
+        job = jobs.get_nowait()
+        assert job is not None
+        job[0]()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("leased", [True, False], ids=["enough", "it would wait"])
+async def test_no_sample_is_drawn_twice_by_new_ranks_after_a_result_for_lost_ones(
+    made: Daemon, results: list[Result], leased: bool
+) -> None:
+    """Two results in a row: the ranks take the second one for the answer to what they contribute
+    after the first, while the core still counts on that contribution's samples."""
+    driver = made.driver
+    samples = (SampleRange(0, 1 << 20),)
+    driver._do(c.Leased(samples if leased else ()))
+    driver._do(goes_on(0, "rebase"))
+    lose(made)
+    while not driver._inbox.empty():
+        driver._take(driver._inbox.get_nowait())
+    driver._do(goes_on(0, "anew"))
+    driver._do(c.Leased(samples))
+    do_jobs(made)
+    lease, contributed = NodeLease(), list[Samples]()
+    for result in results:
+        lease.renew(result.samples)
+        lease.draw(4)
+        lease.step()
+        contributed.append(lease.contribute())
+    assert contributed == [(SampleRange(0, 4),)]
+    assert [result.kind for result in results] == ["full"]
 
 
 def test_new_ranks_do_not_write_over_what_is_still_needed_of_the_lost_ones(made: Daemon) -> None:

@@ -55,6 +55,8 @@ class Shell:
         self.core = Scripted(self.log)
         self.fits = True
         """There is room in the outboxes."""
+        self.told: list[c.Command] = []
+        """What concerns the ranks."""
         self.feeds: v.Event | None = None
         """What comes while a Note is handled."""
         itself = cast(Any, self)
@@ -95,6 +97,8 @@ class Shell:
 
     def handle(self, command: c.Command) -> None:
         self.log.append(type(command).__name__)
+        if isinstance(command, c.Resume | c.Leased):
+            self.told.append(command)
         if isinstance(command, c.Note) and self.feeds is not None:
             event, self.feeds = self.feeds, None
             self.driver.feed(event)
@@ -145,8 +149,8 @@ async def running() -> AsyncGenerator[Shell]:
         yield shell
     finally:
         if not task.done():
-            shell.says(v.TrainersLost, c.Stop("the test is over", "left"))
-            shell.driver.feed(v.TrainersLost("over"))
+            shell.says(v.LeaveRequested, c.Stop("the test is over", "left"))
+            shell.driver.feed(v.LeaveRequested("over"))
         async with asyncio.timeout(10):
             await task
 
@@ -159,6 +163,32 @@ async def test_ranks_go_on_after_the_step_and_contribute_after_that() -> None:
         log = await shell.until("encode")
         order = [each for each in log if each in ("apply", "Resume", "Leased", "encode")]
         assert order == ["apply", "Resume", "Leased", "encode"]
+
+
+@pytest.mark.asyncio
+async def test_ranks_get_no_result_that_was_decided_before_the_core_knew_that_others_were_lost() -> (
+    None
+):
+    """New ranks may be ready before the job's turn comes: it answers what the lost ones did."""
+    async with running() as shell:
+        after = c.Resume(0, 4, "anew", first=False, finish=False)
+        shell.says(v.TrainersAble, APPLY, RESUME)
+        shell.says(v.TrainersReady, after)
+        for event in (v.TrainersAble(), v.TrainersLost("signal 9"), v.TrainersReady()):
+            shell.driver.feed(event)
+        await shell.until("apply", "Resume")
+        await shell.waits()
+        assert shell.told == [after]
+
+
+@pytest.mark.asyncio
+async def test_a_result_decided_while_the_loss_waits_in_the_inbox_is_for_nobody() -> None:
+    async with running() as shell:
+        shell.says(v.TrainersAble, RESUME, c.Leased(()))
+        shell.driver.feed(v.TrainersAble())
+        shell.driver.feed(v.TrainersLost("signal 9"))
+        await shell.until("Leased")
+        assert shell.told == [c.Leased(())]
 
 
 @pytest.mark.asyncio
