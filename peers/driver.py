@@ -215,11 +215,9 @@ class Driver:
             case c.Discard():
                 pass  # The exchange did not keep it.
             case c.Resume():
-                # After the steps that it lets the ranks see.
-                losses = self._losses_taken
+                losses = self._losses_taken  # After the steps that it lets the ranks see.
                 self.in_turn(lambda: self._resume(command, losses))
-            case c.Leased():
-                # Before the result that the core decided on with it, and after earlier ones.
+            case c.Leased():  # With the results of this event, and with no earlier one.
                 self.in_turn(lambda: self._listener.handle(command))
             case c.MakeStep() | c.SendStep() | c.ApplyStep() | c.LoadBase() | c.ReleaseSteps():
                 self._step(command)

@@ -1,71 +1,71 @@
-"""The samples of one simulated node's ranks: handed out with each result, drawn step by step.
+"""The samples of one simulated node: handed out with the anchor's results, drawn step by step.
 
-Must NOT know what a sample is worth, nor what is counted.
+The node's half does as lowcomm/node_side.py, the ranks' half is the real one. Must NOT know what a
+sample is worth, nor what is counted.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from protocols.samples import Samples, count, first, subtract, union
+from lowcomm.data.lease import NodeLease
+from protocols.errors import LowcommError
+from protocols.samples import Samples, count
 
 
 @dataclass(slots=True)
 class Feed:
-    """As the real shell: ranks that would not get through an interval wait for a lease."""
+    """A result of the anchor that has too few samples with it waits; ranks draw from the last."""
 
     interval: int
-    """How many samples the ranks need between two results."""
+    """How many samples the ranks need between two results of the anchor."""
     lease: Samples = ()
     """The core's last word."""
-    _left: Samples = ()
-    _seen: Samples = ()
-    _handed: Samples = ()
-    """Contributed, and the lease is older than that."""
-    _begin: Callable[[], None] | None = None
-    """What the ranks do once there is enough."""
+    _waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Results that the ranks get once there is enough."""
+    _ranks: NodeLease = field(default_factory=NodeLease)
+
+    # The node -------------------------------------------------------------------------------
 
     def leased(self, samples: Samples) -> None:
+        """What the ranks may draw is another set now, from the next result on."""
         self.lease = samples
-        if self._begin is not None:
-            self.start(self._begin)
+        waiting, self._waiting = self._waiting, []
+        for post in waiting:
+            self.post(post)
 
-    def start(self, begin: Callable[[], None]) -> None:
-        """The ranks go on, from what is ours now; at once if it is enough."""
-        left = self.lease
-        for used in (self._seen, self._handed):
-            left = subtract(left, used) if used else left
-        if count(left) < self.interval:
-            self._begin = begin
-            return
-        self._begin, self._left = None, left
-        begin()
+    def post(self, post: Callable[[], None], *, finish: bool = False) -> None:
+        """Give the ranks a result of the anchor by calling `post`: now, or once there are samples
+        for the interval after it. The last one has none."""
+        if count(self.lease) < self.interval and not finish:
+            self._waiting.append(post)
+        else:
+            post()
 
     def stop(self) -> None:
         """The ranks are gone."""
-        self._begin = None
-        self.forget()
+        self._waiting.clear()
+        self._ranks = NodeLease()
 
-    def forget(self) -> None:
-        """What they did since they contributed last is thrown away."""
-        self._seen = ()
+    # The ranks ------------------------------------------------------------------------------
 
-    def holds(self, wanted: int) -> bool:
-        """Is there enough for one step?"""
-        return count(self._left) >= wanted
+    def take(self, samples: Samples, *, anew: bool) -> None:
+        """A result of the anchor is taken. `anew`: the steps since the last contribution are
+        thrown away."""
+        if anew:
+            self._ranks.forget()
+        self._ranks.renew(samples)
 
-    def draw(self, wanted: int) -> list[int]:
-        """For one step: the lowest ones."""
-        taken = first(self._left, wanted, ranges_max=len(self._left))
-        assert count(taken) == wanted, "the ranks draw more than they were given"
-        self._left, self._seen = subtract(self._left, taken), union(self._seen, taken)
-        return [sample for one in taken for sample in range(one.start, one.stop)]
+    def draw(self, wanted: int) -> list[int] | None:
+        """For the step that begins: the lowest ones. None: there are too few left."""
+        try:
+            return self._ranks.draw(wanted)
+        except LowcommError:
+            return None
+
+    def step(self) -> None:
+        """The step is made."""
+        self._ranks.step()
 
     def contribute(self) -> Samples:
-        """What was drawn since the last time."""
-        seen, self._seen = self._seen, ()
-        self._handed = union(self._handed, seen)
-        return seen
-
-    def counted_on(self, samples: Samples) -> None:
-        """The core knows of a contribution with these samples, and the lease is newer than that."""
-        self._handed = subtract(self._handed, samples)
+        """What the steps used since the last time."""
+        return self._ranks.contribute()

@@ -78,6 +78,8 @@ class Node:
         self.scribe = Scribe(self)
         self._lineage = 0
         """Of the last entry that was applied."""
+        self._losses = 0
+        """How often its ranks were lost, as the core knows."""
 
     @property
     def running(self) -> bool:
@@ -101,6 +103,7 @@ class Node:
         """The core decides, and all that it says is done. Called by `turns`."""
         before, event = self.core.members.lineage, self.world.extremes.event(event)
         commands = self.core.handle(event, self.world.now)
+        self._losses += isinstance(event, v.TrainersLost)
         self.world.twins.compare(self, event, commands)
         restore = self.core.members.restored
         if restore is not None and before not in (0, self.core.members.lineage):
@@ -113,10 +116,7 @@ class Node:
         self.world.checkers.handled(self, event, commands)
         for command in commands:
             self._do(command)
-        if isinstance(event, v.ContributionReady) and event.samples:
-            # Behind the lease that the core has just given.
-            self.turns.in_turn(lambda: self.ranks.feed.counted_on(event.samples))
-        elif isinstance(event, v.RoundApplied):
+        if isinstance(event, v.RoundApplied):
             self.world.checkers.memory(self)
         if self.outcome:
             self.turns.end_jobs()
@@ -235,11 +235,11 @@ class Node:
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self._adopt_kept(fragment, round_))
             case c.Resume():
-                life, lineage = self.ranks.life, self.core.members.lineage
+                losses, lineage = self._losses, self.core.members.lineage
                 excused = command.fragment in self.ranks.crashed
                 if command.kind == "anew":
                     self.ranks.crashed.discard(command.fragment)
-                self.job(lambda: self._resume(command, life, lineage, excused=excused))
+                self.job(lambda: self._resume(command, losses, lineage, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
 
@@ -369,6 +369,19 @@ class Node:
         version = self.versions[fragment]
         return self.outers[fragment] if version and version.round == round_ else None
 
-    def _resume(self, command: c.Resume, life: int, lineage: int, *, excused: bool) -> None:
-        if life == self.ranks.life:  # Else the ranks that waited for it are gone.
-            self.ranks.result(Result(command, self.outers[command.fragment], lineage, excused))
+    def _resume(self, command: c.Resume, losses: int, lineage: int, *, excused: bool) -> None:
+        """As the driver: what the core decided for ranks that are lost is for nobody."""
+        ranks, fragment = self.ranks, command.fragment
+        if losses != ranks.life:
+            return
+
+        def post() -> None:
+            # If it waited, later rounds are in it too, of which the core does not know here: by
+            # the command's round it finds the ranks' work too old.
+            outer, samples = self.outers[fragment], ranks.feed.lease
+            ranks.result(Result(command, outer, lineage, samples, excused))
+
+        if fragment == 0:
+            ranks.feed.post(post, finish=command.finish)
+        else:
+            post()

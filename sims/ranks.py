@@ -54,6 +54,12 @@ class Training:
     """What the nodes' lines carry is drawn with this; 0: nobody ever had to know."""
 
     @property
+    def interval_samples(self) -> int:
+        """What ranks draw between two results of the anchor, and have drawn since they contributed
+        to the first one."""
+        return (self.inner_steps + self.overlap_max_steps) * STEP_SAMPLES
+
+    @property
     def slot_steps(self) -> int:
         """Between two boundaries."""
         return max(1, self.inner_steps // self.fragments)
@@ -103,6 +109,8 @@ class Result:
     resume: c.Resume
     outer: Value
     lineage: int
+    samples: Samples
+    """Of the anchor's: what the ranks may draw until the next one."""
     excused: bool
     """Ranks crashed, or the run went back: what they did is lost, and nobody's fault."""
 
@@ -116,7 +124,7 @@ class Ranks:
         self.last = node.world.steps_of(node.peer)
         """How many steps this peer made in all its lives."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
-        self.feed = Feed(training.inner_steps * STEP_SAMPLES)
+        self.feed = Feed(training.interval_samples)
         self.crashed: set[int] = set()
         """Fragments whose work since the last result is gone, or of no lineage."""
         self.life = 0
@@ -130,8 +138,6 @@ class Ranks:
         self._since_start = self._since_boundary = 0
         self._at_boundary = self._runs = False
         """They have to contribute; a step is under way."""
-        self._fed = False
-        """They have the samples of the interval that they are in."""
 
     # What the shell does --------------------------------------------------------------------
 
@@ -144,7 +150,7 @@ class Ranks:
         for work in self.works:
             work.handed = None  # New ranks wait for no result of it, nor for its step.
         self._without = set(range(len(self.works)))
-        self._runs = self._fed = self._at_boundary = False
+        self._runs = self._at_boundary = False
         self._since_start = self._since_boundary = 0
 
     def set_back(self) -> None:
@@ -185,18 +191,11 @@ class Ranks:
         patience = self._training.overlap_max_steps
         if any(work.handed and self.last - work.handed.last >= patience for work in self.works):
             return
-        if self._fed and self.feed.holds(STEP_SAMPLES):
-            self._step()
-            return
-        anchor = self.works[0]
-        if self._fed and anchor.handed is None and anchor.first < self.last:
-            self._contribute(0)  # It is time that what they saw is counted.
-        self._fed = False
-        self.feed.start(self._begin)
-
-    def _begin(self) -> None:
-        self._fed = True
-        self._go_on()
+        drawn = self.feed.draw(STEP_SAMPLES)
+        if drawn is not None:
+            self._step(drawn)
+        elif self.works[0].handed is None and self.works[0].first < self.last:
+            self._contribute(0)  # They go on with the samples of its result.
 
     @property
     def _left(self) -> list[int]:
@@ -230,14 +229,14 @@ class Ranks:
         self._since_boundary, self._at_boundary = 0, False
         seen: Samples = ()
         if fragment == 0:
-            seen, self._fed = self.feed.contribute(), False
+            seen = self.feed.contribute()
         steps = self.last - work.first
         line = self._training.line(self._node.core.me.name, self.last)
         made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
         self._node.give(made)
 
-    def _step(self) -> None:
-        """One inner step; behind it there may be a boundary."""
+    def _step(self, drawn: list[int]) -> None:
+        """One inner step, on these samples; behind it there may be a boundary."""
         life, world = self.life, self._node.world
         self._runs = True
 
@@ -251,7 +250,8 @@ class Ranks:
             for work in self.works:
                 move = world.model.move(self._node.core.me.name, work.local, world.random)
                 work.local, work.moved = world.model.fold(work.local + move), work.moved + move
-            self.works[0].samples += self.feed.draw(STEP_SAMPLES)
+            self.feed.step()
+            self.works[0].samples += drawn
             world.count_step(self._node.peer, self.last)
             self._look()
             self._go_on()
@@ -275,6 +275,10 @@ class Ranks:
         fold, checkers = self._node.world.model.fold, self._node.world.checkers
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
+        discards = self._training.discards_overlap
+        if resume.fragment == 0:
+            anew = resume.kind == "anew" or (resume.kind == "counted" and discards)
+            self.feed.take(result.samples, anew=anew)
         match resume.kind:
             case "rebase":
                 work.local = fold(work.local + result.outer - work.base)
@@ -306,9 +310,6 @@ class Ranks:
         """From the outer parameter alone. The samples of what is dropped are still ours to draw."""
         work.local, work.first, work.moved, work.samples = result.outer, self.last, 0, []
         work.oldest_round = result.resume.round
-        if result.resume.fragment == 0:
-            self._fed = False
-            self.feed.forget()
 
     def _excused(self, result: Result, work: Work) -> bool:
         """By the log, not by what we hold: the ledger has given its samples to others."""

@@ -27,7 +27,7 @@ from sims.extremes import Extremes
 from sims.models import Model, Modular, Value, state_digest
 from sims.network import Network
 from sims.nodes import Node
-from sims.ranks import STEP_SAMPLES, Training
+from sims.ranks import Training
 from sims.stores import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
 from sims.transfers import STATE_CELLS
 from sims.twins import Twins
@@ -78,7 +78,7 @@ class World:
         self.busy_until = float("inf")  # Until then somebody may come, though nobody lives.
         self.ended_at = 0.0  # When somebody went by itself, last.
         self._coming_back: set[PeerId] = set()
-        self.samples_ahead = self.draw_rounds_ahead(seed) * self.training.inner_steps * STEP_SAMPLES
+        self.samples_ahead = self.draw_rounds_ahead(seed) * self.training.interval_samples
         self.compact_entries = self.draw_compaction(seed)
         """A peer's log becomes a snapshot when it is somewhat longer."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])

@@ -166,9 +166,7 @@ async def test_ranks_go_on_after_the_step_and_contribute_after_that() -> None:
 
 
 @pytest.mark.asyncio
-async def test_ranks_get_no_result_that_was_decided_before_the_core_knew_that_others_were_lost() -> (
-    None
-):
+async def test_new_ranks_do_not_get_a_result_that_was_decided_for_lost_ones() -> None:
     """New ranks may be ready before the job's turn comes: it answers what the lost ones did."""
     async with running() as shell:
         after = c.Resume(0, 4, "anew", first=False, finish=False)

@@ -1,6 +1,4 @@
-"""Simulated ranks draw what is theirs, and wait while it is too little."""
-
-import pytest
+"""Simulated ranks draw what is theirs, and results wait while it is too little."""
 
 from protocols.samples import SampleRange, Samples
 from sims.feed import Feed
@@ -10,18 +8,30 @@ def ranges(*pairs: tuple[int, int]) -> Samples:
     return tuple(SampleRange(start, stop) for start, stop in pairs)
 
 
+def step(feed: Feed, wanted: int) -> list[int] | None:
+    drawn = feed.draw(wanted)
+    if drawn is not None:
+        feed.step()
+    return drawn
+
+
+def give(feed: Feed, *, anew: bool = False) -> None:
+    """The next result of the anchor, once there is enough."""
+    feed.post(lambda: feed.take(feed.lease, anew=anew))
+
+
 def test_ranks_draw_the_lowest_and_say_it_once() -> None:
     feed = Feed(interval=4)
     feed.leased(ranges((2, 4), (7, 20)))
-    feed.start(lambda: None)
-    assert feed.draw(3) == [2, 3, 7]
+    give(feed)
+    assert step(feed, 3) == [2, 3, 7]
     assert feed.contribute() == ranges((2, 4), (7, 8))
     assert feed.contribute() == ()
 
 
-def test_ranks_begin_when_there_is_enough() -> None:
+def test_a_result_waits_until_there_is_enough() -> None:
     feed, begun = Feed(interval=4), list[str]()
-    feed.start(lambda: begun.append("now"))
+    feed.post(lambda: begun.append("now"))
     feed.leased(ranges((0, 3)))
     assert begun == []
     feed.leased(ranges((0, 4)))
@@ -29,36 +39,40 @@ def test_ranks_begin_when_there_is_enough() -> None:
     assert begun == ["now"]
 
 
-def test_ranks_that_are_gone_do_not_begin() -> None:
+def test_the_last_result_waits_for_nothing() -> None:
     feed, begun = Feed(interval=4), list[str]()
-    feed.start(lambda: begun.append("now"))
+    feed.post(lambda: begun.append("now"), finish=True)
+    assert begun == ["now"]
+
+
+def test_ranks_that_are_gone_get_no_result_that_waits() -> None:
+    feed, begun = Feed(interval=4), list[str]()
+    feed.post(lambda: begun.append("now"))
     feed.stop()
     feed.leased(ranges((0, 9)))
     assert begun == []
 
 
-def test_what_is_leased_meanwhile_is_for_the_next_interval() -> None:
+def test_what_is_leased_meanwhile_is_drawn_after_the_next_result() -> None:
     feed = Feed(interval=4)
     feed.leased(ranges((0, 4)))
-    feed.start(lambda: None)
+    give(feed)
     feed.leased(ranges((50, 60)))
-    feed.draw(4)
-    with pytest.raises(AssertionError, match="more than they were given"):
-        feed.draw(1)
-    feed.start(lambda: None)
-    assert feed.draw(2) == [50, 51]
+    assert step(feed, 4) == [0, 1, 2, 3]
+    assert step(feed, 1) is None
+    give(feed)
+    assert step(feed, 2) == [50, 51]
 
 
-def test_what_was_contributed_is_not_drawn_again_while_the_lease_is_older_than_that() -> None:
-    """The core's word comes in the order of the jobs: the one before may still be the last."""
+def test_what_steps_used_since_they_contributed_is_drawn_again_only_if_it_is_thrown_away() -> None:
     feed = Feed(interval=2)
-    feed.leased(ranges((0, 4)))
-    feed.start(lambda: None)
-    assert feed.draw(2) == [0, 1]
-    seen = feed.contribute()
-    feed.start(lambda: None)
-    assert feed.draw(2) == [2, 3]
-    feed.leased(ranges((2, 6)))
-    feed.counted_on(seen)
-    feed.start(lambda: None)
-    assert feed.draw(2) == [4, 5]
+    feed.leased(ranges((0, 9)))
+    give(feed)
+    assert step(feed, 2) == [0, 1]
+    feed.contribute()
+    assert step(feed, 2) == [2, 3]
+    feed.leased(ranges((2, 9)))
+    give(feed)
+    assert step(feed, 1) == [4]
+    give(feed, anew=True)
+    assert step(feed, 1) == [2]
