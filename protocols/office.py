@@ -128,6 +128,8 @@ class Office:
         """
         if peer in self.head.spendings.revoked:
             return []  # From that entry on nothing that it says counts, relayed or not.
+        if self._is_of_earlier_life(peer):
+            return []
         if not isinstance(message, Passed):
             diverged = self.leader.take(peer, message, now)
             return [(peer, diverged)] if diverged else []
@@ -141,6 +143,15 @@ class Office:
         if wrong:
             raise wrong[0]
         return found
+
+    def _is_of_earlier_life(self, peer: PeerId) -> bool:
+        """The log has a later life of this peer than the one that we are connected with. The new
+        life came to an earlier leader, and the connection with the old one has not ended here yet:
+        what still comes from there was never said of the new life, which holds nothing of it."""
+        seat = self.head.seats.get(peer)
+        return (
+            seat is not None and self.relays.links.life(peer, seat.incarnation) < seat.incarnation
+        )
 
     @property
     def is_last(self) -> bool:

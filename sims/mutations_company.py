@@ -7,6 +7,7 @@ from protocols import gaps, hellos, tunnels
 from protocols.gaps import Gaps
 from protocols.lines import Lines
 from protocols.liveness import Liveness
+from protocols.office import Office
 from protocols.relaying import Relaying
 from protocols.seeking import Seeking
 from protocols.tokens import Token
@@ -14,6 +15,12 @@ from sims.mutations_units import of
 from sims.planting import Edit, Mutant
 
 COMPANY_MUTANTS = (
+    Mutant(
+        "words-of-an-earlier-life-count",
+        "A restarted peer is believed to have a state that only its earlier life had.",
+        Edit(Office.take, "if self._is_of_earlier_life(peer):", "if False:"),
+        tests=of("office"),
+    ),
     Mutant(
         "silence-begins-before-it-is-watched",
         "A peer that has just become a member is lost at once.",

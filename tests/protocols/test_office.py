@@ -300,6 +300,28 @@ def test_who_is_out_and_gone_keeps_nothing_that_the_run_could_go_back_to() -> No
     assert scene.leader.admission.kept == {}
 
 
+# Lives ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("life", [1, 2])
+def test_a_peer_s_words_count_only_if_they_are_of_the_life_that_the_log_has(life: int) -> None:
+    """A leader may take up the office, and read of B's new life, before it reads to the end of the
+    connection with the old one, which holds nothing of what the new one has."""
+    scene = leading(B, C)
+    office = scene.core.office
+    assert office is not None
+    scene.leader.restarted(B)
+    office.append(e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 0, START),)))
+    if life == 2:
+        scene.meets(B, incarnation=2)
+    scene.hears(B, m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0))
+    scene.hears(B, m.Durable(works=False, why="full"))
+    scene.hears(B, m.Have(scene.lineage, 0, 0, START))
+    leader = scene.leader
+    found = (B in leader.admission.kept, B in leader.reports.said.newest)
+    assert (*found, leader.accounts.of(B).broken == "full") == 3 * (life == 2,)
+
+
 # What no peer could read ----------------------------------------------------------------------
 
 

@@ -7,10 +7,10 @@ from protocols import entries as e
 from protocols import messages as m
 from protocols import relays
 from protocols.events import PeerDisconnected
-from protocols.ids import PeerId, digest_text
+from protocols.ids import PeerId, Version, digest_text
 from protocols.relays import deal
 from tests.protocols.led import DIGEST, Led, a_rests, last, leading, of, written
-from tests.protocols.scenes import RULES, A, B, C, D, contributor
+from tests.protocols.scenes import RULES, START, A, B, C, D, contributor, info
 
 BEAT_S = RULES.heartbeat_interval_s
 LEARNERS = [PeerId(f"l{i:03}.1") for i in range(120)]
@@ -168,6 +168,16 @@ def test_reports_of_another_life_or_term_and_of_the_lost_do_not_count() -> None:
     scene.on(PeerDisconnected(C, "end of stream"))
     passed(scene, (C, ready))
     assert scene.leader.reports.rounds == {}
+
+
+def test_what_a_relay_passes_on_of_a_life_before_the_log_s_does_not_count() -> None:
+    """Relay and leader are connected with the earlier life alike."""
+    scene = relayed()
+    assert scene.core.office is not None
+    scene.core.office.append(e.Cut(info(C, 2, incarnation=2), (A,), (Version(0, 0, START),)))
+    word = m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0)
+    passed(scene, (C, word), (D, word))
+    assert scene.leader.admission.kept == {D: word}
 
 
 def test_nobody_speaks_for_others_unasked() -> None:
