@@ -8,15 +8,14 @@ both directions; the rank's end is `peers/rank_link.py`. Must NOT decide anythin
 """
 
 import asyncio
-import contextlib
 import os
-import signal
 import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from peers.orders import Obeyed
+from peers.process_handles import ProcessHandle
 from peers.rank_messages import (
     FD,
     Boundary,
@@ -77,7 +76,7 @@ class Lifeline:
         self._socket = connection
         self._server = server
         self._loop = server.loop
-        self._pidfd = os.pidfd_open(pid)
+        self._process = ProcessHandle(pid)
         self._received = bytearray()
         self._unread = 0
         """Messages of this link in the inbox."""
@@ -90,7 +89,7 @@ class Lifeline:
         self._timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close, "it never said hello")
         self._loop.add_reader(self._socket, self._on_readable)
         # A forked child of the rank may hold its end of the socket open after its death.
-        self._loop.add_reader(self._pidfd, self._on_process_end)
+        self._process.watch(self._on_process_end)
 
     def accept(self) -> None:
         """It said a valid hello: it is a rank of ours, to be killed with its attempt."""
@@ -138,7 +137,7 @@ class Lifeline:
         self._reading = False
         self._received.clear()
         self._timer.cancel()
-        self._loop.remove_reader(self._pidfd)
+        self._process.unwatch()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -149,13 +148,11 @@ class Lifeline:
     def end(self) -> None:
         """Close, and SIGKILL the process if it was a rank of ours; idempotent."""
         self.close("its attempt is over")
-        if self._pidfd < 0:
+        if self not in self._server.links:
             return
         if self._identified:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        os.close(self._pidfd)
-        self._pidfd = -1
+            self._process.kill()
+        self._process.close()
         self._server.links.discard(self)
 
     def taken(self) -> None:
@@ -165,7 +162,6 @@ class Lifeline:
             self._hand_over()
 
     def _on_process_end(self) -> None:
-        self._loop.remove_reader(self._pidfd)
         self._end_of_words("its process has ended")
 
     def _end_of_words(self, why: str) -> None:

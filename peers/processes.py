@@ -1,8 +1,8 @@
 """Child processes that never outlive their parent, and never leave a zombie.
 
 A child runs in its own session, so that it is killed together with what it started, and is
-watched through a pidfd: no SIGCHLD handler and no child watcher of asyncio. Must NOT know what
-the children are for.
+watched through a handle (process_handles.py): no SIGCHLD handler and no child watcher of asyncio,
+whatever the loop. Must NOT know what the children are for.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+
+from peers.process_handles import ProcessHandle
 
 _PLACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _RUN = (
@@ -32,9 +34,8 @@ class Child:
         """As of subprocess: negative is a signal; None while it runs."""
         self._popen = popen
         self._ended = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(popen.pid)
-        self._loop.add_reader(self._pidfd, self._reap)
+        self._handle = ProcessHandle(popen.pid)
+        self._handle.watch(self._reap)
 
     async def wait(self) -> int:
         """Its exit status, once it has ended."""
@@ -66,8 +67,7 @@ class Child:
             return
         self.kill()  # What it started and did not end goes with it.
         self.returncode = self._popen.wait(KILL_TIMEOUT_S)
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
+        self._handle.close()
         self._ended.set()
 
 
@@ -117,11 +117,11 @@ def kill_group(leader_pid: int) -> None:
         os.killpg(leader_pid, signal.SIGKILL)
 
 
-def kill_descendants(pid: int) -> list[int]:
+def kill_descendants(pid: int) -> list[ProcessHandle]:
     """SIGKILL everything that `pid` started, and what that started, in whatever session.
 
     `pid` itself is left stopped, to be killed by its parent. Each process is stopped before its
-    children are listed, so that it does not make new ones meanwhile. Returns a pidfd of each
+    children are listed, so that it does not make new ones meanwhile. Returns a handle of each
     killed process for `wait_ended`.
     """
     found = [pid]
@@ -134,32 +134,28 @@ def kill_descendants(pid: int) -> list[int]:
         new = [child for parent in found for child in children.get(parent, ())]
         new = [child for child in new if child not in found]
         found += new
-    pidfds: list[int] = []
+    killed: list[ProcessHandle] = []
     for process in found[1:]:
         with contextlib.suppress(ProcessLookupError):
-            pidfds.append(os.pidfd_open(process))
-            signal.pidfd_send_signal(pidfds[-1], signal.SIGKILL)
-    return pidfds
+            killed.append(ProcessHandle(process))
+            killed[-1].kill()
+    return killed
 
 
-async def wait_ended(pidfds: Sequence[int]) -> None:
-    """Wait until these SIGKILLed processes, not our children, have ended; close the pidfds.
+async def wait_ended(killed: Sequence[ProcessHandle]) -> None:
+    """Wait until these SIGKILLed processes, not our children, have ended; close the handles.
 
     Raises TimeoutError when one is stuck.
     """
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(KILL_TIMEOUT_S):
-            for pidfd in pidfds:
+            for handle in killed:
                 ended = asyncio.Event()
-                loop.add_reader(pidfd, ended.set)
-                try:
-                    await ended.wait()
-                finally:
-                    loop.remove_reader(pidfd)
+                handle.watch(ended.set)
+                await ended.wait()
     finally:
-        for pidfd in pidfds:
-            os.close(pidfd)
+        for handle in killed:
+            handle.close()
 
 
 def _children_by_parent() -> dict[int, list[int]]:

@@ -11,8 +11,9 @@ over an inherited SOCK_SEQPACKET socket, one object a packet:
     daemon -> zygote   {"kill": true}                       SIGKILL and reap all ranks
     zygote -> daemon   {"killed": true}
 
-Must NOT start a thread (a fork copies only the calling one), know what it preloads, or outlive
-the daemon; nor may a rank outlive the zygote.
+The end of a rank is told by SIGCHLD, which every kernel has; pidfds and threads that wait are not
+needed. Must NOT start a thread (a fork copies only the calling one), know what it preloads, or
+outlive the daemon; nor may a rank outlive the zygote.
 """
 
 import argparse
@@ -51,21 +52,27 @@ class Zygote:
     def __init__(self, channel: socket.socket, *, target: str) -> None:
         self._channel = channel
         self._target = target
-        self._ranks: dict[int, Rank] = {}
-        """By pidfd."""
+        self._ranks: list[Rank] = []
+        self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        """The handler of a signal writes a byte to `_woken`. If the pipe is full, a byte more
+        would say nothing."""
+        # After the imports, which might set them otherwise. Without a handler (SIG_DFL) nothing
+        # is written.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
+        self._poller.register(self._wake, select.POLLIN)
 
     def serve(self) -> None:
         """Until the daemon closes its end (or dies, which kills this process)."""
         self._send({"ready": True})
         while True:
             for fd, _ in self._poller.poll():
-                if fd in self._ranks:
-                    self._reap(fd)
-                elif fd == self._channel.fileno() and not self._obey(
-                    self._channel.recv(PACKET_BYTES_MAX)
-                ):
+                if fd == self._wake:
+                    os.read(self._wake, select.PIPE_BUF)
+                    self._reap_ended()
+                elif not self._obey(self._channel.recv(PACKET_BYTES_MAX)):
                     self._kill()
                     return
 
@@ -90,35 +97,38 @@ class Zygote:
                 die_with_parent(parent)
                 self._become_rank(environment)
                 sys.exit(_load(self._target)())
-        pidfd = os.pidfd_open(pid)
-        self._ranks[pidfd] = Rank(index, pid)
-        self._poller.register(pidfd, select.POLLIN)
+        self._ranks.append(Rank(index, pid))
         return pid
 
     def _become_rank(self, environment: Mapping[str, str]) -> None:
         os.setsid()  # So that whatever the rank starts is killed with it, and without us.
         self._channel.close()
-        for pidfd in self._ranks:
-            os.close(pidfd)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.set_wakeup_fd(-1)
+        os.close(self._wake)
+        os.close(self._woken)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.environ.update(environment)
         sys.argv = [self._target]
 
-    def _reap(self, pidfd: int) -> None:
-        rank = self._ranks.pop(pidfd)
+    def _reap_ended(self) -> None:
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        for rank in tuple(self._ranks):
+            if os.waitid(os.P_PID, rank.pid, look) is not None:
+                self._reap(rank)
+
+    def _reap(self, rank: Rank) -> None:
+        self._ranks.remove(rank)
         kill_group(rank.pid)  # What the rank started and did not end; its id is still its own.
         _, status = os.waitpid(rank.pid, 0)
-        self._poller.unregister(pidfd)
-        os.close(pidfd)
         self._send({"exited": rank.index, "returncode": os.waitstatus_to_exitcode(status)})
 
     def _kill(self) -> None:
-        for rank in self._ranks.values():
+        for rank in self._ranks:
             kill_group(rank.pid)  # All at once, so that they die side by side.
-        for pidfd in tuple(self._ranks):
-            self._reap(pidfd)
+        for rank in tuple(self._ranks):
+            self._reap(rank)
 
     def _send(self, message: Mapping[str, object]) -> None:
         # The daemon may be gone: the next read, or the death signal, says so.

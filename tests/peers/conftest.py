@@ -4,6 +4,7 @@ Must NOT hold fixtures that act without being asked for: other tests live here t
 """
 
 import asyncio
+import errno
 import json
 import os
 import tempfile
@@ -153,6 +154,19 @@ def fill_with(slots: Slots | None, byte: int) -> int:
     view = slots.result(0, place)
     view[:] = bytes([byte]) * len(view)
     return place
+
+
+@pytest.fixture(params=["pidfds", "ENOSYS", "EPERM"])
+def pidfds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The test with pidfds, and as on a kernel without them, or where a filter forbids them."""
+    if request.param == "pidfds":
+        return request.param
+
+    def refuse(pid: int) -> int:
+        raise OSError(getattr(errno, request.param), request.param)
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    return request.param
 
 
 Running = Callable[..., AbstractAsyncContextManager[Owner]]

@@ -251,6 +251,7 @@ async def test_the_end_of_the_stream_is_told_once() -> None:
         assert not server.links
 
 
+@pytest.mark.usefixtures("pidfds")
 @pytest.mark.asyncio
 async def test_the_end_of_the_process_counts_although_its_child_holds_the_socket() -> None:
     waits, ends = os.pipe()  # The child ends with the test.
@@ -267,6 +268,7 @@ async def test_the_end_of_the_process_counts_although_its_child_holds_the_socket
     os.close(waits)
 
 
+@pytest.mark.usefixtures("pidfds")
 @pytest.mark.asyncio
 async def test_an_accepted_rank_is_killed_at_the_end() -> None:
     with serving() as (server, path):
