@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -20,9 +21,13 @@ from protocols.errors import ConfigError
 from protocols.ids import PeerId
 
 RECORD = "node.json"
+COPY = "node.json.copy"
+"""The same content. Neither the log nor a checkpoint has the node's configuration and command."""
 LOCK = "lock"
 ANOTHER_NAME = "give this node another name (--set node.name=NAME)"
 NAME_CHARS_MAX = 32
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
+"""What reading a damaged node.json raises."""
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
@@ -73,9 +78,10 @@ class NodeDirectory:
         return read_record(self.path)
 
     def write(self, record: Record) -> None:
-        """Replace node.json at once or not at all."""
-        content = json.dumps(asdict(record), indent=1)
-        write_private(self.path / RECORD, content.encode())  # A token is in it.
+        """Replace node.json, and its copy, each at once or not at all."""
+        content = json.dumps(asdict(record), indent=1).encode()
+        for name in (RECORD, COPY):
+            write_private(self.path / name, content)  # A token is in it.
 
     def close(self) -> None:
         os.close(self._lock)
@@ -122,6 +128,40 @@ def check_resumable(directory: Path, record: Record, *, way: bool) -> None:
     )
 
 
+def is_node(directory: Path) -> bool:
+    """A node was started in this directory, whether or not its node.json is left."""
+    return (directory / RECORD).exists() or (directory / COPY).exists()
+
+
+def _decoded(path: Path) -> Record:
+    """Raises one of _UNREADABLE."""
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    values.update(command=tuple(values.get("command", ())))
+    return Record(**values)
+
+
+def _described(error: Exception, directory: Path) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{directory / RECORD} is gone"
+    return f"{directory / RECORD} cannot be read: {error}"
+
+
+def _mending(directory: Path) -> str:
+    """What to do about a node.json that cannot be read; no run is given up for it."""
+    try:
+        _decoded(directory / COPY)
+    except _UNREADABLE:
+        return (
+            "the node's id, configuration and command were in it; its log and checkpoints are "
+            f"still in {directory}: keep them, put {RECORD} back from a backup, and go on with "
+            f"`lowcomm resume {directory}`. If other nodes of the run are left, they can give the "
+            "state to another node: `lowcomm token` there, then "
+            "`lowcomm peer --join TOKEN --set node.directory=PATH` here"
+        )
+    copy, record = (shlex.quote(str(directory / name)) for name in (COPY, RECORD))
+    return f"its copy is whole: put it back with `cp {copy} {record}`, then go on as before"
+
+
 def _held(directory: Path, record: Record | None, remedy: str) -> str:
     who = f" ({record.name}, pid {record.pid})" if record is not None else ""
     stop = f" (`kill -INT {record.pid}`)" if record is not None else ""
@@ -132,17 +172,14 @@ def _held(directory: Path, record: Record | None, remedy: str) -> str:
 
 
 def read_record(directory: Path) -> Record | None:
-    """The node.json of a directory, or None. Raises ConfigError when it is damaged."""
+    """The node.json of a directory, or None if it is no node's. Raises ConfigError when node.json
+    is damaged, or gone beside its copy."""
     try:
-        values: dict[str, Any] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-        values.update(command=tuple(values.get("command", ())))
-        return Record(**values)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{directory / RECORD} cannot be read: {error}; start this node in a new directory"
-        ) from error
+        return _decoded(directory / RECORD)
+    except _UNREADABLE as error:
+        if isinstance(error, FileNotFoundError) and not (directory / COPY).exists():
+            return None
+        raise ConfigError(f"{_described(error, directory)}; {_mending(directory)}") from error
 
 
 def recorded_config(directory: Path) -> FileConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from lowcomm.charts import bytes_text, milliseconds_text
-from lowcomm.identity import RECORD, read_record, runs
+from lowcomm.identity import COPY, RECORD, is_node, read_record, runs
 from protocols.errors import ConfigError
 
 ASK_TIMEOUT_S = 2.0
@@ -20,9 +20,9 @@ TOLD_WAIT_S = 1.0
 
 def node_directories(directory: Path) -> list[Path]:
     """The node's own directory, or all those in a run directory. Raises ConfigError: neither."""
-    if (directory / RECORD).exists():
+    if is_node(directory):
         return [directory]
-    found = sorted(path.parent for path in directory.glob(f"*/{RECORD}"))
+    found = sorted({path.parent for name in (RECORD, COPY) for path in directory.glob(f"*/{name}")})
     if not found:
         what = "holds no node" if directory.exists() else "does not exist"
         raise ConfigError(

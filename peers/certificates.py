@@ -36,7 +36,11 @@ SKEW = timedelta(days=1)
 """A clock may be behind the signer's by so much."""
 TOKEN_KEY_INFO = b"lowcomm join token 1"
 RENEWAL = b"lowcomm renewal 1\0"
-_ANEW = "start this node in a new directory with another token (`lowcomm token`, on another node)"
+_ANEW = (
+    "if other nodes of the run are left, start another node beside this one, which gets the state "
+    "from them: `lowcomm token` there, `lowcomm peer --join TOKEN --set node.directory=PATH` here; "
+    "the log and the checkpoints of this one stay where they are"
+)
 _NAME = re.compile(r"[!-~]{1,64}")
 """What a common name can be, and a peer id therefore."""
 BAD = (ValueError, TypeError, InvalidSignature, x509.InvalidVersion)

@@ -2,17 +2,20 @@
 
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lowcomm.checkpointer import CHECKPOINTS
+from lowcomm.identity import COPY, RECORD
 from peers.certificates import CA, OWN, OWN_KEY, OwnKey
 from peers.wal import FILE
 from tests.cluster.paced_shell import PacedShell
 from tests.cluster.running import (
     Command,
+    commits,
     commits_until,
     ending,
     listens,
@@ -66,6 +69,8 @@ def another_key(path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
+    "no record": (RECORD, Path.unlink, ("is gone", COPY, "`cp ")),
+    "a torn record": (RECORD, cut, ("cannot be read", COPY, "`cp ")),
     "no log": (FILE, Path.unlink, ("the log of", "is gone", "--join TOKEN")),
     "no checkpoints": (
         CHECKPOINTS,
@@ -96,6 +101,28 @@ def test_what_is_missing_or_torn_is_named_with_what_to_do(
     assert str(alpha / name) in line
     for word in words:
         assert word in line
+    assert "new directory" not in line, "that would give up the run"
+
+
+def test_a_node_goes_on_after_the_command_that_it_was_told(
+    shell: PacedShell, tmp_path: Path
+) -> None:
+    alpha = tmp_path / "alpha"
+    node = shell.node("alpha", "--new")
+    commits_until(alpha, 2)
+    node.signal(signal.SIGKILL)
+    node.wait(within_s=10)
+    cut(alpha / RECORD)
+    for refused in (
+        shell.run("recover", str(alpha)),
+        shell.run("peer", "run.toml", "--new", "--set", f'node.directory="{alpha}"'),
+        shell.run("resume", str(alpha)),
+    ):
+        command = line_of(refused).split("`")[1]
+    subprocess.run(command, shell=True, check=True)
+    had = max(commits(alpha))
+    shell.start("resume", str(alpha))
+    commits_until(alpha, had + 2)
 
 
 def test_a_node_that_ended_before_its_run_began_is_told_to_begin_again(

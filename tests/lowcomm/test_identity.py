@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 from lowcomm import identity
 from lowcomm.config import FileConfig, NodeConfig, RunConfig
 from lowcomm.identity import (
+    COPY,
     RECORD,
     NodeDirectory,
     Record,
     exec_time,
     in_use,
+    is_node,
     new_peer_id,
     node_name,
     read_record,
@@ -79,9 +82,35 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     "text", ["", "[]", "null", "3", '{"peer": "a"}', '{"wings": 2}', '{"command": 3}', "\0"]
 )
 def test_a_damaged_record_is_told(text: str, tmp_path: Path) -> None:
+    """Seen: "start this node in a new directory", beside a log and complete checkpoints."""
     (tmp_path / RECORD).write_text(text)
-    with pytest.raises(ConfigError, match=r"node\.json cannot be read: .*in a new directory"):
+    with pytest.raises(ConfigError, match=r"node\.json cannot be read: .* from a backup") as told:
         read_record(tmp_path)
+    assert f"log and checkpoints are still in {tmp_path}" in str(told.value)
+    assert "new directory" not in str(told.value)
+    (tmp_path / COPY).write_text(text)
+    with pytest.raises(ConfigError, match="from a backup"):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone"])
+def test_a_damaged_record_has_a_copy(damage: str, tmp_path: Path) -> None:
+    directory = tmp_path / "a node"
+    with closing(NodeDirectory(directory)) as node:
+        record = Record(peer="a.1", name="a", incarnation=3, run=7, join="TOKEN")
+        node.write(record)
+    assert (directory / COPY).stat().st_mode & 0o777 == 0o600
+    if damage == "torn":
+        (directory / RECORD).write_text("{")
+    else:
+        (directory / RECORD).unlink()
+    assert is_node(directory)
+    said = "cannot be read" if damage == "torn" else "is gone"
+    with pytest.raises(ConfigError, match=rf"node\.json {said}.* its copy is whole") as told:
+        read_record(directory)
+    command = str(told.value).split("`")[1]
+    subprocess.run(command, shell=True, check=True)
+    assert read_record(directory) == record
 
 
 def test_the_recorded_configuration_comes_back_checked(tmp_path: Path) -> None:
