@@ -38,5 +38,6 @@ def when_out(standing: Standing, *, finished: bool) -> Stop:
 
 def without_state() -> Stop:
     """All members ask for a state that nobody has."""
-    what = "nobody has the run's state any more, in memory or in a checkpoint"
-    return Stop(f"{what}: start a new run", "failed")
+    what = "no node has the run's state any more, in memory or in a complete checkpoint"
+    way = "put the checkpoints of a node back and go on with `lowcomm resume`, or start a new run"
+    return Stop(f"{what}: {way}", "failed")

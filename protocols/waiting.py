@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from protocols.core import PeerCore
     from protocols.steps import Steps
 
+_OTHERS_STATE = "start a node that has the state or a checkpoint of it again"
+_STATE_LOST = (
+    "this node has no complete checkpoint to go on from: put its checkpoints back, or "
+    f"{_OTHERS_STATE}"
+)
 Phase = Literal["joining", "waiting", "training", "reducing", "finished", "stopping"]
 
 
@@ -36,7 +41,7 @@ def describe(core: PeerCore, now: float) -> Wait:
         donors = ", ".join(map(core.name_of, catchup.transfer.givers))
         return Wait("joining", f"state from {donors}", catchup.since, catchup.transfer.late_at)
     if catchup.asking:
-        return Wait("joining", "a place in the run", catchup.since, until)
+        return Wait("joining", _place(core), catchup.since, until)
     if not core.members.views:
         return Wait("waiting", _start(core), core.part.since, until)
     if core.finished:
@@ -77,7 +82,23 @@ def _election(core: PeerCore) -> str:
     away = [core.name_of(p) for p in voters if p not in core.links.up and p != core.me.peer]
     if 2 * len(away) < len(voters):
         return "an election"
-    return f"a majority of the voters: {', '.join(away)} cannot be reached"
+    awaited = f"a majority of the voters: {', '.join(away)} cannot be reached"
+    if core.me.incarnation == 1 or not core.standing.catchup.needed or core.standing.kept:
+        return awaited
+    return f"{awaited}; {_STATE_LOST}"
+
+
+def _place(core: PeerCore) -> str:
+    """Why this peer has no state yet."""
+    awaited = "a place in the run"
+    members = core.members.members.keys() - {core.me.peer}
+    if core.leader_id in members or members & core.links.up or core.standing.kept:
+        return awaited
+    if not (core.leads or core.leader_id in core.members.witnesses):
+        return awaited  # The log that would name the members is not read to its end yet.
+    away = ", ".join(map(core.name_of, sorted(members)))
+    awaited += f": {away} cannot be reached" if away else ": no member is left to give it the state"
+    return f"{awaited}; {_STATE_LOST if core.me.incarnation > 1 else _OTHERS_STATE}"
 
 
 def _start(core: PeerCore) -> str:

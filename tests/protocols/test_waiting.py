@@ -6,6 +6,7 @@ from protocols import messages as m
 from protocols.ids import Version
 from protocols.waiting import Wait, describe
 from tests.protocols.led import Led, leading
+from tests.protocols.room import Room
 from tests.protocols.scenes import RULES, START, A, B, C, Follower, Scene, follower, info
 
 
@@ -101,3 +102,55 @@ def test_a_state_for_a_member_is_told_as_joining() -> None:
     scene = follower(B, C)
     scene.reads(e.Cut(info(B, 2), (C,), (Version(0, 0, START),)))
     assert said(scene) == ("joining", "state from c")
+
+
+def test_a_node_that_lost_its_checkpoints_with_the_others_away_says_that_it_cannot_go_on() -> None:
+    """Seen: it waited for ever for "a majority of the voters", and never went on alone."""
+    room = Room("ab")
+    room.all_contribute()
+    room.kill("a")
+    room.kill("b")
+    room.restart("b", incarnation=2)
+    room.wait(2 * RULES.lonely_after_s)
+    wait = describe(room.peers["b"], room.now)
+    assert (wait.phase, wait.reason) == (
+        "waiting",
+        "a majority of the voters: a cannot be reached; this node has no complete checkpoint to go "
+        "on from: put its checkpoints back, or start a node that has the state or a checkpoint of "
+        "it again",
+    )
+
+
+def test_a_newcomer_is_not_told_of_checkpoints_that_it_never_had() -> None:
+    room = Room("a")
+    for witness in "wx":
+        room.add(witness, witness=True)
+    room.wait(2.0)
+    room.kill("a")
+    room.wait(2 * RULES.silence_timeout_s)
+    room.add("b")
+    room.wait(2.0)
+    assert describe(room.peers["b"], room.now).reason == (
+        "a place in the run: no member is left to give it the state; start a node that has the "
+        "state or a checkpoint of it again"
+    )
+
+
+def test_the_last_node_of_a_run_that_lost_its_checkpoints_says_so() -> None:
+    """Two witnesses keep the log. Seen: "a place in the run", for ever."""
+    room = Room("a")
+    for witness in "wx":
+        room.add(witness, witness=True)
+    room.wait(2.0)
+    room.contribute("a")
+    room.kill("a")
+    room.wait(2 * RULES.silence_timeout_s)
+    room.restart("a", incarnation=2)
+    room.wait(20 * RULES.silence_timeout_s)
+    wait = describe(room.peers["a"], room.now)
+    assert (wait.phase, wait.reason) == (
+        "joining",
+        "a place in the run: no member is left to give it the state; this node has no complete "
+        "checkpoint to go on from: put its checkpoints back, or start a node that has the state or "
+        "a checkpoint of it again",
+    )
