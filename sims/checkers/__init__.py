@@ -21,6 +21,7 @@ from sims.checkers.admission import Admission
 from sims.checkers.agreement import Agreement
 from sims.checkers.containment import KEPT_MAX, Containment
 from sims.checkers.decisions import Decisions
+from sims.checkers.disks import Disks
 from sims.checkers.durability import Durability
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
@@ -58,6 +59,7 @@ class Checkers:
         self.durability = Durability(found)
         self.elections = Elections(found)
         self.decisions = Decisions(found)
+        self.disks = Disks(found)
         self.containment = Containment(found)
         self.samples = Samples(self.violations)
         self.pairs = Pairs(found)
@@ -135,6 +137,7 @@ class Checkers:
             self.admission.handled(node, event, commands)
             self.revocation.handled(node, event)
         self.transfers.handled(node, event, commands)
+        self.disks.handled(node)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command)

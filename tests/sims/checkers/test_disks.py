@@ -1,0 +1,58 @@
+"""Which peers have votes while disks are full, as its checker sees it."""
+
+from sims.checkers.disks import LOOK_S, NOTICE_S
+from sims.nodes import Node
+from sims.world import World
+
+LATE_S = NOTICE_S + 10 * LOOK_S
+
+
+def quiet() -> tuple[World, Node, Node]:
+    """Three members, of which the first leads; and the second."""
+    world = World(9, peers=3, outer_steps=30)
+    world.run(until_s=8.0)
+    (leader,) = world.leaders
+    return world, leader, next(node for node in world.live if node is not leader)
+
+
+def look(world: World, node: Node, *, for_s: float) -> list[str]:
+    """The checker looks at this node for a while; nothing else happens."""
+    until = world.now + for_s
+    while world.now < until:
+        world.now += LOOK_S
+        world.checkers.disks.handled(node)
+    return world.checkers.violations
+
+
+def test_a_peer_that_cannot_write_loses_its_vote_in_time() -> None:
+    world, leader, other = quiet()
+    other.core.raft.disk.why = "no space left"
+    assert look(world, leader, for_s=NOTICE_S / 2) == []
+    assert look(world, leader, for_s=LATE_S)
+    assert "votes, and cannot write" in world.checkers.violations[0]
+
+
+def test_what_the_leader_cannot_know_is_not_late() -> None:
+    world, leader, other = quiet()
+    other.core.raft.disk.why = "no space left"
+    world.network.stall(other.peer, leader.peer, world.now + LATE_S)
+    assert look(world, leader, for_s=LATE_S) == []
+    world.network.disconnect(other.peer, leader.peer)
+    assert look(world, leader, for_s=2 * LATE_S) == []
+
+
+def test_a_peer_that_can_write_gets_the_free_vote() -> None:
+    world, leader, other = quiet()
+    log = leader.core.raft.log
+    log._voters[-1] = tuple(peer for peer in log.voters if peer != other.peer)
+    assert look(world, leader, for_s=NOTICE_S / 2) == []
+    assert look(world, leader, for_s=LATE_S)
+    assert "could vote, and has a place" in world.checkers.violations[0]
+
+
+def test_a_disk_that_works_again_is_tried() -> None:
+    world, _, other = quiet()
+    other.core.raft.disk.why, other.disk.full_until = "no space left", world.now + LATE_S
+    assert look(world, other, for_s=2 * LATE_S) == []
+    assert look(world, other, for_s=LATE_S)
+    assert "does not try it" in world.checkers.violations[0]
