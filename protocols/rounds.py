@@ -152,12 +152,8 @@ class FragmentRounds:
         commands = self._moved(round_, digest)
         if self.own is None or (self.own.round > round_ and not self.finished):
             return commands  # Its round may still count it: only that commit can tell.
-        # Work that a skipped round counted is in the new state already; other work stays local,
-        # unless it is too old, and so are commits that we would have to remember.
-        if any(map(self._counted, skipped)):
-            return commands + self._resume("counted")
-        stale = round_ - self.base > STALENESS_ROUNDS_MAX
-        return commands + self._resume("anew" if stale else "rebase")
+        # Work that a skipped round counted is in the new state already; other work stays local.
+        return commands + self._resume("counted" if any(map(self._counted, skipped)) else "rebase")
 
     def start(self, *, first: bool) -> list[Command]:
         """Give freshly attached ranks their first parameters."""
@@ -388,6 +384,10 @@ class FragmentRounds:
         return [ReleaseRound(self.fragment, oldest)]
 
     def _resume(self, kind: Verdict, *, first: bool = False) -> list[Command]:
+        # The ranks' work since `base` stays in the parameters unless it is too old, also what they
+        # did after a contribution that was counted. No commit older than that has to be known.
+        if self.version - self.base > STALENESS_ROUNDS_MAX:
+            kind = "anew"
         # A rebase keeps the work in the parameters, and with it what it was made of.
         self.carried = self.own.samples if self.own is not None and kind == "rebase" else ()
         self.own, self.base = None, self.version

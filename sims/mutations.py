@@ -138,8 +138,8 @@ ROUND_MUTANTS = (
         "Work that a skipped round counted is in the new state, and is counted again.",
         Edit(
             FragmentRounds.state_received,
-            "if any(map(self._counted, skipped)):",
-            "if False:",
+            '"counted" if any(map(self._counted, skipped)) else "rebase"',
+            '"rebase"',
         ),
     ),
     Mutant(

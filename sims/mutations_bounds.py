@@ -1,10 +1,11 @@
-"""Bugs to plant into what must come in time and no earlier: votes of peers that cannot write.
+"""Bugs to plant into what must come in time and no earlier: votes, hold-down, old work, Restores.
 
 Must NOT run anything (mutants.py).
 """
 
 from protocols.parts import Parts
 from protocols.promises import Promises
+from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.votes import Votes
 from sims.planting import Edit, Mutant
@@ -37,5 +38,23 @@ BOUND_MUTANTS = (
         "a-full-disk-is-tried-late",
         "There is room again, and the peer promises nothing for a minute.",
         Edit(Promises.failed, "now + RETRY_S", "now + 30 * RETRY_S"),
+    ),
+    Mutant(
+        "old-work-is-contributed",
+        "Ranks that were away for long contribute what they did on a model of long ago.",
+        Edit(
+            FragmentRounds.contribute,
+            "stale = self.version - self.base > STALENESS_ROUNDS_MAX",
+            "stale = False",
+        ),
+    ),
+    Mutant(
+        "old-work-moves-along",
+        "A transfer brings a state of many rounds later, and what was done before it is kept.",
+        Edit(
+            FragmentRounds._resume,
+            "if self.version - self.base > STALENESS_ROUNDS_MAX:",
+            "if False:",
+        ),
     ),
 )

@@ -323,7 +323,8 @@ class Node:
         self.store.encoded[fragment, round_] = (manifest, sent)
         values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
         delta, expected, sent = map(int, values)
-        made = Contribution(self.peer, fragment, delta, first, handed.last, expected, sent)
+        steps, base = (first, handed.last), handed.base_round
+        made = Contribution(self.peer, fragment, delta, *steps, expected, sent, base)
         self.world.checkers.encoded(manifest, made)
         if fragment == 0:
             self.world.checkers.samples_of(self, manifest, round_, handed.samples)

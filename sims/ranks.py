@@ -79,6 +79,8 @@ class Handed:
     delta: Value
     moved: Value
     samples: tuple[int, ...]
+    base_round: int
+    """Of the state that the parameters began with; they are moved along with each state since."""
 
 
 @dataclass(slots=True)
@@ -225,7 +227,7 @@ class Ranks:
     def _contribute(self, fragment: int) -> None:
         work = self.works[fragment]
         delta = self._node.world.model.fold(work.base - work.local)
-        work.handed = Handed(self.last, delta, work.moved, tuple(work.samples))
+        work.handed = Handed(self.last, delta, work.moved, tuple(work.samples), work.base_round)
         self._since_boundary, self._at_boundary = 0, False
         seen: Samples = ()
         if fragment == 0:
@@ -291,6 +293,9 @@ class Ranks:
                     gone = (work.first, self.last)
                 self._restart(work, result)
         checkers.dropped(self._node.peer, resume.fragment, gone, result.lineage)
+        if work.first < self.last:
+            of = {"base_round": work.base_round, "round_": resume.round}
+            checkers.staleness.kept(self._node.peer, **of)
         work.base, work.base_round, work.over = result.outer, resume.round, resume.finish
         self._first = resume.first
         self._without.discard(resume.fragment)

@@ -29,6 +29,7 @@ from sims.checkers.pairs import Pairs
 from sims.checkers.progress import Progress
 from sims.checkers.revocation import Revocation
 from sims.checkers.samples import Samples
+from sims.checkers.staleness import Staleness
 from sims.checkers.transfers import TransferChecks
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Checkers:
         self.elections = Elections(found)
         self.decisions = Decisions(found)
         self.disks = Disks(found)
+        self.staleness = Staleness(found, self.accounting)
         self.containment = Containment(found)
         self.samples = Samples(self.violations)
         self.pairs = Pairs(found)
@@ -191,6 +193,7 @@ class Checkers:
             self.accounting.began(lineage, entry)
         elif isinstance(entry, e.Commit):
             self.accounting.committed(lineage, entry)
+            self.staleness.committed(entry)
 
     def encoded(self, manifest: str, made: Contribution) -> None:
         """A peer's ranks contributed."""

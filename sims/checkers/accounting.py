@@ -31,6 +31,8 @@ class Contribution:
     """What these steps are worth, added up one by one."""
     sent: int
     """What others got: that, or in a gossip run the parameter itself."""
+    base_round: int = 0
+    """The state after this round is what the ranks' parameters were moved to last."""
 
 
 Counted = dict[PeerId, int]

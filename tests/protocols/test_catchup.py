@@ -1,9 +1,11 @@
 """How a state is asked for and taken; and what that means for the rounds meanwhile."""
 
+import pytest
+
 from protocols import commands as c
 from protocols import entries as e
 from protocols.catchup import Catchup
-from protocols.commands import ExpectState, Send
+from protocols.commands import ExpectState, Send, Verdict
 from protocols.ids import Version
 from protocols.membership import KEEP_COMMITS
 from protocols.messages import FetchLeaves, FetchState
@@ -112,6 +114,17 @@ def test_a_transfer_moves_waiting_ranks_along() -> None:
     assert only(c.Resume, kept) == [c.Resume(0, 2, "rebase", first=False, finish=False)]
     counted = skipping(2).rounds.state_received(2, state_digest(2))
     assert only(c.Resume, counted) == [c.Resume(0, 2, "counted", first=False, finish=False)]
+
+
+@pytest.mark.parametrize(("rounds", "kind"), [(4, "counted"), (5, "anew")])
+def test_work_on_a_model_of_long_ago_is_not_kept_beside_what_was_counted(
+    rounds: int, kind: Verdict
+) -> None:
+    """Seed 222: ranks that train while a result is under way kept steps of five rounds before."""
+    peer = skipping(rounds)
+    assert peer.members.commit(0, 1) is not None, "it is known that the work was counted"
+    made = peer.rounds.state_received(rounds, state_digest(rounds))
+    assert only(c.Resume, made) == [c.Resume(0, rounds, kind, first=False, finish=False)]
 
 
 def test_work_that_a_forgotten_commit_may_have_counted_is_not_kept() -> None:
