@@ -25,6 +25,7 @@ from sims.checkers.disks import Disks
 from sims.checkers.durability import Durability
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
+from sims.checkers.hold_down import HoldDown
 from sims.checkers.pairs import Pairs
 from sims.checkers.progress import Progress
 from sims.checkers.revocation import Revocation
@@ -61,6 +62,7 @@ class Checkers:
         self.elections = Elections(found)
         self.decisions = Decisions(found)
         self.disks = Disks(found)
+        self.hold_down = HoldDown(found)
         self.staleness = Staleness(found, self.accounting)
         self.containment = Containment(found)
         self.samples = Samples(self.violations)
@@ -140,6 +142,7 @@ class Checkers:
             self.revocation.handled(node, event)
         self.transfers.handled(node, event, commands)
         self.disks.handled(node)
+        self.hold_down.handled(node, event)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command)

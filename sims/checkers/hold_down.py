@@ -1,0 +1,85 @@
+"""A peer that was lost again and again waits before it gets in, twice as long each time.
+
+It waits from its first request after it was written out. Must NOT judge whether anything could be
+given to it then (admission.py of protocols).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.admission import HOLD_DOWN_MAX_S, HOLD_DOWN_S
+from protocols.ids import PeerId
+
+if TYPE_CHECKING:
+    from sims.nodes import Node
+
+
+@dataclass(slots=True)
+class Reign:
+    """What a leader was asked and wrote in one term."""
+
+    term: int
+    seen: int
+    inside: set[PeerId]
+    losses: Mapping[PeerId, int]
+    """As the log had it when we looked last."""
+    asked: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    """When each asked first for a place."""
+
+
+class HoldDown:
+    """Of all leaders."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self._found = found
+        self._reigns: dict[PeerId, Reign] = {}
+
+    def handled(self, node: Node, event: v.Event) -> None:
+        """A core took an event."""
+        raft, office = node.core.raft, node.core.office
+        if office is None:
+            return
+        head, last, reign = office.head, raft.log.last_index, self._reigns.get(node.peer)
+        if reign is None or reign.term != raft.term:
+            # What it wrote in its first moment is not looked at.
+            reign = Reign(raft.term, last, set(head.receivers), head.losses)
+            self._reigns[node.peer] = reign
+        if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Join):
+            reign.asked.setdefault(event.peer, node.world.now)
+        if last > reign.seen:
+            for entry in raft.log.since(max(reign.seen, raft.log.base) + 1):
+                self._wrote(node, reign, entry.body, head.losses)
+            reign.seen, reign.losses = last, dict(head.losses)
+
+    def _wrote(self, node: Node, reign: Reign, body: e.Entry, losses: Mapping[PeerId, int]) -> None:
+        match body:
+            case e.Lost(peer=peer) | e.Left(peer=peer):
+                reign.inside.discard(peer)
+                reign.asked.pop(peer, None)
+            case e.Member(info=info):
+                reign.inside.add(info.peer)
+            case e.Cut(info=info):
+                if info.peer not in reign.inside:
+                    # A commit in between may have forgiven one, or a loss followed.
+                    times = min(losses.get(info.peer, 0), reign.losses.get(info.peer, 0))
+                    self._lets_in(node, reign, info.peer, times)
+                reign.inside.add(info.peer)
+            case _:
+                pass
+
+    def _lets_in(self, node: Node, reign: Reign, peer: PeerId, times: int) -> None:
+        asked = reign.asked.pop(peer, None)
+        if asked is None or times < 2:
+            return
+        hold_down_s = min(HOLD_DOWN_S * 2 ** (times - 2), HOLD_DOWN_MAX_S)
+        waited_s = node.world.now - asked
+        if waited_s < hold_down_s - 1e-6:
+            self._found(
+                f"{node.peer} lets {peer} in after {waited_s:.1f} s, which was lost {times} times"
+            )

@@ -1,0 +1,35 @@
+"""How long a peer that comes and goes has to wait, as its checker sees it."""
+
+import pytest
+
+from protocols import entries as e
+from protocols import events as v
+from protocols import messages as m
+from protocols.admission import HOLD_DOWN_S
+from protocols.ids import PeerId, PeerInfo
+from sims.world import World
+
+FLAPPER = PeerId("flapper.1")
+
+
+@pytest.mark.parametrize(
+    ("losses", "waits_s", "found"),
+    [(1, 0.0, False), (2, 0.0, True), (2, HOLD_DOWN_S, False), (3, HOLD_DOWN_S, True)],
+)
+def test_a_peer_that_flaps_waits(*, losses: int, waits_s: float, found: bool) -> None:
+    world = World(9, peers=3, outer_steps=30)
+    world.run(until_s=8.0)
+    (leader,) = world.leaders
+    office, raft, checker = leader.core.office, leader.core.raft, world.checkers.hold_down
+    assert office is not None
+    checker.handled(leader, v.DeadlineReached())
+    office.head.losses = {FLAPPER: losses}
+    raft.append(e.Elected(leader.peer))
+    checker.handled(leader, v.DeadlineReached())
+    lineage = office.head.lineage
+    asks = m.Join("flapper", 1, "h9:1", "restarted", "", lineage)
+    checker.handled(leader, v.MessageReceived(FLAPPER, asks))
+    world.now += waits_s
+    raft.append(e.Cut(PeerInfo(FLAPPER, "flapper", 1, "h9:1", slot=9), (leader.peer,), ()))
+    checker.handled(leader, v.DeadlineReached())
+    assert any("lets flapper.1 in" in text for text in world.checkers.violations) == found
