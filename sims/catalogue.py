@@ -9,7 +9,7 @@ from typing import Final, Literal
 from protocols.errors import ConfigError
 from sims.mutant_files import FileMutant, is_file, read_mutants
 from sims.mutations import MUTANTS as CORE_MUTANTS
-from sims.mutations_bounds import BOUND_MUTANTS
+from sims.mutations_bounds import BOUND_MUTANTS, BOUND_UNIT_MUTANTS
 from sims.mutations_company import COMPANY_MUTANTS
 from sims.mutations_forks import FORK_MUTANTS
 from sims.mutations_gossip import GOSSIP_MUTANTS
@@ -22,7 +22,7 @@ from sims.mutations_voids import VOID_MUTANTS
 from sims.planting import Mutant, UnplantableError
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS, *BOUND_MUTANTS)
-UNIT_TESTED = (*UNIT_MUTANTS, *COMPANY_MUTANTS, *REVOCATION_UNIT_MUTANTS)
+UNIT_TESTED = (*UNIT_MUTANTS, *COMPANY_MUTANTS, *REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS)
 """Those that unit tests notice, and not a sweep."""
 KNOWN = (*MUTANTS, *REVOCATION_MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)
 """Of the protocol core."""

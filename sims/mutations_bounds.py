@@ -1,10 +1,14 @@
-"""Bugs to plant into what must come in time and no earlier: votes, hold-down, old work, Restores.
+"""Bugs to plant into what must come in time and no earlier: votes, hold-down, old work; and
+what relays and followers may take for committed.
 
 Must NOT run anything (mutants.py).
 """
 
+from protocols.admission import Admission
 from protocols.parts import Parts
 from protocols.promises import Promises
+from protocols.raft import Raft
+from protocols.relaying import Relaying
 from protocols.rounds import FragmentRounds
 from protocols.standing import Standing
 from protocols.votes import Votes
@@ -56,5 +60,42 @@ BOUND_MUTANTS = (
             "if self.version - self.base > STALENESS_ROUNDS_MAX:",
             "if False:",
         ),
+    ),
+    Mutant(
+        "concludes-an-older-term",
+        "A follower takes entries of an earlier term for committed; a later leader has others.",
+        Edit(Raft._conclude, " and self.log.term_at(index) == self.term", ""),
+    ),
+)
+BOUND_UNIT_MUTANTS = (
+    Mutant(
+        "durable-survives-a-truncation",
+        "A ticket that is under way makes entries durable that a newer leader has replaced.",
+        Edit(Promises.log_changed, "if end >= index:", "if False:"),
+        tests=("tests/protocols/test_promises.py",),
+    ),
+    Mutant(
+        "a-flapping-peer-is-let-in-at-once",
+        "Each time that it comes and goes costs the others an attempt.",
+        Edit(Admission._admitted_at, "losses < 2 or", "losses >= 0 or"),
+        tests=("tests/protocols/test_admission.py",),
+    ),
+    Mutant(
+        "a-flapping-peer-waits-anew-when-it-asks-again",
+        "Its hold-down never ends.",
+        Edit(Admission.join, "self.asked_at.setdefault(peer, now)", "self.asked_at[peer] = now"),
+        tests=("tests/protocols/test_admission.py",),
+    ),
+    Mutant(
+        "a-relay-forwards-nothing",
+        "Learners that read through a relay read nothing.",
+        Edit(Relaying.advance, "self._forward() if self.share else []", "[]"),
+        tests=("tests/protocols/test_relaying.py",),
+    ),
+    Mutant(
+        "a-relay-keeps-reports",
+        "What learners report to their relay never comes to the leader.",
+        Edit(Relaying._collect, "self._pending.append(", "(lambda report: None)("),
+        tests=("tests/protocols/test_relaying.py",),
     ),
 )
