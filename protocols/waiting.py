@@ -103,7 +103,8 @@ def _place(core: PeerCore) -> str:
 
 def _start(core: PeerCore) -> str:
     """Why rounds have not begun."""
-    assert core.members.run is not None
+    if core.members.run is None:
+        return "this node's disk: it does not hold the first entries of the log yet"
     needed = 1 if core.members.restored else core.members.run.peers_min
     more = needed - len(core.members.members)
     if more > 0:

@@ -7,7 +7,7 @@ from protocols.ids import Version
 from protocols.waiting import Wait, describe
 from tests.protocols.led import Led, leading
 from tests.protocols.room import Room
-from tests.protocols.scenes import RULES, START, A, B, C, Follower, Scene, follower, info
+from tests.protocols.scenes import RULES, START, A, B, C, Follower, Scene, follower, info, run
 
 
 def said(scene: Scene) -> tuple[str, str]:
@@ -27,6 +27,14 @@ def test_a_joiner_tells_each_step_of_its_way() -> None:
     scene.gets_state()
     scene.reads(e.Member(info(B, 1)))
     assert said(scene) == ("waiting", "the first view")
+
+
+def test_a_founder_whose_disk_does_not_hold_the_first_entries_yet_says_so() -> None:
+    scene = Scene(A, join=False)
+    scene.on(v.RunAccepted(RULES))
+    scene.core.handle(v.Bootstrap(run(), (START,)), scene.now)
+    awaited = "this node's disk: it does not hold the first entries of the log yet"
+    assert said(scene) == ("waiting", awaited)
 
 
 def test_a_joiner_that_cannot_read_what_a_peer_sends_says_so() -> None:
