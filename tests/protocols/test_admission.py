@@ -3,6 +3,7 @@
 import pytest
 
 from protocols import entries as e
+from protocols import events as v
 from protocols import messages as m
 from protocols import seats
 from protocols.admission import Admission
@@ -57,6 +58,21 @@ def test_who_said_hello_while_there_was_room_waits_for_a_place(
     before = scene.core.raft.log.last_index
     scene.hears(C, m.Leave("x"))
     assert [cut.info.peer for cut in written(scene, e.Cut, since=before)] == [D]
+
+
+def test_a_revoked_peer_that_waits_for_a_place_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats, "PEERS_MAX", 3)
+    scene = leading(B)
+    scene.on(v.Secured(has_key=True))
+    scene.comes(D)
+    assert wants_cut(scene, C) is not None
+    assert wants_cut(scene, D) is None
+    scene.on(v.RevokeAsked(e.Revoked(D, A, "stolen")))
+    assert len(written(scene, e.Revoked)) == 1
+    before = scene.core.raft.log.last_index
+    scene.hears(C, m.Leave("x"))
+    assert len(written(scene, e.Left, since=before)) == 1
+    assert written(scene, e.Cut, since=before) == []
 
 
 def test_a_donor_is_no_leader_if_there_is_another() -> None:
