@@ -82,8 +82,8 @@ class Steps:
         have been our memory; then nobody is given the copy until it was seen to lead there."""
         self._returned: Returned | None = None
         """When the log said that we count no more, last."""
-        self.sent: set[tuple[int, int, PeerId]] = set()
-        """(view, step, receiver) of our own payloads, on the present connection."""
+        self.sent: dict[tuple[int, int], set[PeerId]] = {}
+        """The receivers of our own payloads by (view, step), each on its present connection."""
         self._pruned = (0, NONE)
         """(log index, floor) when we forgot payloads last."""
         self._reports = StepReports(me, members, self.bounds)
@@ -116,6 +116,7 @@ class Steps:
         told = self._recheck or self.members.course.halted > 0
         self._recheck = False
         self.version, self.state_digest, self._at = step, event.state_digest, view
+        self.sent.pop((view, step - 1), None)  # If the ranks go back, it is sent once more.
         if step > self._reached[1] or self._reached[0] != view:
             self._reached = (view, step)
         if course.commits(self.bounds.run, step):
@@ -159,7 +160,8 @@ class Steps:
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: what it may lack is sent again."""
-        self.sent = {key for key in self.sent if key[-1] != peer}
+        for peers in self.sent.values():
+            peers.discard(peer)
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it hears everything once more."""
@@ -298,7 +300,8 @@ class Steps:
 
     def _prune(self) -> None:
         newest, floor = self.bounds.newest, self._floor
-        self.sent = {key for key in self.sent if key[0] == newest and key[1] >= self.version}
+        for key in [x for x in self.sent if x[0] != newest or x[1] < self.version]:
+            del self.sent[key]
         if self._pruned == (self.members.index, floor):
             return  # What fits depends on nothing else, and what comes is looked at then.
         self._pruned = (self.members.index, floor)
@@ -342,10 +345,11 @@ class Steps:
         receivers = sorted(connected & self.members.receivers.keys())
         for step in (self.version, self.version + 1):
             digest = self.payloads.of(view.view, step).get(self.me)
-            lacking = [peer for peer in receivers if (view.view, step, peer) not in self.sent]
+            sent = self.sent.setdefault((view.view, step), set())
+            lacking = [peer for peer in receivers if peer not in sent]
             if digest is None or not lacking:
                 continue
-            self.sent.update((view.view, step, peer) for peer in lacking)
+            sent.update(lacking)
             stamp = self.bounds.stamp(view.view, step)
             commands.append(SendStep(tuple(lacking), stamp, self.me, digest))
         return commands
