@@ -117,8 +117,7 @@ class Daemon:
             failed=lambda why: self.journal.note("checkpoint", why),
         )
         self.node = NodeSide(self, command=start.command)
-        self.rejoins_at = ""
-        """Where this node joins anew: its branch of the log was given up."""
+        self.rejoins_at = ""  # Where it joins anew: its branch of the log was given up.
         self.ending: c.Stop | None = None
         """Why this peer ends, once it does."""
         self._code = self._signal = 0

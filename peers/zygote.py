@@ -29,7 +29,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn, cast
 
 from peers.processes import kill_group
@@ -46,6 +46,10 @@ class Rank:
     pid: int
 
 
+def _woken_by(number: int, frame: FrameType | None) -> None:
+    """The wake-up descriptor has the byte already."""
+
+
 class Zygote:
     """Forks, kills and reaps; one thread, no loop but `poll`."""
 
@@ -58,7 +62,7 @@ class Zygote:
         would say nothing."""
         # After the imports, which might set them otherwise. Without a handler (SIG_DFL) nothing
         # is written.
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _woken_by)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
