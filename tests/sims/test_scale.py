@@ -124,12 +124,12 @@ def test_a_relay_that_brings_nothing_costs_nobody_anything(
 
 
 @pytest.mark.usefixtures("relays_everywhere")
-@pytest.mark.parametrize("seed", (7200, 7201, 7203))
+@pytest.mark.parametrize("seed", [7200, 7201, 7203])
 def test_a_relay_that_keeps_what_it_is_told_costs_nobody_its_work(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader asks before it leaves a peer out. (A joiner that such a relay takes for a learner may
-    wait for ever, as in seed 7202: nothing asks for what the leader never heard of.)"""
+    """The leader asks before it leaves a peer out. (While a run begins a joiner behind such a relay
+    may wait for ever, as in seed 7202: no peer asks for what the leader never heard of.)"""
     monkeypatch.setattr(Relaying, "_collect", nothing)
     result = healthy(seed, monkeypatch)
     assert result.violations == []
