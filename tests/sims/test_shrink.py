@@ -15,7 +15,7 @@ from sims.shrink import failures, kinds, main, shrink
 
 ROOT = Path(__file__).parent.parent.parent
 MUTANT = "no-rebase"
-SEED = 12
+SEED = 15
 """A seed that catches it."""
 
 
