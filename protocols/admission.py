@@ -125,8 +125,6 @@ class Admission:
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
-        for peer in self.members.spendings.revoked:
-            self.gone(peer)  # It may have asked for a place before.
         first = self._next_spending() or self._next_witness() or self._next_member()
         return first or self.rooting.next_entry(self.joins.keys()) or self._next_cut(now)
 

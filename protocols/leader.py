@@ -283,7 +283,7 @@ class Leader:
         the time.
         """
         live = self.members.members.keys()
-        if self.members.spendings.revoked.keys() & set(plan.roster):
+        if not self.members.spendings.revoked.keys().isdisjoint(plan.roster):
             return ""  # Who holds the result or not: the next attempt is without that peer's work.
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
         if not held or not reports.everybody_ready(plan):

@@ -9,7 +9,7 @@ from protocols.admission import Admission
 from protocols.clock import NEVER
 from protocols.closing import Closing
 from protocols.commands import Command, Note, Send
-from protocols.entries import Entry, Left, Lost
+from protocols.entries import Entry, Left, Lost, Revoked
 from protocols.errors import LogError, RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.leader import Leader
@@ -70,6 +70,8 @@ class Office:
             return False
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
             self.askers.add(body.peer)  # It shall read that it is out.
+        if isinstance(body, Revoked):
+            self.leader.admission.gone(body.peer)  # It may have asked for a place before.
         self.head.apply(self._raft.log.entries[-1])
         return True
 
