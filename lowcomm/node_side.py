@@ -214,6 +214,9 @@ class NodeSide:
     def leased(self, command: c.Leased) -> None:
         """What the ranks may draw is another set now."""
         self._lease = command.samples
+        self._resume_waiting()
+
+    def _resume_waiting(self) -> None:
         waiting, self._attempt.waiting = self._attempt.waiting, []
         for resume in waiting:
             self.resume(resume)
@@ -227,7 +230,9 @@ class NodeSide:
         inner_step = self._daemon.core.members.inner_step
         steps = round_steps(run, inner_step)
         needed = interval_samples(run, steps)
-        if anchor and count(self._lease) < needed and not command.finish:
+        rounds = self._daemon.core.rounds
+        last = command.finish and all(x.needs_no_steps for x in rounds if x.fragment != ANCHOR)
+        if anchor and count(self._lease) < needed and not last:
             # After a Restore, say. Whatever is applied meanwhile is in the result too, then.
             self._attempt.waiting.append(command)
             return
@@ -271,6 +276,8 @@ class NodeSide:
                 samples=self._lease if anchor else (),
             )
         )
+        if not anchor:
+            self._resume_waiting()  # There may be nothing left to train on samples of a lease.
 
     @property
     def _evaluates(self) -> bool:

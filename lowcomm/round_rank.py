@@ -140,7 +140,7 @@ class RoundRank:
         if fragment == ANCHOR:
             if anew:
                 lease.forget()
-            lease.renew(result.samples)
+            lease.renew(result.samples, last=finish)
         if result.snapshot and self._state.snapshot(result.snapshot):
             self._peer.client.snapshotted(result.snapshot)
         if finish:

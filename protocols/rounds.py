@@ -99,11 +99,16 @@ class FragmentRounds:
         if self.version < 0:
             self.own.round = 0  # They wait for the state that we wait for.
             return []
-        stale = self.version - self.base > STALENESS_ROUNDS_MAX
         # Others may have trained meanwhile what is not ours; what no message holds, nobody counts.
         ours = len(seen) <= RANGES_MAX and self.members.ledger.may_count(self.me, seen)
-        if self.finished or stale or not ours:
+        if self.finished or not ours:
             return self._resume("anew")
+        if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:
+            # Too old for that round: it moves along to what we have, or to the next state we get.
+            if self.version > self.base:
+                return self._resume("rebase")
+            self.own.round = 0
+            return []
         if made.round is not None and made.round < round_:
             # Committed meanwhile. In the next one all others would wait for us at other fragments.
             self.own.round = made.round
@@ -211,6 +216,12 @@ class FragmentRounds:
     @property
     def finished(self) -> bool:
         return self.version >= self.outer_steps
+
+    @property
+    def needs_no_steps(self) -> bool:
+        """Whatever step our ranks make from now on, no round of it counts: its last result is here,
+        or the contribution to its last round is on its way."""
+        return self.finished or (self.own is not None and self.version + 1 >= self.outer_steps)
 
     @property
     def next_round(self) -> int:

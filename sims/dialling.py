@@ -124,6 +124,7 @@ class Dialling:
             elif not node.core.raft.run and world.now > give_up:
                 node.outcome = "alone"
                 self.gone(node)  # It may be connected with others that found nobody either.
+                world.gave_up()
             else:
                 self._later(node, address, REDIAL_S, give_up)
 

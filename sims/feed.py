@@ -20,7 +20,9 @@ class Feed:
     """How many samples the ranks need between two results of the anchor."""
     lease: Samples = ()
     """The core's last word."""
-    _waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    _waiting: list[tuple[Callable[[], None], Callable[[], bool]]] = field(
+        default_factory=list[tuple[Callable[[], None], Callable[[], bool]]]
+    )
     """Results that the ranks get once there is enough."""
     _ranks: NodeLease = field(default_factory=NodeLease)
 
@@ -29,17 +31,21 @@ class Feed:
     def leased(self, samples: Samples) -> None:
         """What the ranks may draw is another set now, from the next result on."""
         self.lease = samples
-        waiting, self._waiting = self._waiting, []
-        for post in waiting:
-            self.post(post)
+        self.post_waiting()
 
-    def post(self, post: Callable[[], None], *, finish: bool = False) -> None:
+    def post(self, post: Callable[[], None], is_last: Callable[[], bool]) -> None:
         """Give the ranks a result of the anchor by calling `post`: now, or once there are samples
-        for the interval after it. The last one has none."""
-        if count(self.lease) < self.interval and not finish:
-            self._waiting.append(post)
+        for the interval after it, unless no fragment needs steps from then on."""
+        if count(self.lease) < self.interval and not is_last():
+            self._waiting.append((post, is_last))
         else:
             post()
+
+    def post_waiting(self) -> None:
+        """Something changed of what they wait for."""
+        waiting, self._waiting = self._waiting, []
+        for post, is_last in waiting:
+            self.post(post, is_last)
 
     def stop(self) -> None:
         """The ranks are gone."""
@@ -48,12 +54,12 @@ class Feed:
 
     # The ranks ------------------------------------------------------------------------------
 
-    def take(self, samples: Samples, *, anew: bool) -> None:
+    def take(self, samples: Samples, *, anew: bool, last: bool) -> None:
         """A result of the anchor is taken. `anew`: the steps since the last contribution are
-        thrown away."""
+        thrown away. `last`: it has no other."""
         if anew:
             self._ranks.forget()
-        self._ranks.renew(samples)
+        self._ranks.renew(samples, last=last)
 
     def draw(self, wanted: int) -> list[int] | None:
         """For the step that begins: the lowest ones. None: there are too few left."""

@@ -48,8 +48,8 @@ BOUND_MUTANTS = (
         "Ranks that were away for long contribute what they did on a model of long ago.",
         Edit(
             FragmentRounds.contribute,
-            "stale = self.version - self.base > STALENESS_ROUNDS_MAX",
-            "stale = False",
+            "if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:",
+            "if False:",
         ),
     ),
     Mutant(

@@ -37,6 +37,8 @@ class Line:
     """How often they have connected: what was sent before is lost."""
     stalled_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """By sender: nothing of it arrives before this time, and nothing is lost: TCP repeats it."""
+    held_until: float = 0.0
+    """When the last of what a stall held up arrives; what is sent after the stall comes behind it."""
     slow_until: float = 0.0
     slow_s: float = 0.0
     """Until then, each bulk payload takes this much longer."""
@@ -157,6 +159,7 @@ class Network:
             return
         stalled_until = line.stalled_until.get(sender, 0.0)
         if at < stalled_until:
+            line.held_until = max(line.held_until, stalled_until)
             later = partial(self._arrive, line, connection, queue, sender, stalled_until)
             self._schedule(stalled_until - at, later)
         else:

@@ -382,7 +382,11 @@ class Node:
             outer, samples = self.outers[fragment], ranks.feed.lease
             ranks.result(Result(command, outer, lineage, samples, excused))
 
+        def is_last() -> bool:
+            return command.finish and all(one.needs_no_steps for one in self.core.rounds[1:])
+
         if fragment == 0:
-            ranks.feed.post(post, finish=command.finish)
+            ranks.feed.post(post, is_last)
         else:
             post()
+            ranks.feed.post_waiting()

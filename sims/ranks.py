@@ -196,7 +196,7 @@ class Ranks:
         drawn = self.feed.draw(STEP_SAMPLES)
         if drawn is not None:
             self._step(drawn)
-        elif self.works[0].handed is None and self.works[0].first < self.last:
+        elif 0 in self._free and self.works[0].first < self.last:
             self._contribute(0)  # They go on with the samples of its result.
 
     @property
@@ -280,7 +280,7 @@ class Ranks:
         discards = self._training.discards_overlap
         if resume.fragment == 0:
             anew = resume.kind == "anew" or (resume.kind == "counted" and discards)
-            self.feed.take(result.samples, anew=anew)
+            self.feed.take(result.samples, anew=anew, last=resume.finish)
         match resume.kind:
             case "rebase":
                 work.local = fold(work.local + result.outer - work.base)

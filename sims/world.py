@@ -4,6 +4,7 @@ One message in 25 passes through the real encoding. Must NOT judge what happens:
 """
 
 import heapq
+import math
 import itertools
 import random
 from collections import Counter
@@ -231,6 +232,12 @@ class World:
             if (everybody and not node.asked_to_leave) or self._is_needed(node):
                 self.revive(node, 0.1)
                 self._coming_back.add(node.peer)
+
+    def gave_up(self) -> None:
+        """A peer found nobody: maybe all that it was told of have left. Whoever runs the cluster
+        starts another one, once no faults are to come that do it anyway."""
+        if math.isfinite(self.busy_until) and not self.finished:
+            self.at(0.1, self._top_up)
 
     def _top_up(self) -> None:
         """As many as the run needs to begin and to decide: some may have gone without a leader."""

@@ -18,17 +18,23 @@ class NodeLease:
         self._drawn: deque[Samples] = deque()
         """Of each batch that no step has used yet."""
         self._seen: Samples = ()
+        self._last: Samples = ()
+        """Of the last result: drawn again and again."""
 
-    def renew(self, samples: Samples) -> None:
+    def renew(self, samples: Samples, *, last: bool = False) -> None:
         """These, and no others, are ours now. What was drawn ahead is not drawn again, nor what
-        steps have used since the last contribution."""
-        for batch in self._drawn:
-            samples = subtract(samples, batch)
-        self._left = subtract(samples, self._seen)
+        steps have used since the last contribution. `last`: no result brings others, and no round
+        counts what is drawn from now on. Where other fragments have rounds left (a Restore found
+        them at older ones), their steps draw the same samples again."""
+        self._last = samples if last else ()
+        self._left = subtract(self._without_drawn(samples), self._seen)
 
     def draw(self, wanted: int) -> list[int]:
         """The next batch. Raises LowcommError when there is no whole one left."""
         taken = first(self._left, wanted, ranges_max=len(self._left))
+        if count(taken) < wanted and self._last:
+            self._seen, self._left = (), self._without_drawn(self._last)
+            taken = first(self._left, wanted, ranges_max=len(self._left))
         if count(taken) < wanted:
             raise LowcommError(
                 f"this node's lease has no {wanted} samples left, with {len(self._drawn)} batches "
@@ -52,3 +58,8 @@ class NodeLease:
         """What the steps used since the last time."""
         seen, self._seen = self._seen, ()
         return seen
+
+    def _without_drawn(self, samples: Samples) -> Samples:
+        for batch in self._drawn:
+            samples = subtract(samples, batch)
+        return samples

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HANGS_UP_S = FAREWELL_S + 1.5
 """A connection with a revoked peer ends within this time: a heartbeat more than it may read on."""
+QUEUED_S = 0.5
+"""A connection that was made before the revocation was read is told to the core after that."""
 DECIDED_S = 15.0
 """A revocation that a leader took up is in the log within so long."""
 HEARD_BEATS = 3.1
@@ -65,9 +67,10 @@ class Revocation:
         if not revoked:
             return
         life = node.peer, core.me.incarnation
-        # Known before this event: it may have committed the revocation itself.
-        if isinstance(event, v.PeerConnected) and (*life, event.peer) in self._known:
-            self._found(f"{node.peer} is connected with {event.peer}, which is revoked")
+        if isinstance(event, v.PeerConnected):
+            since = self._known.get((*life, event.peer), now)
+            if now > since + QUEUED_S:
+                self._found(f"{node.peer} is connected with {event.peer}, which is revoked")
         for peer in revoked:
             since = self._known.setdefault((*life, peer), now)
             if now < since + HANGS_UP_S or node.paused_until > since:

@@ -1,6 +1,7 @@
 """What a node tells the ranks that replace others. Whole lives of ranks are in tests/cluster."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from peers.rank_messages import Result
 from peers.slots import Slots
 from protocols import commands as c
 from protocols import events as v
+from protocols.fencing import Fence
 from protocols.ids import TensorSpec
+from protocols.rounds import FragmentRounds
 from protocols.samples import SampleRange, Samples
 from tests.lowcomm.replicas import stamp
 from tests.lowcomm.test_daemon import daemon
@@ -146,6 +149,24 @@ async def test_a_result_waits_for_samples_to_train_on(made: Daemon, results: lis
     assert results == []
     enough(made)
     assert [(result.version, len(result.samples)) for result in results] == [(1, 1)]
+
+
+@pytest.mark.asyncio
+async def test_the_last_result_waits_for_samples_while_another_fragment_has_rounds_left(
+    made: Daemon, results: list[Result]
+) -> None:
+    """Seed 304657047: a Restore found the other one nine rounds back. Of what ranks can train on
+    its rounds is all that they have: the anchor's last result brought none."""
+    other = FragmentRounds(made.core.me.peer, Fence(made.core.members, 1), outer_steps=10)
+    other.version = 1
+    made.core.rounds.append(other)
+    assert isinstance(made.replica, Replica)
+    made.replica.apply(stamp(0, 1), (0, 6), [np.ones(6, np.float32).tobytes()], ())
+    made.node.resume(replace(goes_on(1, "counted"), finish=True))
+    assert results == []
+    other.version = 10
+    made.node.resume(c.Resume(1, 0, "anew", first=False, finish=True))
+    assert [result.fragment for result in results] == [1, 0], "nothing is left to train on"
 
 
 @pytest.mark.asyncio

@@ -367,6 +367,22 @@ def test_work_that_is_too_old_is_given_up() -> None:
     ]
 
 
+def test_work_that_is_too_old_for_the_open_round_waits_for_the_next_state() -> None:
+    """Seeds 304656761, 304656820: ranks started from an old state while a newer one was under
+    way, and a round six later counted what they did."""
+    peer = training()
+    for _ in range(STALENESS_ROUNDS_MAX + 1):
+        peer.leaves(A, C)
+        peer.commits(A, C)  # Of none of them have we the result.
+    assert peer.rounds.contribute(ContributionReady(0, 9, 9), 0.0) == []
+    assert only(c.Encode, peer.does()) == []
+    assert only(c.Resume, peer.rounds.state_received(3, state_digest(3))) == [
+        c.Resume(0, 3, "rebase", first=False, finish=False)
+    ]
+    peer.rounds.contribute(ContributionReady(0, 9, 9), 0.0)
+    assert only(c.Encode, peer.does()) == [c.Encode(0, STALENESS_ROUNDS_MAX + 2)]
+
+
 def test_little_of_the_past_is_kept() -> None:
     peer = training()
     for round_ in range(1, 30):

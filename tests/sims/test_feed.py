@@ -15,9 +15,14 @@ def step(feed: Feed, wanted: int) -> list[int] | None:
     return drawn
 
 
+def more_follow() -> bool:
+    """The result is not the last one."""
+    return False
+
+
 def give(feed: Feed, *, anew: bool = False) -> None:
     """The next result of the anchor, once there is enough."""
-    feed.post(lambda: feed.take(feed.lease, anew=anew))
+    feed.post(lambda: feed.take(feed.lease, anew=anew, last=False), more_follow)
 
 
 def test_ranks_draw_the_lowest_and_say_it_once() -> None:
@@ -31,7 +36,7 @@ def test_ranks_draw_the_lowest_and_say_it_once() -> None:
 
 def test_a_result_waits_until_there_is_enough() -> None:
     feed, begun = Feed(interval=4), list[str]()
-    feed.post(lambda: begun.append("now"))
+    feed.post(lambda: begun.append("now"), more_follow)
     feed.leased(ranges((0, 3)))
     assert begun == []
     feed.leased(ranges((0, 4)))
@@ -41,13 +46,25 @@ def test_a_result_waits_until_there_is_enough() -> None:
 
 def test_the_last_result_waits_for_nothing() -> None:
     feed, begun = Feed(interval=4), list[str]()
-    feed.post(lambda: begun.append("now"), finish=True)
+    feed.post(lambda: begun.append("now"), lambda: True)
     assert begun == ["now"]
+
+
+def test_what_the_anchor_had_last_feeds_other_fragments_to_their_end() -> None:
+    feed, needs_steps, begun = Feed(interval=4), [True], list[str]()
+    feed.post(lambda: begun.append("now"), lambda: not needs_steps)
+    assert begun == []
+    needs_steps.clear()
+    feed.post_waiting()
+    assert begun == ["now"]
+    feed.leased(ranges((0, 4)))
+    feed.take(feed.lease, anew=True, last=True)
+    assert [step(feed, 3) for _ in range(2)] == [[0, 1, 2], [0, 1, 2]]
 
 
 def test_ranks_that_are_gone_get_no_result_that_waits() -> None:
     feed, begun = Feed(interval=4), list[str]()
-    feed.post(lambda: begun.append("now"))
+    feed.post(lambda: begun.append("now"), more_follow)
     feed.stop()
     feed.leased(ranges((0, 9)))
     assert begun == []

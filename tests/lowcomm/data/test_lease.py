@@ -64,6 +64,20 @@ def test_what_steps_used_is_drawn_again_only_if_it_is_forgotten() -> None:
     assert lease.contribute() == ()
 
 
+def test_after_the_last_result_the_same_samples_are_drawn_again() -> None:
+    lease = NodeLease()
+    lease.renew(ranges((0, 10)), last=True)
+    assert lease.draw(4) == [0, 1, 2, 3]
+    lease.step()
+    lease.draw(4)  # By a loader that is ahead of the steps.
+    assert lease.draw(4) == [0, 1, 2, 3]
+    with pytest.raises(LowcommError, match="no 4 samples left"):
+        lease.draw(4)
+    lease.renew(ranges((0, 10)))  # The run went back: there are rounds ahead that count them.
+    with pytest.raises(LowcommError, match="no 4 samples left"):
+        lease.draw(4)
+
+
 def test_steps_on_other_data_see_nothing() -> None:
     lease = NodeLease()
     lease.renew(ranges((0, 40)))
