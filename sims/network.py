@@ -38,7 +38,7 @@ class Line:
     stalled_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """By sender: nothing of it arrives before this time, and nothing is lost: TCP repeats it."""
     held_until: float = 0.0
-    """When the last of what a stall held up arrives; what is sent after the stall comes behind it."""
+    """When the last of what a stall held up arrives; what is sent after the stall comes later."""
     slow_until: float = 0.0
     slow_s: float = 0.0
     """Until then, each bulk payload takes this much longer."""

@@ -4,8 +4,8 @@ One message in 25 passes through the real encoding. Must NOT judge what happens:
 """
 
 import heapq
-import math
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence

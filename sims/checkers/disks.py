@@ -66,8 +66,9 @@ class Disks:
             key = (peer, what, node.core.me.incarnation, line.connection, leader.core.raft.term)
             since = due[key] = before.get(key, now)
             # What a stall or a pause held up comes when it is over.
-            stalls = (*line.stalled_until.values(), line.held_until)
-            if now > max(*stalls, leader.paused_until, node.paused_until, since) + _allowed_s(leader):
+            pauses = (leader.paused_until, node.paused_until)
+            held = (*line.stalled_until.values(), line.held_until, *pauses, since)
+            if now > max(held) + _allowed_s(leader):
                 self._found(f"{leader.peer} does not see that {peer} {what}")
                 due[key] = now
         self._due[leader.peer] = due
