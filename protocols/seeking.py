@@ -27,7 +27,7 @@ class Seeking:
         self.deadline = NEVER
         self.address = ""
         """Where the leader was said to listen."""
-        self._contact = contact
+        self.contact = contact
         self._asked = 0
         """Where to go on in the list of those who are connected."""
 
@@ -46,7 +46,7 @@ class Seeking:
         self.deadline = now + RETRY_S
         # Whom we are connected with may be as lost as we are: try where we were told to, too.
         asks: list[Command] = [Send(peer, Seek()) for peer in self._next(sorted(up))]
-        places = {self._contact, self.address, *named()} - {"", *up.values()}
+        places = {self.contact, self.address, *named()} - {"", *up.values()}
         return asks + [Connect(PeerId(""), address) for address in self._next(sorted(places))]
 
     def _next(self, known: Sequence[Known]) -> Sequence[Known]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from protocols.ids import RoundKey
 from protocols.record import record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from protocols.core import PeerCore
+    from protocols.ids import PeerId
     from protocols.steps import Steps
 
 _OTHERS_STATE = "start a node that has the state or a checkpoint of it again"
@@ -50,7 +54,7 @@ def describe(core: PeerCore, now: float) -> Wait:
         return _stepping(core, core.part.steps, now)
     for rounds in core.rounds:
         if rounds.own is not None:
-            whom = ", ".join(core.name_of(p) for p in rounds.missing()) or "the commit"
+            whom = _names(core, rounds.missing()) or _commit(core, rounds.fragment)
             return Wait("reducing", f"round {rounds.own.round}: {whom}", rounds.own.since, until)
     return Wait("training", "" if core.standing.trainers.started else "its ranks", now, until)
 
@@ -60,8 +64,8 @@ def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
     if steps.version < 0:
         return Wait("training", "its ranks", now, core.deadline)
     if core.members.course.halted:
-        return Wait("waiting", "the next roster", now, core.deadline)
-    whom = ", ".join(core.name_of(peer) for peer in steps.missing())
+        return Wait("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
+    whom = _names(core, steps.missing())
     if whom:
         return Wait("reducing", f"step {steps.version + 1}: {whom}", now, core.deadline)
     return Wait("training", "", now, core.deadline)
@@ -69,7 +73,8 @@ def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
 
 def _first_entries(core: PeerCore) -> str:
     """A peer that sends what cannot be read is connected again and again: only its end says so."""
-    awaited = "the first entries of the log"
+    giver = _names(core, sorted(core.links.up)) or core.links.seeking.contact
+    awaited = "the first entries of the log" + (f", from {giver}" if giver else "")
     if core.links.ended is None:
         return awaited
     peer, why = core.links.ended
@@ -78,11 +83,14 @@ def _first_entries(core: PeerCore) -> str:
 
 def _election(core: PeerCore) -> str:
     """Why nobody leads."""
-    voters = core.raft.log.voters
-    away = [core.name_of(p) for p in voters if p not in core.links.up and p != core.me.peer]
+    voters, leader = core.raft.log.voters, core.leader_id
+    away = [p for p in voters if p not in core.links.up and p != core.me.peer]
     if 2 * len(away) < len(voters):
-        return "an election"
-    awaited = f"a majority of the voters: {', '.join(away)} cannot be reached"
+        if leader is not None:
+            return f"a connection with {core.name_of(leader)}, which leads"
+        others = _names(core, [p for p in voters if p != core.me.peer])
+        return f"an election, in which {others or 'this node alone'} vote{'' if others else 's'}"
+    awaited = f"a majority of the voters: {_names(core, away)} cannot be reached"
     if core.me.incarnation == 1 or not core.standing.catchup.needed or core.standing.kept:
         return awaited
     return f"{awaited}; {_STATE_LOST}"
@@ -90,14 +98,19 @@ def _election(core: PeerCore) -> str:
 
 def _place(core: PeerCore) -> str:
     """Why this peer has no state yet."""
-    awaited = "a place in the run"
+    awaited = f"a place in the run{_from_leader(core)}"
     members = core.members.members.keys() - {core.me.peer}
-    if core.leader_id in members or members & core.links.up or core.standing.kept:
+    givers = members & core.links.up
+    if core.leads and givers:
+        return f"{awaited}, with the state of {_names(core, sorted(givers))}"
+    if core.leader_id in members or givers or (core.standing.kept and not core.leads):
         return awaited
     if not (core.leads or core.leader_id in core.members.witnesses):
         return awaited  # The log that would name the members is not read to its end yet.
     away = ", ".join(map(core.name_of, sorted(members)))
     awaited += f": {away} cannot be reached" if away else ": no member is left to give it the state"
+    if core.standing.kept:
+        return f"{awaited}; without it the run goes back to a checkpoint"
     return f"{awaited}; {_STATE_LOST if core.me.incarnation > 1 else _OTHERS_STATE}"
 
 
@@ -110,7 +123,31 @@ def _start(core: PeerCore) -> str:
     if more > 0:
         return f"{more} more member{'s' * (more > 1)} (peers_min = {needed})"
     if core.office is None:
-        return "the first view"
-    able = core.office.leader.able
-    late = [core.name_of(p) for p in core.members.members if p not in able]
-    return f"the ranks of {', '.join(late)}" if late else "the first view"
+        return f"the first view{_from_leader(core)}"
+    members, able = core.members.members, core.office.leader.able
+    late = _names(core, [p for p in members if p not in able])
+    # Whoever is not connected with the others is in no view.
+    return f"the ranks of {late}" if late else f"the first view, of {_names(core, members)}"
+
+
+def _commit(core: PeerCore, fragment: int) -> str:
+    """Our ranks' contribution is summed; who has to say so, or to write it down, yet."""
+    plan, office = core.members.open_plan(fragment), core.office
+    if office is None or plan is None:
+        return f"the commit{_from_leader(core)}"
+    said = office.leader.reports.rounds.get(RoundKey(fragment, plan.stamp.round))
+    holders = said.holders(plan) if said is not None else {}
+    raft = core.raft
+    late = [peer for peer in plan.roster if peer not in holders] or [
+        peer for peer in raft.log.voters if raft.replication.match(peer) < raft.log.last_index
+    ]
+    return f"the commit, once these report: {_names(core, late)}"
+
+
+def _from_leader(core: PeerCore) -> str:
+    leader = core.leader_id
+    return "" if leader is None or core.leads else f", from {core.name_of(leader)}, which leads"
+
+
+def _names(core: PeerCore, peers: Iterable[PeerId]) -> str:
+    return ", ".join(map(core.name_of, peers))

@@ -176,13 +176,17 @@ LEASE_MUTANTS = (
     Mutant(
         "a-renewed-lease-draws-prefetched-samples-again",
         "What a loader holds already is trained a second time.",
-        Edit(NodeLease.renew, "samples = subtract(samples, batch)", "pass"),
+        Edit(NodeLease._without_drawn, "samples = subtract(samples, batch)", "pass"),
         tests=_LEASE,
     ),
     Mutant(
         "a-renewed-lease-draws-used-samples-again",
         "What steps have used since the last contribution is trained a second time.",
-        Edit(NodeLease.renew, "self._left = subtract(samples, self._seen)", "self._left = samples"),
+        Edit(
+            NodeLease.renew,
+            "self._left = subtract(self._without_drawn(samples), self._seen)",
+            "self._left = self._without_drawn(samples)",
+        ),
         tests=_LEASE,
     ),
     Mutant(
@@ -190,7 +194,7 @@ LEASE_MUTANTS = (
         "Samples that now belong to another peer are drawn here, too.",
         Edit(
             NodeLease.renew,
-            "self._left = subtract(samples, self._seen)",
+            "self._left = subtract(self._without_drawn(samples), self._seen)",
             "self._left = subtract(union(samples, self._left), self._seen)",
         ),
         tests=_LEASE,

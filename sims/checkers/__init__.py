@@ -32,6 +32,7 @@ from sims.checkers.revocation import Revocation
 from sims.checkers.samples import Samples
 from sims.checkers.staleness import Staleness
 from sims.checkers.transfers import TransferChecks
+from sims.checkers.waits import Waits
 
 if TYPE_CHECKING:
     from sims.nodes import Node
@@ -68,6 +69,7 @@ class Checkers:
         self.samples = Samples(self.violations)
         self.pairs = Pairs(found)
         self.transfers = TransferChecks(found)
+        self.waits = Waits(found)
 
     def found(self, text: str) -> None:
         self.violations.append(text)
@@ -132,6 +134,8 @@ class Checkers:
             self.durability.claims(node)
         elif isinstance(event, v.PeerConnected):
             self.decisions.reconnected(node, event)
+        elif isinstance(event, v.DeadlineReached):
+            self.waits.looks(node)
         elif isinstance(event, v.Encoded):
             given = node.core.rounds[event.fragment].given
             # What a Restore overtook in our own arithmetic is handed to nobody.

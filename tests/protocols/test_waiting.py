@@ -20,13 +20,13 @@ def test_a_joiner_tells_each_step_of_its_way() -> None:
     scene = Follower(B)
     assert said(scene) == ("joining", "the first entries of the log")
     scene.begins()
-    assert said(scene) == ("joining", "a place in the run")
+    assert said(scene) == ("joining", "a place in the run, from a, which leads")
     scene.gets_cut()
     assert said(scene) == ("joining", "state from a")
     assert describe(scene.core, scene.now).until == scene.now + RULES.transfer_timeout_s
     scene.gets_state()
     scene.reads(e.Member(info(B, 1)))
-    assert said(scene) == ("waiting", "the first view")
+    assert said(scene) == ("waiting", "the first view, from a, which leads")
 
 
 def test_a_founder_whose_disk_does_not_hold_the_first_entries_yet_says_so() -> None:
@@ -45,7 +45,7 @@ def test_a_joiner_that_cannot_read_what_a_peer_sends_says_so() -> None:
     expected = f"the first entries of the log; the last connection, with a, ended: {why}"
     assert said(scene) == ("joining", expected)
     scene.begins()
-    assert said(scene) == ("joining", "a place in the run")
+    assert said(scene) == ("joining", "a place in the run, from a, which leads")
 
 
 def test_a_joiner_that_is_sent_a_bad_snapshot_says_so() -> None:
@@ -84,17 +84,36 @@ def test_a_reduction_says_whom_it_waits_for_and_since_when() -> None:
     scene.result(scene.stamp(1), 0, A, A, B, C)
     assert said(scene) == ("reducing", "round 1: c")
     scene.result(scene.stamp(1), 2, C, A, B, C)
-    assert said(scene) == ("reducing", "round 1: the commit")
+    assert said(scene) == ("reducing", "round 1: the commit, from a, which leads")
 
 
 def test_an_election_is_told_and_so_is_why_there_can_be_none() -> None:
     scene = follower(B, C)
     scene.reads(e.Voter(B, votes=True, why=""), e.Voter(C, votes=True, why=""))
     scene.on(v.PeerDisconnected(A, "end of stream"))
-    assert said(scene) == ("waiting", "an election")
+    assert said(scene) == ("waiting", "a connection with a, which leads")
     assert describe(scene.core, scene.now).since == scene.now
     scene.on(v.PeerDisconnected(C, "end of stream"))
     assert said(scene) == ("waiting", "a majority of the voters: a, c cannot be reached")
+
+
+def test_a_leader_says_who_has_to_report_before_it_can_commit() -> None:
+    scene = leading(B, C)
+    scene.encode(1)
+    scene.slices(scene.stamp(1), B, C, parts=[0])
+    scene.reduced(scene.stamp(1), 0)
+    for part, owner in enumerate((B, C), 1):
+        scene.result(scene.stamp(1), part, owner, A, B, C)
+    assert said(scene) == ("reducing", "round 1: the commit, once these report: b, c")
+
+
+def test_who_votes_is_named_while_nobody_leads() -> None:
+    scene = follower(B, C)
+    scene.reads(e.Voter(B, votes=True, why=""), e.Voter(C, votes=True, why=""))
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.now += 3 * RULES.silence_timeout_s
+    scene.on(v.DeadlineReached())
+    assert said(scene) == ("waiting", "an election, in which a, c vote")
 
 
 def test_the_end_is_told_too() -> None:
@@ -139,8 +158,8 @@ def test_a_newcomer_is_not_told_of_checkpoints_that_it_never_had() -> None:
     room.add("b")
     room.wait(2.0)
     assert describe(room.peers["b"], room.now).reason == (
-        "a place in the run: no member is left to give it the state; start a node that has the "
-        "state or a checkpoint of it again"
+        "a place in the run, from w, which leads: no member is left to give it the state; start a "
+        "node that has the state or a checkpoint of it again"
     )
 
 
@@ -158,7 +177,7 @@ def test_the_last_node_of_a_run_that_lost_its_checkpoints_says_so() -> None:
     wait = describe(room.peers["a"], room.now)
     assert (wait.phase, wait.reason) == (
         "joining",
-        "a place in the run: no member is left to give it the state; this node has no complete "
-        "checkpoint to go on from: put its checkpoints back, or start a node that has the state or "
-        "a checkpoint of it again",
+        "a place in the run, from x, which leads: no member is left to give it the state; this "
+        "node has no complete checkpoint to go on from: put its checkpoints back, or start a node "
+        "that has the state or a checkpoint of it again",
     )

@@ -1,0 +1,45 @@
+"""I4: a peer that waits says whom or what it waits for, in words for people.
+
+A name of a peer, an address, or a cause on its own node. Must NOT judge how long it may wait
+(progress.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from protocols.waiting import describe
+
+if TYPE_CHECKING:
+    from protocols.ids import PeerId
+    from sims.nodes import Node
+
+LONG_S = 5.0
+"""A person looks after so long."""
+LOOK_S = 1.0
+ITS_OWN = ("its ranks", "this node", "peers_min", "no member is left")
+"""Causes without a name: of a run that is to begin nobody knows who will come."""
+OVER = ("finished", "stopping")
+
+
+class Waits:
+    """Of all peers."""
+
+    def __init__(self, found: Callable[[str], None]) -> None:
+        self._found = found
+        self._looked: dict[PeerId, float] = {}
+
+    def looks(self, node: Node) -> None:
+        """Time passes for a peer."""
+        now = node.world.now
+        if now < self._looked.get(node.peer, 0.0) + LOOK_S:
+            return
+        self._looked[node.peer] = now
+        wait = describe(node.core, now)
+        if wait.phase in OVER or now < max(wait.since, node.paused_until) + LONG_S:
+            return
+        others = (one.core.me for one in node.world.nodes.values() if one is not node)
+        names = (text for me in others for text in (me.name, me.address) if text)
+        if not any(known in wait.reason for known in (*ITS_OWN, *names)):
+            self._found(f"{node.peer} has waited for long and names nobody: {wait}")
