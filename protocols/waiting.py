@@ -137,10 +137,12 @@ def _commit(core: PeerCore, fragment: int) -> str:
         return f"the commit{_from_leader(core)}"
     said = office.leader.reports.rounds.get(RoundKey(fragment, plan.stamp.round))
     holders = said.holders(plan) if said is not None else {}
-    raft = core.raft
-    late = [peer for peer in plan.roster if peer not in holders] or [
-        peer for peer in raft.log.voters if raft.replication.match(peer) < raft.log.last_index
-    ]
+    here = dict.fromkeys((*plan.roster, *core.members.members))
+    late = [peer for peer in here if peer not in holders]
+    log, replication = core.raft.log, core.raft.replication
+    if core.raft.commit_index < log.last_index:
+        others = (peer for peer in log.voters if peer != core.me.peer)
+        late = [peer for peer in others if replication.match(peer) < log.last_index] or late
     return f"the commit, once these report: {_names(core, late)}"
 
 

@@ -4,6 +4,7 @@ what relays and followers may take for committed.
 Must NOT run anything (mutants.py).
 """
 
+from protocols import waiting
 from protocols.admission import Admission
 from protocols.parts import Parts
 from protocols.promises import Promises
@@ -85,6 +86,12 @@ BOUND_UNIT_MUTANTS = (
         "Its hold-down never ends.",
         Edit(Admission.join, "self.asked_at.setdefault(peer, now)", "self.asked_at[peer] = now"),
         tests=("tests/protocols/test_admission.py",),
+    ),
+    Mutant(
+        "a-wait-for-the-commit-names-nobody",
+        "A person who looks at a leader that waits does not learn for whom.",
+        Edit(waiting._commit, "{_names(core, late)}", "all"),
+        tests=("tests/protocols/test_waiting.py",),
     ),
     Mutant(
         "a-relay-forwards-nothing",

@@ -190,6 +190,18 @@ LEASE_MUTANTS = (
         tests=_LEASE,
     ),
     Mutant(
+        "the-last-samples-are-drawn-once",
+        "Ranks whose other fragments have rounds left run out of samples, and crash.",
+        Edit(NodeLease.draw, "and self._last", "and False"),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "the-last-result-waits-for-no-samples",
+        "Where a Restore found another fragment at an older round, nothing is there to train on.",
+        Edit(NodeSide.resume, "last = command.finish and all(", "last = command.finish or all("),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
         "a-lease-adds-to-the-one-before",
         "Samples that now belong to another peer are drawn here, too.",
         Edit(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols.waiting import describe
+from protocols.waiting import Wait, describe
 
 if TYPE_CHECKING:
     from protocols.ids import PeerId
@@ -29,6 +29,8 @@ class Waits:
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._looked: dict[PeerId, float] = {}
+        self._since: dict[PeerId, tuple[Wait, float]] = {}
+        """What each waits for, and since when it has said just that."""
 
     def looks(self, node: Node) -> None:
         """Time passes for a peer."""
@@ -36,10 +38,13 @@ class Waits:
         if now < self._looked.get(node.peer, 0.0) + LOOK_S:
             return
         self._looked[node.peer] = now
-        wait = describe(node.core, now)
-        if wait.phase in OVER or now < max(wait.since, node.paused_until) + LONG_S:
+        wait, (said, since) = describe(node.core, now), self._since.get(node.peer, (None, now))
+        if said is None or (said.phase, said.reason) != (wait.phase, wait.reason):
+            self._since[node.peer] = wait, now
             return
-        others = (one.core.me for one in node.world.nodes.values() if one is not node)
-        names = (text for me in others for text in (me.name, me.address) if text)
+        if wait.phase in OVER or now < max(since, wait.since, node.paused_until) + LONG_S:
+            return
+        everybody = (one.core.me for one in node.world.nodes.values())
+        names = (text for me in everybody for text in (me.name, me.address) if text)
         if not any(known in wait.reason for known in (*ITS_OWN, *names)):
             self._found(f"{node.peer} has waited for long and names nobody: {wait}")

@@ -69,6 +69,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(case: str, shell: Shell) -> None:
 
 
 @pytest.mark.deadline(100)
+@pytest.mark.long
 def test_strangers_are_refused_while_the_run_goes_on(shell: Shell, tmp_path: Path) -> None:
     shell.peer("alpha", "run.toml", "--new")
     alpha = tmp_path / "alpha"

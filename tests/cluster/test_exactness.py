@@ -117,6 +117,7 @@ def run_reference(config: Path, *, corpus: Path) -> dict[str, NDArray[np.float32
 
 
 @pytest.mark.deadline(120)
+@pytest.mark.long
 def test_nodes_of_1_2_and_3_ranks_contribute_the_same_bytes_and_hold_the_same_bits(
     tmp_path: Path,
 ) -> None:

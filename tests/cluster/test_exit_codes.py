@@ -94,6 +94,7 @@ def test_a_node_that_is_asked_to_leave_ends_with_0(shell: PacedShell, tmp_path: 
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.long
 def test_a_signal_ends_a_whole_run_with_its_own_code(
     shell: PacedShell, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -61,9 +61,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     ("hidden", "chunk"),
     [
         (64, 1),  # One part: its only chunk is the contribution.
-        pytest.param(192, 3, marks=pytest.mark.long),  # Three parts: of the result that it owns.
+        (192, 3),  # Three parts: of the result that it owns.
     ],
 )
+@pytest.mark.long
 def test_a_peer_dies_in_a_reduction_and_a_new_one_joins(
     hidden: int, chunk: int, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ METHODS = {
     "striding": 'name = "flexdemo"\nreplicator = "striding"\nvalues = "sign"\nsign = "before"',
     "full": 'name = "flexdemo"\nreplicator = "full"',
 }
-LONG = ("demo-world", "demo-sign")
+LONG = ("demo-world", "demo-sign", "random", "striding")
 """The replicator is there with other options as well."""
 TABLES = [
     pytest.param(table, id=name, marks=[pytest.mark.long] if name in LONG else [])

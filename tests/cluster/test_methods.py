@@ -29,7 +29,10 @@ from tests.cluster.method_runs import (
 )
 from tests.cluster.running import marked_processes, of, write_config
 
-LONG = ("longer-rounds", "eager-clipped", "streaming-int8")
+LONG = (
+    *("longer-rounds", "eager-clipped", "streaming-int8"),
+    *("streaming-waits", "streaming", "decoupled-in-flight"),
+)
 """Methods that are there with other options as well."""
 
 

@@ -113,6 +113,7 @@ def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
 
 
 @pytest.mark.deadline(60)
+@pytest.mark.long
 def test_a_single_node_goes_on_in_its_own_directory(shell: Shell, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=1, rounds=60)
     alpha = tmp_path / "alpha"

@@ -82,6 +82,7 @@ def test_two_nodes_run_lose_a_rank_and_end(shell: PacedShell, tmp_path: Path, re
 
 
 @pytest.mark.deadline(120)
+@pytest.mark.long
 def test_the_ranks_of_a_zygote_are_replaced_and_die_with_their_node(tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=1, rounds=100_000))
     alpha = tmp_path / "alpha"

@@ -2,28 +2,40 @@
 
 import pytest
 
-import protocols.waiting
+import sims.checkers.waits
 from protocols.core import PeerCore
-from sims.checkers.waits import LONG_S
+from protocols.waiting import Wait
+from sims.checkers.waits import LONG_S, LOOK_S
 from sims.world import World
 
 
-@pytest.mark.parametrize(("reason", "is_right"), [("round 9: the commit", False), ("p1", True)])
-def test_a_long_wait_names_a_peer(
-    monkeypatch: pytest.MonkeyPatch, reason: str, is_right: bool
-) -> None:
-    def election(core: PeerCore) -> str:
-        return reason
-
+def looked(monkeypatch: pytest.MonkeyPatch, *reasons: str) -> list[str]:
+    """A peer gives these reasons, each for more than half of LONG_S."""
     world = World(9, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     (node,) = world.leaders
-    node.core.raft.leader, since = None, node.core.company.leaderless_since
-    monkeypatch.setattr(protocols.waiting, "_election", election)
-    node.core.company.leaderless_since = since = min(since, world.now)
-    world.now = since + LONG_S / 2
-    world.checkers.waits.looks(node)
-    assert world.checkers.violations == []
-    world.now += LONG_S
-    world.checkers.waits.looks(node)
-    assert bool(world.checkers.violations) is not is_right
+    for reason in reasons:
+
+        def said(core: PeerCore, now: float, reason: str = reason) -> Wait:
+            return Wait("waiting", reason, 0.0, now)
+
+        monkeypatch.setattr(sims.checkers.waits, "describe", said)
+        until = world.now + 0.6 * LONG_S
+        while world.now < until:
+            world.now += LOOK_S
+            world.checkers.waits.looks(node)
+    return world.checkers.violations
+
+
+@pytest.mark.parametrize("reason", ["round 9: the commit, from p1", "its ranks", "h2:1"])
+def test_whoever_names_something_may_wait(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    assert looked(monkeypatch, reason, reason) == []
+
+
+def test_a_long_wait_without_a_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = set(looked(monkeypatch, "the commit", "the commit"))
+    assert "names nobody" in found
+
+
+def test_what_has_just_changed_is_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked(monkeypatch, "the commit", "a place in the run") == []
