@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from protocols.core import PeerCore
     from protocols.ids import PeerId
+    from protocols.rounds import FragmentRounds
     from protocols.steps import Steps
 
 _OTHERS_STATE = "start a node that has the state or a checkpoint of it again"
@@ -54,8 +55,7 @@ def describe(core: PeerCore, now: float) -> Wait:
         return _stepping(core, core.part.steps, now)
     for rounds in core.rounds:
         if rounds.own is not None:
-            whom = _names(core, rounds.missing()) or _commit(core, rounds.fragment)
-            return Wait("reducing", f"round {rounds.own.round}: {whom}", rounds.own.since, until)
+            return Wait("reducing", _reduction(core, rounds), rounds.own.since, until)
     return Wait("training", "" if core.standing.trainers.started else "its ranks", now, until)
 
 
@@ -130,11 +130,29 @@ def _start(core: PeerCore) -> str:
     return f"the ranks of {late}" if late else f"the first view, of {_names(core, members)}"
 
 
+def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
+    """Our ranks contributed, and have no result."""
+    assert rounds.own is not None, "somebody waits"
+    number, next_ = rounds.own.round, rounds.version + 1
+    if next_ <= core.members.committed(rounds.fragment) and next_ != number:
+        others = core.members.members.keys() - {core.me.peer}
+        awaited, here = f"the result of round {next_}", sorted(others & core.links.up)
+        if here:
+            return f"{awaited}, from {_names(core, here)}"
+        away = _names(core, sorted(others))
+        why = f"{away} cannot be reached" if away else "no member is left to give it"
+        return f"{awaited}: {why}"
+    whom = _names(core, rounds.missing()) or _commit(core, rounds.fragment)
+    return f"round {number}: {whom}"
+
+
 def _commit(core: PeerCore, fragment: int) -> str:
     """Our ranks' contribution is summed; who has to say so, or to write it down, yet."""
     plan, office = core.members.open_plan(fragment), core.office
-    if office is None or plan is None:
+    if office is None:
         return f"the commit{_from_leader(core)}"
+    if plan is None:
+        return f"a roster of {_names(core, core.members.members)}"
     said = office.leader.reports.rounds.get(RoundKey(fragment, plan.stamp.round))
     holders = said.holders(plan) if said is not None else {}
     here = dict.fromkeys((*plan.roster, *core.members.members))

@@ -4,7 +4,7 @@ what relays and followers may take for committed.
 Must NOT run anything (mutants.py).
 """
 
-from protocols import waiting
+from protocols import recovery, waiting
 from protocols.admission import Admission
 from protocols.parts import Parts
 from protocols.promises import Promises
@@ -61,6 +61,16 @@ BOUND_MUTANTS = (
             "if self.version - self.base > STALENESS_ROUNDS_MAX:",
             "if False:",
         ),
+    ),
+    Mutant(
+        "goes-back-to-the-oldest-checkpoint",
+        "Of several that could be gone on from, it takes that of fewest tokens.",
+        Edit(recovery.best, "return max(", "return min("),
+    ),
+    Mutant(
+        "goes-back-though-a-member-has-the-state",
+        "Who asks for a state sends the run back, though another one could give it.",
+        Edit(Admission.restore, "not self._nobody_has_state()", "not self.joins"),
     ),
     Mutant(
         "concludes-an-older-term",

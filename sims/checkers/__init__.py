@@ -29,6 +29,7 @@ from sims.checkers.hold_down import HoldDown
 from sims.checkers.pairs import Pairs
 from sims.checkers.progress import Progress
 from sims.checkers.revocation import Revocation
+from sims.checkers.rollback import Rollback
 from sims.checkers.samples import Samples
 from sims.checkers.staleness import Staleness
 from sims.checkers.transfers import TransferChecks
@@ -64,6 +65,7 @@ class Checkers:
         self.decisions = Decisions(found)
         self.disks = Disks(found)
         self.hold_down = HoldDown(found)
+        self.rollback = Rollback(found, self.agreement)
         self.staleness = Staleness(found, self.accounting)
         self.containment = Containment(found)
         self.samples = Samples(self.violations)
@@ -147,6 +149,7 @@ class Checkers:
         self.transfers.handled(node, event, commands)
         self.disks.handled(node)
         self.hold_down.handled(node, event)
+        self.rollback.handled(node, event)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command)

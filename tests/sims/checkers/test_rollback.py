@@ -1,0 +1,56 @@
+"""When a run went back too far, or for nothing, as its checker sees it."""
+
+from protocols import events as v
+from protocols import recovery
+from protocols.ids import Version
+from protocols.messages import Kept
+from sims.nodes import Node
+from sims.world import World
+
+
+def quiet() -> tuple[World, Node, Node]:
+    """Three members that have made some rounds: the leader, and another one."""
+    world = World(9, peers=3, outer_steps=30)
+    world.run(until_s=8.0)
+    (leader,) = world.leaders
+    return world, leader, next(node for node in world.live if node is not leader)
+
+
+def start(world: World, leader: Node, *, tokens: int) -> Kept:
+    """A checkpoint of the initial state, which claims so many tokens."""
+    assert leader.core.office is not None
+    head, agreement = leader.core.office.head, world.checkers.agreement
+    origin = agreement.origin(0, 0)
+    digest, _ = agreement.states[origin, 0, 0]
+    return Kept(head.lineage, (Version(0, 0, digest),), 0, tokens)
+
+
+def goes_back(world: World, leader: Node, *, tokens: int) -> list[str]:
+    office = leader.core.office
+    assert office is not None
+    assert office.append(recovery.back_to(office.head, start(world, leader, tokens=tokens)))
+    world.checkers.rollback.handled(leader, v.DeadlineReached())
+    return world.checkers.violations
+
+
+def test_a_run_whose_state_somebody_has_does_not_go_back() -> None:
+    world, leader, _ = quiet()
+    found = goes_back(world, leader, tokens=0)
+    assert any("has the newest state" in text for text in found)
+
+
+def test_a_run_goes_back_to_the_newest_checkpoint_that_its_leader_heard_of() -> None:
+    world, leader, other = quiet()
+    world.checkers.rollback.handled(
+        leader, v.MessageReceived(other.peer, start(world, leader, tokens=1 << 40))
+    )
+    found = goes_back(world, leader, tokens=7)
+    assert any(f"{other.peer} keeps a checkpoint of {1 << 40}" in text for text in found)
+
+
+def test_a_checkpoint_of_another_branch_is_none_to_go_back_to() -> None:
+    world, leader, other = quiet()
+    kept = Kept(1, (Version(0, 999, "f" * 32),), 0, 1 << 40)
+    world.checkers.rollback.handled(leader, v.MessageReceived(other.peer, kept))
+    found = goes_back(world, leader, tokens=7)
+    assert not any("keeps a checkpoint" in text for text in found)
