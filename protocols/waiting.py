@@ -161,7 +161,7 @@ def _commit(core: PeerCore, fragment: int) -> str:
     if core.raft.commit_index < log.last_index:
         others = (peer for peer in log.voters if peer != core.me.peer)
         late = [peer for peer in others if replication.match(peer) < log.last_index] or late
-    return f"the commit, once these report: {_names(core, late)}"
+    return f"the commit, once these report: {_names(core, late) or 'this node'}"
 
 
 def _from_leader(core: PeerCore) -> str:

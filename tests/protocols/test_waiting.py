@@ -7,7 +7,19 @@ from protocols.ids import Version
 from protocols.waiting import Wait, describe
 from tests.protocols.led import Led, leading
 from tests.protocols.room import Room
-from tests.protocols.scenes import RULES, START, A, B, C, Follower, Scene, follower, info, run
+from tests.protocols.scenes import (
+    RULES,
+    START,
+    A,
+    B,
+    C,
+    Follower,
+    Scene,
+    commit,
+    follower,
+    info,
+    run,
+)
 
 
 def said(scene: Scene) -> tuple[str, str]:
@@ -85,6 +97,17 @@ def test_a_reduction_says_whom_it_waits_for_and_since_when() -> None:
     assert said(scene) == ("reducing", "round 1: c")
     scene.result(scene.stamp(1), 2, C, A, B, C)
     assert said(scene) == ("reducing", "round 1: the commit, from a, which leads")
+
+
+def test_who_lacks_an_earlier_round_says_so() -> None:
+    """Seed 2001089: it said that it waits for the commit."""
+    scene = follower(B, C)
+    for round_ in (1, 2):
+        scene.reads(commit(scene, round_, A, B, C))
+    scene.on(v.ContributionReady(0, 100, 10))
+    assert said(scene) == ("reducing", "the result of round 1, from a, c")
+    scene.on(v.PeerDisconnected(C, "end of stream"))
+    assert said(scene) == ("reducing", "the result of round 1, from a")
 
 
 def test_an_election_is_told_and_so_is_why_there_can_be_none() -> None:
