@@ -240,7 +240,7 @@ def test_a_survivor_reports_where_it_stands_and_what_it_holds() -> None:
     index = lost(scene, C)
     held = (StepPayloads(3, (A, B)),)
     assert scene.told(m.Stopped) == [m.Stopped(scene.at(2), index, held)]
-    assert describe(scene.core, scene.now).reason == "the next roster"
+    assert describe(scene.core, scene.now).reason == "the next roster, from a, which leads"
 
 
 def test_the_report_is_a_promise() -> None:
