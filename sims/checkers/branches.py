@@ -34,8 +34,10 @@ class Branches:
         self._on = on
         self._tokens: dict[Name, int] = {(): 0}
         """Committed on each, from the run's beginning."""
-        self._lonely: set[Name] = set()
-        """Those of a peer that went on alone, and whose rival may still come."""
+        self._voted: set[PeerId] = set()
+        """The peers that ever had a vote."""
+        self._lonely: dict[Name, set[PeerId]] = {}
+        """Those of a peer that went on alone: its rival, which may still come."""
         self._with_voter: dict[PeerId, float] = {}
         """When each was connected with another voter last."""
         self._knew: dict[PeerId, Name] = {}
@@ -89,16 +91,22 @@ class Branches:
     def read(self, peer: PeerId, name: Name, entry: e.Entry) -> None:
         """Somebody applies an entry of a branch that nobody had read before."""
         match entry:
+            case e.Run():
+                self._voted.add(entry.founder)
             case e.Restore(tokens=tokens):
                 self._tokens[name] = tokens
                 if entry.fork and entry.lonely:
-                    self._lonely.add(name)
+                    self._lonely[name] = self._voted - set(entry.voters)
             case e.Commit(fragment=0, contributors=terms):
                 self._tokens[name] = self._tokens.get(name, 0) + sum(x.tokens for x in terms)
             case e.Voter(votes=True) if name in self._lonely:
                 self._found(f"{peer} is alone in its branch, and lets {entry.peer} vote")
+            case e.Voter(votes=True):
+                self._voted.add(entry.peer)
+            case e.Revoked() if entry.peer in self._lonely.get(name, ()):
+                del self._lonely[name]  # Its rival never comes back.
             case e.Dropped():
-                self._lonely.discard(name)
+                self._lonely.pop(name, None)
                 theirs, mine = (-entry.tokens, entry.forks), (-self._tokens[name], name)
                 if theirs < mine:
                     self._found(f"{peer} stays, and {entry.peer} has trained {entry.tokens} tokens")

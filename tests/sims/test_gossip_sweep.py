@@ -11,7 +11,7 @@ from sims.mutants import Hunt, hunt_all
 from sims.sweep import SeedResult
 
 CHUNKS, CHUNK_SEEDS = 6, 10
-FAILED_ONCE = (42,)
+FAILED_ONCE = (42, 3000048)
 """Who went on from its checkpoint passed by a round that its earlier life was counted in."""
 NAMED = ("an-attempt-pairs-anew", "sums-a-partner-that-was-left-out")
 
