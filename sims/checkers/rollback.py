@@ -1,8 +1,8 @@
 """A run goes back only when it must, and no further than it must.
 
 It must when no member that the leader hears holds the committed state; and it goes back to the cut
-of most tokens that the leader was told of. Of a fork the branch decides (branches.py), and of a
-stepwise run the ranks hold the state. Must NOT judge whether a cut is one the run went through
+of most tokens that the leader was told of. Of a fork the branch decides (branches.py); in a stepwise
+run the ranks hold the state, and in one of pairs the states of two peers differ. Must NOT judge whether a cut is one the run went through
 (agreement.py).
 """
 
@@ -52,7 +52,8 @@ class Rollback:
     def handled(self, node: Node, event: v.Event) -> None:
         """A core took an event."""
         raft, office = node.core.raft, node.core.office
-        if office is None or office.head.run is None or office.head.stepwise:
+        run = office.head.run if office is not None else None
+        if office is None or run is None or office.head.stepwise or run.gossip:
             return
         head, reign = office.head, self._reigns.get(node.peer)
         if reign is None or reign.term != raft.term:
