@@ -1,9 +1,9 @@
 """A run goes back only when it must, and no further than it must.
 
 It must when no member that the leader hears holds the committed state; and it goes back to the cut
-of most tokens that the leader was told of. Of a fork the branch decides (branches.py); in a stepwise
-run the ranks hold the state, and in one of pairs the states of two peers differ. Must NOT judge whether a cut is one the run went through
-(agreement.py).
+of most tokens that the leader was told of. Of a fork the branch decides (branches.py); in a
+stepwise run the ranks hold the state, and in one of pairs the states of two peers differ. Must NOT
+judge whether a cut is one the run went through (agreement.py).
 """
 
 from __future__ import annotations
