@@ -100,7 +100,7 @@ BOUND_UNIT_MUTANTS = (
     Mutant(
         "a-wait-for-the-commit-names-nobody",
         "A person who looks at a leader that waits does not learn for whom.",
-        Edit(waiting._commit, "{_names(core, late)}", "all"),
+        Edit(waiting._commit, "{_names(core, late) or 'this node'}", "all"),
         tests=("tests/protocols/test_waiting.py",),
     ),
     Mutant(
