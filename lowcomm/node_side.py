@@ -217,6 +217,7 @@ class NodeSide:
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
+        """What they wait for has changed: give those results that need not wait any more."""
         waiting, self._attempt.waiting = self._attempt.waiting, []
         for resume in waiting:
             self.resume(resume)

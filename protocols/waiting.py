@@ -43,7 +43,7 @@ def describe(core: PeerCore, now: float) -> Wait:
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
         return Wait("waiting", _election(core), core.company.leaderless_since, until)
     if catchup.transfer is not None:
-        donors = ", ".join(map(core.name_of, catchup.transfer.givers))
+        donors = _names(core, catchup.transfer.givers)
         return Wait("joining", f"state from {donors}", catchup.since, catchup.transfer.late_at)
     if catchup.asking:
         return Wait("joining", _place(core), catchup.since, until)
@@ -89,7 +89,9 @@ def _election(core: PeerCore) -> str:
         if leader is not None:
             return f"a connection with {core.name_of(leader)}, which leads"
         others = _names(core, [p for p in voters if p != core.me.peer])
-        return f"an election, in which {others or 'this node alone'} vote{'' if others else 's'}"
+        if not others:
+            return "an election, in which this node alone votes"
+        return f"an election, in which {others} vote"
     awaited = f"a majority of the voters: {_names(core, away)} cannot be reached"
     if core.me.incarnation == 1 or not core.standing.catchup.needed or core.standing.kept:
         return awaited
@@ -107,7 +109,7 @@ def _place(core: PeerCore) -> str:
         return awaited
     if not (core.leads or core.leader_id in core.members.witnesses):
         return awaited  # The log that would name the members is not read to its end yet.
-    away = ", ".join(map(core.name_of, sorted(members)))
+    away = _names(core, sorted(members))
     awaited += f": {away} cannot be reached" if away else ": no member is left to give it the state"
     if core.standing.kept:
         return f"{awaited}; without it the run goes back to a checkpoint"
@@ -126,13 +128,13 @@ def _start(core: PeerCore) -> str:
         return f"the first view{_from_leader(core)}"
     members, able = core.members.members, core.office.leader.able
     late = _names(core, [p for p in members if p not in able])
-    # Whoever is not connected with the others is in no view.
+    # One of them may lack a connection with another one.
     return f"the ranks of {late}" if late else f"the first view, of {_names(core, members)}"
 
 
 def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
     """Our ranks contributed, and have no result."""
-    assert rounds.own is not None, "somebody waits"
+    assert rounds.own is not None, "no ranks wait"
     number, next_ = rounds.own.round, rounds.version + 1
     if next_ <= core.members.committed(rounds.fragment) and next_ != number:
         others = core.members.members.keys() - {core.me.peer}
@@ -147,7 +149,8 @@ def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
 
 
 def _commit(core: PeerCore, fragment: int) -> str:
-    """Our ranks' contribution is summed; who has to say so, or to write it down, yet."""
+    """Our ranks' contribution is summed; which peers have to report that, or to
+    write it down, yet."""
     plan, office = core.members.open_plan(fragment), core.office
     if office is None:
         return f"the commit{_from_leader(core)}"

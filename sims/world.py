@@ -234,8 +234,8 @@ class World:
                 self._coming_back.add(node.peer)
 
     def gave_up(self) -> None:
-        """A peer found nobody: maybe all that it was told of have left. Whoever runs the cluster
-        starts another one, once no faults are to come that do it anyway."""
+        """A peer got no answer: maybe all peers that it was told of have left. The cluster's
+        operator starts another one, once no faults are to come that do it anyway."""
         if math.isfinite(self.busy_until) and not self.finished:
             self.at(0.1, self._top_up)
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protocols import entries as e
+from protocols import events as v
 from protocols import messages as m
 from protocols.ids import PeerId
 
 if TYPE_CHECKING:
-    from protocols import events as v
     from protocols.membership import Membership
     from sims.checkers.agreement import Agreement
     from sims.nodes import Node
@@ -70,23 +70,22 @@ class Rollback:
 
     def _hears(self, node: Node, reign: Reign, event: v.Event) -> None:
         """Only what came in an earlier event could be known when an entry was written."""
-        message, peer = getattr(event, "message", None), getattr(event, "peer", None)
-        if peer is None or not isinstance(message, m.Kept | m.Have | m.Join):
+        if not isinstance(event, v.MessageReceived):
             return
-        life = peer, node.core.links.life(peer, 0)
+        message, life = event.message, (event.peer, node.core.links.life(event.peer, 0))
         if isinstance(message, m.Kept):
             reign.kept[life] = message
         elif isinstance(message, m.Have):
             reign.have[life, message.fragment] = message
             reign.asking.discard(life)
-        else:
+        elif isinstance(message, m.Join):
             reign.asking.add(life)
 
     def _goes_back(self, node: Node, reign: Reign, restore: e.Restore) -> None:
-        here = {(peer, node.core.links.life(peer, -1)) for peer in node.core.raft.up}
         if node.world.checkers.corrupted:
-            return  # Whose state is right is another question then: containment.py.
-        for peer, life in sorted(here):
+            return  # Which state is the right one is another question then: containment.py.
+        for peer in sorted(node.core.raft.up):
+            life = node.core.links.life(peer, -1)
             kept = reign.kept.get((peer, life))
             if kept is not None and kept.tokens > restore.tokens and self._stands(kept):
                 self._found(

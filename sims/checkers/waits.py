@@ -19,7 +19,7 @@ LONG_S = 5.0
 """A person looks after so long."""
 LOOK_S = 1.0
 ITS_OWN = ("its ranks", "this node", "peers_min", "no member is left")
-"""Causes without a name: of a run that is to begin nobody knows who will come."""
+"""Causes without a name: which peers will come to a run that is to begin is not known."""
 OVER = ("finished", "stopping")
 
 

@@ -99,7 +99,7 @@ def test_a_reduction_says_whom_it_waits_for_and_since_when() -> None:
     assert said(scene) == ("reducing", "round 1: the commit, from a, which leads")
 
 
-def test_who_lacks_an_earlier_round_says_so() -> None:
+def test_a_peer_that_lacks_an_earlier_round_says_so() -> None:
     """Seed 2001089: it said that it waits for the commit."""
     scene = follower(B, C)
     for round_ in (1, 2):
@@ -130,7 +130,7 @@ def test_a_leader_says_who_has_to_report_before_it_can_commit() -> None:
     assert said(scene) == ("reducing", "round 1: the commit, once these report: b, c")
 
 
-def test_who_votes_is_named_while_nobody_leads() -> None:
+def test_the_voters_are_named_while_there_is_no_leader() -> None:
     scene = follower(B, C)
     scene.reads(e.Voter(B, votes=True, why=""), e.Voter(C, votes=True, why=""))
     scene.on(v.PeerDisconnected(A, "end of stream"))

@@ -47,6 +47,7 @@ def test_of_too_many_some_are_refused() -> None:
 
 
 def test_seeds_that_failed_once_are_the_clusters_that_they_were() -> None:
+    # Later seeds were found with revocations in them.
     old = FAILED_ONCE[: FAILED_ONCE.index(304656761)]
     assert not any(draw_revocations(seed, until_s=30.0) for seed in old)
     drawn = [seed for seed in range(2000) if draw_revocations(seed, until_s=30.0)]

@@ -33,7 +33,7 @@ def goes_back(world: World, leader: Node, *, tokens: int) -> list[str]:
     return world.checkers.violations
 
 
-def test_a_run_whose_state_somebody_has_does_not_go_back() -> None:
+def test_a_run_does_not_go_back_while_a_member_has_its_state() -> None:
     world, leader, _ = quiet()
     found = goes_back(world, leader, tokens=0)
     assert any("has the newest state" in text for text in found)

@@ -28,7 +28,9 @@ def looked(monkeypatch: pytest.MonkeyPatch, *reasons: str) -> list[str]:
 
 
 @pytest.mark.parametrize("reason", ["round 9: the commit, from p1", "its ranks", "h2:1"])
-def test_whoever_names_something_may_wait(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+def test_a_wait_that_names_something_may_be_long(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
     assert looked(monkeypatch, reason, reason) == []
 
 
