@@ -117,9 +117,10 @@ class StepCheckers(Checkers):
         self.step_commits[lineage, step] = commit.state_digest
         view, nodes = self._view_of(lineage, step), self._who_makes(lineage, commit.view)
         misled = self._misled.get((lineage, view, step), set[PeerId]())
-        if nodes and all(node.corrupt or node.peer in misled for node in nodes):
-            self.tainted = True  # Nobody is there who could tell.
         made = self._steps.get((lineage, view, step))
+        only_misled = bool(misled) and made is None  # They may be dead when the commit is read.
+        if (nodes or only_misled) and all(node.corrupt or node.peer in misled for node in nodes):
+            self.tainted = True  # No peer is left that could tell.
         if made is None and not self.tainted:
             self.found(f"step {step} is committed, and nobody made it")
         if made and state_digest(made[1]) != commit.state_digest and not self.tainted:
