@@ -26,7 +26,7 @@ from benchmarks.exchanging.payloads import payloads
 from benchmarks.exchanging.rounds import Plan, check_memory, compare
 from benchmarks.exchanging.systems import System, prepared
 from benchmarks.machine import machine
-from lowcomm.memory import free_memory_bytes
+from peers.cgroups import available_memory_bytes
 from protocols.errors import ConfigError, LowcommError
 from sims.terminal import Advance, Tell, bar, run
 from sims.wan.units import RATE, SHARE, TIME, parse
@@ -96,7 +96,7 @@ def main(
     for one in ours:
         one.codec(first)  # Ours must know it, before anything takes time.
     systems = [*ours, *chosen(against)]
-    check_memory(systems, plan, free_bytes=free_memory_bytes())
+    check_memory(systems, plan, free_bytes=available_memory_bytes())
     results = _measured(systems, plan)
     told = {**_told(plan), "machine": machine(), "results": [asdict(one) for one in results]}
     if as_json:

@@ -26,7 +26,7 @@ from benchmarks.exchanging.lowcomm_system import settings
 from benchmarks.joins.figures import Figures, Join, Round, figures, rounds_of
 from benchmarks.machine import machine
 from lowcomm.journal import EVENTS
-from lowcomm.memory import free_memory_bytes
+from peers.cgroups import available_memory_bytes
 from protocols.errors import ConfigError, LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
@@ -68,10 +68,10 @@ def main(
       python -m benchmarks.joining --train 0 --encrypted
     """
     needed = (peers + 1) * ((COPIES * mib << 20) + BASE_BYTES)
-    if needed > free_memory_bytes():
+    if needed > available_memory_bytes():
         raise ConfigError(
             f"{peers} members and a joiner of {mib} MiB need about {needed / 2**30:.1f} GiB and "
-            f"{free_memory_bytes() / 2**30:.1f} GiB are free: give less of --mib or --peers"
+            f"{available_memory_bytes() / 2**30:.1f} GiB are free: give less of --mib or --peers"
         )
     bench = Bench(mib=mib, peers=peers, train_s=train, encrypted=encrypted, deadline_s=deadline)
     with (

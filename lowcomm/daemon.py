@@ -31,6 +31,7 @@ from lowcomm.start import Start
 from lowcomm.step_replica import StepReplica
 from peers.bulk import Bulk
 from peers.bus import Question, Status
+from peers.cgroups import available_memory_bytes
 from peers.driver import Driver
 from peers.faults import FaultInjector
 from peers.listening import Listening
@@ -207,7 +208,7 @@ class Daemon:
         memory.check_memory(
             startup.memory_needed(run, layout, peers=peers, joins=self._start.kind != "new"),
             memory_max_bytes=self.config.node.memory_max_bytes,
-            free_bytes=memory.free_memory_bytes(),
+            free_bytes=available_memory_bytes(),
         )
         self.replica = self.driver.exchange.states = replica = startup.new_replica(run, layout)
         replica.checkpoints = self._directory.path / CHECKPOINTS

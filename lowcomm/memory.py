@@ -9,7 +9,6 @@ from lowcomm import feedback
 from lowcomm.layout import fragment_elements
 from lowcomm.methods.base import RoundMethod
 from lowcomm.results import Results
-from peers.cgroups import available_memory_bytes
 from protocols.errors import ConfigError
 from protocols.ids import TensorSpec
 
@@ -63,8 +62,3 @@ def check_memory(needed: int, *, memory_max_bytes: int, free_bytes: int) -> None
         f"{allowed / 2**30:.2f} GiB ({of}): end other programs, take a smaller model or more "
         "run.method.fragments, or set node.memory_max_bytes higher if the machine has it"
     )
-
-
-def free_memory_bytes() -> int:
-    """What the machine and this process's control groups have left."""
-    return available_memory_bytes()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from peers.lasting import SIGNALLED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,8 +24,6 @@ EXIT_CODES: Mapping[Outcome, int] = MappingProxyType(
     {"finished": 0, "left": 0, "dropped": 0, "refused": EXIT_REFUSED, "failed": EXIT_FAILED}
 )
 """Of a peer that no signal ended. One whose branch was dropped joins anew in the same process."""
-SIGNALLED = 128
-"""A shell's exit status of a program that a signal ended is this much more than the signal."""
 EXIT_INTERRUPTED, EXIT_TERMINATED = SIGNALLED + 2, SIGNALLED + 15
 """By SIGINT and by SIGTERM, although the program wound up and said so to others."""
 LEAVE_TIMEOUT_S = 1.5

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 SAME_FAULTS_MAX = 3
 """Attempts in a row. Two alike may be chance (a port, a file that another program holds)."""
-SIGNALS_FROM = 128
+SIGNALLED = 128
 """A shell's exit status for a program that a signal ended is this much more than the signal."""
 _PASSING = re.compile(
     r"out of memory|cannot allocate memory|no space left|CUDA|NCCL|cuDNN|cuBLAS|HIP error|"
@@ -38,7 +38,7 @@ class Fault:
     @property
     def passes(self) -> bool:
         """It is not the program's."""
-        if self.code is not None and (self.code < 0 or self.code > SIGNALS_FROM):
+        if self.code is not None and (self.code < 0 or self.code > SIGNALLED):
             return True
         return bool(_PASSING.search(self.line))
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import select
 import signal
 from collections.abc import Callable
 
@@ -64,9 +65,7 @@ class ProcessHandle:
     def kill(self) -> None:
         """SIGKILL the process; nothing when it has ended. Raises PermissionError."""
         with contextlib.suppress(ProcessLookupError):
-            if self._pidfd != _NO_PIDFD:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            elif not self._has_ended():
+            if not self._kill_by_pidfd() and not self._has_ended():
                 # The id belongs to another process only if this one ended and was reaped since
                 # the look, and the kernel has given out all other ids since.
                 os.kill(self.pid, signal.SIGKILL)
@@ -77,6 +76,19 @@ class ProcessHandle:
         if self._pidfd != _NO_PIDFD:
             os.close(self._pidfd)
             self._pidfd = _NO_PIDFD
+
+    def _kill_by_pidfd(self) -> bool:
+        """False where there is no pidfd, or a seccomp filter that admits pidfd_open forbids to
+        signal through it: such a filter and a process of another user give the same error."""
+        if self._pidfd == _NO_PIDFD:
+            return False
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except OSError as error:
+            if error.errno not in _UNAVAILABLE:
+                raise
+            return False
+        return True
 
     def _look(self, ended: Callable[[], None]) -> None:
         assert self._loop is not None
@@ -90,6 +102,8 @@ class ProcessHandle:
         ended()
 
     def _has_ended(self) -> bool:
+        if self._pidfd != _NO_PIDFD:
+            return bool(select.select([self._pidfd], [], [], 0)[0])
         try:
             state, started = _state_of(self.pid)
         except ProcessLookupError:

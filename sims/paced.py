@@ -23,6 +23,7 @@ from typing import cast
 from lowcomm.attachment import Peer, attach
 from lowcomm.methods import AnyMethod, RoundMethod, StepMethod
 from lowcomm.round_rank import RoundRank
+from peers.lasting import SIGNALLED
 from peers.rank_messages import TensorPlace
 from protocols.errors import ConfigError, LowcommError
 from sims.paced_moves import TENSORS, share, stand_in_loss, tensors
@@ -30,8 +31,6 @@ from sims.paced_parameters import PacedParameters
 from sims.paced_steps import PacedSteps
 
 REPORT_INTERVAL_S = 1.0
-SIGNALLED = 128
-"""Exit status of a launcher whose rank was killed by a signal: this much more, as in a shell."""
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-SIGNALLED = 128
+from peers.lasting import SIGNALLED
+
 _PR_SET_PDEATHSIG = 1
 
 

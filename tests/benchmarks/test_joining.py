@@ -13,7 +13,7 @@ from protocols.errors import ConfigError
 def test_a_model_that_does_not_fit_is_refused_with_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(benchmarks.joining, "free_memory_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(benchmarks.joining, "available_memory_bytes", lambda: 1 << 30)
     with pytest.raises(ConfigError, match=r"3 members and a joiner of 64 MiB need .* 1\.0 GiB"):
         main(mib=64, peers=3)
 

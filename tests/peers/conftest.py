@@ -7,6 +7,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -156,17 +157,22 @@ def fill_with(slots: Slots | None, byte: int) -> int:
     return place
 
 
-@pytest.fixture(params=["pidfds", "ENOSYS", "EPERM"])
+@pytest.fixture(params=["pidfds", "no signals", "ENOSYS", "EPERM"])
 def pidfds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The test with pidfds, and as on a kernel without them, or where a filter forbids them."""
-    if request.param == "pidfds":
-        return request.param
-
-    def refuse(pid: int) -> int:
-        raise OSError(getattr(errno, request.param), request.param)
-
-    monkeypatch.setattr(os, "pidfd_open", refuse)
+    """The test with pidfds; where a filter forbids to signal through them; and as on a kernel
+    without them, or where a filter forbids to open them."""
+    if request.param == "no signals":
+        monkeypatch.setattr(signal, "pidfd_send_signal", _refuse(errno.EPERM))
+    elif request.param != "pidfds":
+        monkeypatch.setattr(os, "pidfd_open", _refuse(getattr(errno, request.param)))
     return request.param
+
+
+def _refuse(code: int) -> Callable[..., int]:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    return refuse
 
 
 Running = Callable[..., AbstractAsyncContextManager[Owner]]
