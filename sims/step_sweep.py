@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sims.catalogue import MUTANT_HELP, plant
-from sims.faults import Fault, draw_plan
+from sims.faults import Fault, draw_plan, draw_revocations
 from sims.stepwise import StepWorld
 from sims.sweep import SAFETY_S, SeedResult, again_with, in_turn, play, report
 from sims.terminal import run
@@ -22,6 +22,8 @@ STEPS = (200, 240)
 WITNESSES = 0.2
 """In so many of the seeds there is one."""
 SALT = 0xB61
+GUARDED, GUARDED_SALT = 0.8, 0xA88
+"""In so many of the seeds that draw revocations, peers have certificates that can be revoked."""
 
 
 def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
@@ -29,6 +31,8 @@ def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     peers, steps = source.randint(*PEERS), source.choice(STEPS)
     world = StepWorld(seed, peers=peers, outer_steps=steps, witness=has_witness(seed))
+    if is_guarded(seed):
+        world.dialling.gates.close()
     return play(seed, world, draw_plan(seed, until_s=SAFETY_S) if plan is None else plan)
 
 
@@ -36,6 +40,13 @@ def has_witness(seed: int) -> bool:
     """Does a witness vote with the peers of this seed? None that showed a bug before there were
     witnesses has one: each is still the cluster that it was."""
     return random.Random(seed ^ SALT).random() < WITNESSES  # noqa: S311 (as above)
+
+
+def is_guarded(seed: int) -> bool:
+    """Does a peer of this seed need a certificate, and may lose it? As with witnesses, each seed
+    that showed a bug before is still the cluster that it was."""
+    source = random.Random(seed ^ GUARDED_SALT)  # noqa: S311 (as above)
+    return bool(draw_revocations(seed, until_s=SAFETY_S)) and source.random() < GUARDED
 
 
 def main(

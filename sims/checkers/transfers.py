@@ -32,6 +32,9 @@ class Joining:
     lacking: Cells = field(default_factory=set[tuple[int, int]])
     asked: dict[PeerId, Cells] = field(default_factory=dict[PeerId, set[tuple[int, int]]])
     liars: set[PeerId] = field(default_factory=set[PeerId])
+    over: bool = False
+    """The joiner gave up this cut and asked for another one: cells that arrive now are dropped
+    unread."""
 
 
 class TransferChecks:
@@ -69,7 +72,8 @@ class TransferChecks:
         for command in commands:
             self._follow(node, joining, command)
         transfer = node.core.standing.catchup.transfer
-        if transfer is not None and transfer.index == joining.index and not node.core.stopped:
+        joining.over = transfer is None or transfer.index != joining.index
+        if not joining.over and not node.core.stopped:
             self._asks_for_all(node, joining)
 
     def _tree(
@@ -86,7 +90,8 @@ class TransferChecks:
         kept = any(isinstance(command, c.KeepCell) for command in commands)
         joining.asked.get(event.sender, set()).discard((event.fragment, event.cell))
         if (node.peer, event) in self._lies:
-            if kept or not (_named(event.sender, commands) or event.sender in joining.liars):
+            named = _named(event.sender, commands) or event.sender in joining.liars
+            if kept or not (named or joining.over):
                 self._found(f"{node.peer} takes a wrong cell of {event.sender} for the cut's")
             joining.liars.add(event.sender)
             joining.asked.pop(event.sender, None)
