@@ -23,6 +23,9 @@ demo: $(VENV)/.installed ## train one model on several nodes of this machine, ki
 	$(BIN)/lowcomm demo
 
 test test-long nightly: export OMP_NUM_THREADS = 1
+# Hundreds of daemons and ranks are started: with bytecode files each starts in two thirds of the
+# time. Set and empty, as some environments forbid to write them.
+test test-long nightly: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests but the long ones
 	$(BIN)/ruff check
