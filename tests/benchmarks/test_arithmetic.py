@@ -67,6 +67,7 @@ def test_an_instruction_set_that_is_none_is_named() -> None:
         main(mib="1", repeats=1, only="mmx", as_json=True)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not usable(), reason="no compiler, or another kind of CPU")
 def test_a_set_is_measured_where_numpy_has_no_larger_one(
     capsys: pytest.CaptureFixture[str],

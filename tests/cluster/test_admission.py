@@ -58,6 +58,7 @@ def is_member(of_: Path, name: str) -> bool:
     return any(event.member_name == name for event in of(Member, of_))
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_only_a_token_of_the_run_lets_in_and_not_for_ever(run: Run, tmp_path: Path) -> None:
     run.node("alpha", "--new")
@@ -175,7 +176,13 @@ def test_a_run_that_was_opened_goes_by_the_token_that_was_printed(run: Run, tmp_
 
 
 @pytest.mark.deadline(90)
-@pytest.mark.parametrize("link", [(), INSECURE], ids=["encrypted", "insecure"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        pytest.param((), id="encrypted"),
+        pytest.param(INSECURE, id="insecure", marks=pytest.mark.long),
+    ],
+)
 def test_joiners_of_a_run_that_cannot_begin_are_told_why(
     run: Run, tmp_path: Path, link: tuple[str, ...]
 ) -> None:

@@ -32,7 +32,9 @@ def damage(directory: Path) -> bytes:
 
 
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "deleted"])
+@pytest.mark.parametrize(
+    "gone", [pytest.param(False, marks=pytest.mark.long), True], ids=["damaged", "deleted"]
+)
 def test_the_only_node_goes_on_from_its_checkpoint(
     shell: PacedShell, tmp_path: Path, *, gone: bool
 ) -> None:

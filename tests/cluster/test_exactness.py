@@ -205,6 +205,7 @@ def test_a_daemon_has_no_torch_and_says_what_it_cost_until_it_listened(tmp_path:
 # Ranks are disposable -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.deadline(180)  # Ranks that share a busy core wait for each other at each step.
 def test_a_killed_rank_costs_its_node_no_outer_state(tmp_path: Path) -> None:
     rounds, names = 30, ("alpha", "beta")

@@ -65,6 +65,7 @@ def test_the_command_measures_what_encryption_costs() -> None:
         assert ours["wire_bytes"] > clear["wire_bytes"]
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_the_command_measures_us_beside_gloo() -> None:
     command = [sys.executable, "-m", "benchmarks.exchange", "--mib", "1", "--warmup", "1"]
@@ -129,7 +130,7 @@ def test_codecs_beside_each_other_and_plain_tcp(tmp_path: Path) -> None:
         assert 2 * MIB < tcp.wire_bytes < 2.2 * MIB
 
 
-@pytest.mark.parametrize("peers", [2, 3])
+@pytest.mark.parametrize("peers", [2, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.deadline(60)
 def test_what_no_exchange_of_ours_can_do_without(peers: int, tmp_path: Path) -> None:
     """The same mean over as many bytes, in pieces of which the last one is short."""

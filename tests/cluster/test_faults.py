@@ -116,6 +116,7 @@ def test_a_peer_dies_in_a_reduction_and_a_new_one_joins(
     assert marked_processes() == {}
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along(
     shell: Shell, tmp_path: Path

@@ -79,6 +79,7 @@ def test_real_daemons_make_the_bits_of_the_exchange_in_memory(tmp_path: Path, ta
     assert sum(sent) == pytest.approx(payload_bytes * 2, rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_nodes_stay_one_through_losses_and_a_join(tmp_path: Path) -> None:
     """New ranks and new nodes begin with no momentum: only what they say differs."""

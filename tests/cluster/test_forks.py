@@ -95,6 +95,7 @@ def test_two_that_both_went_on_agree_on_one_branch(shell: Shell, tmp_path: Path)
     assert len(of(Dropped, stays)) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_with_a_witness_either_of_two_may_die(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=2, rounds=100_000))

@@ -73,6 +73,7 @@ def test_a_run_goes_on_when_one_daemon_is_killed(shell: Shell, tmp_path: Path) -
     }
 
 
+@pytest.mark.long
 @pytest.mark.deadline(30)
 def test_a_peer_that_cannot_start_ends_the_run(shell: Shell, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=2, rounds=60)

@@ -39,7 +39,7 @@ METHODS = {
     "trimmed": ('inner_steps = 4\naggregate = "trimmed_mean"\nresult_codec = "bf16"', 0.0),
 }
 """The table, and how long a contribution is that is gathered; 0: not counted."""
-LONG = ("sparseloco-contributors", "clipped", "centred", "trimmed")
+LONG = ("decoupled", "sparseloco-contributors", "clipped", "centred", "trimmed")
 """Methods that are there with other options as well."""
 
 

@@ -25,6 +25,7 @@ from tests.cluster.running import (
 )
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_pairs_go_on_when_one_dies_and_take_in_who_comes_or_comes_back(tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=3, rounds=100_000, method=NOLOCO)

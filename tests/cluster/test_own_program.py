@@ -65,8 +65,12 @@ def test_a_program_that_is_not_there_is_started_once(
     ("code", "words"),
     [
         ("raise SystemExit('no data set')", ("ended with code 1", "no data set")),
-        ("import no_such_module", ("ModuleNotFoundError: No module named 'no_such_module'",)),
-        ("pass", ("ended with code 0",)),
+        pytest.param(
+            "import no_such_module",
+            ("ModuleNotFoundError: No module named 'no_such_module'",),
+            marks=pytest.mark.long,
+        ),
+        pytest.param("pass", ("ended with code 0",), marks=pytest.mark.long),
     ],
     ids=["exit", "import", "no attach"],
 )

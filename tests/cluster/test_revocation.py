@@ -49,7 +49,7 @@ def last_line(command: Command) -> str:
 
 
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("victim", ["gamma", "alpha"])
+@pytest.mark.parametrize("victim", [pytest.param("gamma", marks=pytest.mark.long), "alpha"])
 def test_who_is_shut_out_ends_and_stays_out_and_the_others_go_on(
     run: PacedShell, tmp_path: Path, victim: str
 ) -> None:
@@ -98,6 +98,7 @@ def test_two_of_three_voters_at_once_and_the_third_goes_on(run: PacedShell, tmp_
     print(f"the third one commits {after_s:.3f} s after the first is struck")  # noqa: T201
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_what_leaves_no_majority_is_refused_but_by_force(run: PacedShell, tmp_path: Path) -> None:
     """gamma hangs, and would be one of two voters: nothing could be decided until it is lost."""

@@ -46,6 +46,7 @@ commit_every_steps = 8
 snapshot_every_steps = 16"""
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_steps_go_on_with_the_same_bits_through_losses_and_a_join(tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=3, rounds=1_000_000, method=METHOD)

@@ -74,6 +74,7 @@ def scraped(directory: Path) -> dict[tuple[str, str, str], float]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.deadline(150)
 def test_prometheus_and_the_events_say_what_both_sides_counted(
     shell: Shell, tmp_path: Path

@@ -24,7 +24,10 @@ from protocols.errors import ConfigError
 from tests.lowcomm import node_ranks
 from tests.lowcomm.forking import run_ranks
 
-CASES = [("fsdp", 1), ("fsdp", 2), ("fsdp", 3), ("mixed", 2), ("mixed", 3), ("grid", 4)]
+CASES = [
+    *(("fsdp", 1), ("fsdp", 3), ("mixed", 3), ("grid", 4)),
+    *(pytest.param(case, 2, marks=pytest.mark.long) for case in ("fsdp", "mixed")),
+]
 
 
 @pytest.mark.deadline(100)

@@ -110,7 +110,7 @@ def test_a_restart_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.deadline(100)
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_sharded_state_goes_on_bit_by_bit(world: int, tmp_path: Path) -> None:
     run_ranks("node_ranks.py", "state", world, tmp_path)
     for rank in range(world):

@@ -280,6 +280,7 @@ def contributions_of_two_ranks(corpus: Path, start: F32) -> list[F32]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.deadline(180)
 def test_two_sharded_ranks_train_as_one_does_and_the_same_bits_each_time(
     corpus: Corpus, tmp_path: Path

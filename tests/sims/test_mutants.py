@@ -73,6 +73,7 @@ def go_round_in_circles() -> None:
         pass
 
 
+@pytest.mark.long
 def test_a_wrong_rebase_and_a_partial_sum_are_caught() -> None:
     verdicts = hunt(*EASY, seeds=10)
     assert {name: caught for name, (caught, _) in verdicts.items()} == dict.fromkeys(EASY, True)
