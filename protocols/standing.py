@@ -56,6 +56,9 @@ class Standing:
         """By fragment: what arrived while an outer step was being made."""
         self._told: dict[object, Control] = {}
         """By kind: what the leader heard last on the present connection."""
+        self._broke = False
+        """Our disk took nothing once. The leader may have heard that on an earlier connection, and
+        not that the disk works again: from then on it hears of the disk on each new one."""
         self._asked = False
         """A leader heard that we want a state, and neither a cut nor we took that back."""
         self._listener: PeerId | None = None
@@ -231,7 +234,8 @@ class Standing:
             self._told.pop(Kept, None)
         reports = self._reports()
         self._asked = Join in reports or (self._asked and CaughtUp not in reports)
-        if broken or Durable in self._told:
+        self._broke = self._broke or bool(broken)
+        if self._broke:
             reports[Durable] = Durable(not broken, broken)
         if reports == self._told:
             return []

@@ -51,7 +51,7 @@ class Disks:
         """A peer finds out that its disk works again."""
         now, until = node.world.now, max(node.disk.full_until, node.disk.slow_until)
         last = self._full.setdefault(node.peer, now)
-        if now < until:
+        if now < until or node.scribe.tickets:  # What is on its way may take as long as it does.
             self._full[node.peer] = now
         elif now > max(last, node.paused_until) + RETRY_S + _allowed_s(node):
             self._found(f"{node.peer} has a disk that works, and does not try it")

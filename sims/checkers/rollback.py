@@ -94,7 +94,9 @@ class Rollback:
                 )
             fragments = range(len(reign.committed))
             have = [reign.have.get(((peer, life), fragment)) for fragment in fragments]
-            if (peer, life) not in reign.asking and self._is_newest(node, reign, have, peer):
+            if peer in node.world.checkers.transfers.liars or (peer, life) in reign.asking:
+                continue  # Its state was not what it had reported: it is as if it had none.
+            if self._is_newest(node, reign, have, peer):
                 self._found(f"{node.peer} goes back, and {peer} has the newest state")
 
     def _stands(self, kept: m.Kept) -> bool:

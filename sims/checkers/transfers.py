@@ -44,6 +44,8 @@ class TransferChecks:
         self._found = found
         self._joining: dict[tuple[PeerId, int], Joining] = {}
         """By life."""
+        self.liars: set[PeerId] = set()
+        """Donors that sent a wrong cell or told a wrong tree, of any cut."""
         self._lies: set[tuple[PeerId, v.CellReceived]] = set()
         """(joiner, what it gets): wrong ones."""
         self._said: dict[tuple[PeerId, int, PeerId], dict[PeerId, tuple[str, ...]]] = {}
@@ -53,6 +55,7 @@ class TransferChecks:
     def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:
         """A donor is about to send a cell that is not the cut's."""
         self._lies.add((joiner, cell))
+        self.liars.add(cell.sender)
 
     def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core took an event."""
@@ -136,7 +139,10 @@ class TransferChecks:
         """A donor says what tree the state of a cut has."""
         key = (to, report.index, report.peer)
         self._said.setdefault(key, {})[node.peer] = report.roots
-        if report.index in node.transfers.forged or not report.roots:
+        if report.index in node.transfers.forged:
+            self.liars.add(node.peer)
+            return
+        if not report.roots:
             return
         index, cut = node.core.members.cuts.get(report.peer, (0, None))
         if cut is None or index != report.index:

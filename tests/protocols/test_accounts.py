@@ -92,6 +92,20 @@ def test_a_peer_says_when_its_disk_is_full_and_when_it_is_not_any_more() -> None
     assert scene.sent(m.Durable) == [(A, m.Durable(works=True, why=""))]
 
 
+def test_that_a_disk_works_again_is_said_though_the_connection_broke_meanwhile() -> None:
+    """Else the leader, which saw no end of the connection, gave the peer no vote any more (stepwise
+    seed 5100299)."""
+    scene = follower(B)
+    scene.slow_disk = True
+    scene.reads(e.Elected(A))
+    scene.on(v.PersistFailed(scene.one(c.Persist).ticket, FULL))
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.slow_disk = False
+    scene.waits(5.0)
+    scene.meets(A)
+    assert scene.sent(m.Durable) == [(A, m.Durable(works=True, why=""))]
+
+
 def test_another_life_begins_with_an_empty_record() -> None:
     links = Links()
     accounts = Accounts(links)

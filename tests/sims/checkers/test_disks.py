@@ -1,5 +1,6 @@
 """Which peers have votes while disks are full, as its checker sees it."""
 
+from protocols.commands import Persist
 from sims.checkers.disks import LOOK_S, NOTICE_S
 from sims.nodes import Node
 from sims.world import World
@@ -56,3 +57,11 @@ def test_a_disk_that_works_again_is_tried() -> None:
     assert look(world, other, for_s=2 * LATE_S) == []
     assert look(world, other, for_s=LATE_S)
     assert "does not try it" in world.checkers.violations[0]
+
+
+def test_a_disk_that_takes_long_is_being_tried() -> None:
+    """Seed 6000611: it was slow, and full before that."""
+    world, _, other = quiet()
+    other.core.raft.disk.why = "no space left"
+    other.scribe.tickets.append(Persist(99, 1, "", 1, (), None))
+    assert look(world, other, for_s=3 * LATE_S) == []

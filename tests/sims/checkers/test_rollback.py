@@ -54,3 +54,10 @@ def test_a_checkpoint_of_another_branch_is_none_to_go_back_to() -> None:
     world.checkers.rollback.handled(leader, v.MessageReceived(other.peer, kept))
     found = goes_back(world, leader, tokens=7)
     assert not any("keeps a checkpoint" in text for text in found)
+
+
+def test_the_state_of_a_donor_that_lied_is_none_to_go_on_from() -> None:
+    """Seed 6000986: the joiner, which led, had found it out."""
+    world, leader, _ = quiet()
+    world.checkers.transfers.liars |= {node.peer for node in world.live}
+    assert not any("has the newest state" in text for text in goes_back(world, leader, tokens=0))
