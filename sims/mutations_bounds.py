@@ -37,7 +37,7 @@ BOUND_MUTANTS = (
     Mutant(
         "a-mended-disk-is-not-reported",
         "A peer that can write again gets no vote in this term.",
-        Edit(Standing.news, "if broken or Durable in self._told:", "if broken:"),
+        Edit(Standing.news, "if self._broke:", "if broken:"),
     ),
     Mutant(
         "a-full-disk-is-tried-late",
