@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from peers.lasting import SIGNALLED
+from peers.exit_status import SIGNALLED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

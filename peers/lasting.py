@@ -8,10 +8,10 @@ by a signal, a full memory or a GPU passes. Must NOT start anything, nor say how
 import re
 from dataclasses import dataclass
 
+from peers.exit_status import SIGNALLED
+
 SAME_FAULTS_MAX = 3
 """Attempts in a row. Two alike may be chance (a port, a file that another program holds)."""
-SIGNALLED = 128
-"""A shell's exit status for a program that a signal ended is this much more than the signal."""
 _PASSING = re.compile(
     r"out of memory|cannot allocate memory|no space left|CUDA|NCCL|cuDNN|cuBLAS|HIP error|"
     r"address already in use|connection (refused|reset|closed)|timed? ?out|"

@@ -2,7 +2,8 @@
 
 The handle is a pidfd. Linux before 5.3 has no pidfd_open, and the seccomp profiles of container
 runtimes that are older than the call forbid it: there the handle is the process id together with
-the start time from `/proc`, and the end of the process is polled. Must NOT reap a process (its
+the start time from `/proc`, and the end of the process is polled. Where a profile forbids only to
+signal through a pidfd, the process id is signalled instead. Must NOT reap a process (its
 parent does that), or start a thread.
 """
 
@@ -103,7 +104,9 @@ class ProcessHandle:
 
     def _has_ended(self) -> bool:
         if self._pidfd != _NO_PIDFD:
-            return bool(select.select([self._pidfd], [], [], 0)[0])
+            poller = select.poll()  # Unlike select, it takes any number of a descriptor.
+            poller.register(self._pidfd, select.POLLIN)
+            return bool(poller.poll(0))
         try:
             state, started = _state_of(self.pid)
         except ProcessLookupError:

@@ -16,7 +16,7 @@ from protocols.hellos import Identity
 from protocols.ids import PeerId
 from sims.faults import Fault, draw_plan
 from sims.nodes import Node
-from sims.step_sweep import STEPS, has_witness, is_guarded
+from sims.step_sweep import STEPS, guard, has_witness
 from sims.stepwise import StepWorld
 from sims.sweep import SAFETY_S, SeedResult, draw_training, in_turn, play, report
 from sims.terminal import run
@@ -73,8 +73,7 @@ def _world(seed: int, source: random.Random) -> World:
 def _step_world(seed: int, source: random.Random) -> World:
     peers, steps = source.randint(*STEP_PEERS), source.choice(STEPS)
     world = HiddenStepWorld(seed, peers=peers, outer_steps=steps, witness=has_witness(seed))
-    if is_guarded(seed):
-        world.dialling.gates.close()
+    guard(world, seed)
     return world
 
 

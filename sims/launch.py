@@ -17,12 +17,13 @@ from rich.console import Console
 from lowcomm.config import RunConfig
 from lowcomm.events import Event
 from lowcomm.identity import in_use, read_record, recorded_config
-from lowcomm.outcomes import EXIT_INTERRUPTED, EXIT_TERMINATED, SIGNALLED
+from lowcomm.outcomes import EXIT_INTERRUPTED, EXIT_TERMINATED
 from lowcomm.report import write_report
 from lowcomm.status import finished, node_directories
 from lowcomm.summary import build_summary, write_summary
 from lowcomm.timeline import Follower
 from lowcomm.view import LiveView, print_end
+from peers.exit_status import SIGNALLED
 from protocols.errors import ConfigError, LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode, read_plan
 

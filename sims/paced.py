@@ -23,7 +23,7 @@ from typing import cast
 from lowcomm.attachment import Peer, attach
 from lowcomm.methods import AnyMethod, RoundMethod, StepMethod
 from lowcomm.round_rank import RoundRank
-from peers.lasting import SIGNALLED
+from peers.exit_status import shell_status
 from peers.rank_messages import TensorPlace
 from protocols.errors import ConfigError, LowcommError
 from sims.paced_moves import TENSORS, share, stand_in_loss, tensors
@@ -223,7 +223,7 @@ def _become_a_rank() -> None:
         code = os.waitstatus_to_exitcode(os.wait()[1])
         if code != 0:
             # The daemon kills our process group, and so the other ranks, when we end.
-            sys.exit(code if code > 0 else SIGNALLED - code)
+            sys.exit(shell_status(code))
     sys.exit(0)
 
 

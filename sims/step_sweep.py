@@ -15,6 +15,7 @@ from sims.faults import Fault, draw_plan, draw_revocations
 from sims.stepwise import StepWorld
 from sims.sweep import SAFETY_S, SeedResult, again_with, in_turn, play, report
 from sims.terminal import run
+from sims.world import World
 
 PEERS = (2, 6)
 """At the start of a seed, at least and at most: each step is a message for every pair."""
@@ -31,8 +32,7 @@ def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     peers, steps = source.randint(*PEERS), source.choice(STEPS)
     world = StepWorld(seed, peers=peers, outer_steps=steps, witness=has_witness(seed))
-    if is_guarded(seed):
-        world.dialling.gates.close()
+    guard(world, seed)
     return play(seed, world, draw_plan(seed, until_s=SAFETY_S) if plan is None else plan)
 
 
@@ -42,11 +42,12 @@ def has_witness(seed: int) -> bool:
     return random.Random(seed ^ SALT).random() < WITNESSES  # noqa: S311 (as above)
 
 
-def is_guarded(seed: int) -> bool:
-    """Does a peer of this seed need a certificate, and may lose it? As with witnesses, each seed
-    that showed a bug before is still the cluster that it was."""
+def guard(world: World, seed: int) -> None:
+    """In some of the seeds that draw revocations peers need certificates, and may lose them. As
+    with witnesses, each seed that showed a bug before is still the cluster that it was."""
     source = random.Random(seed ^ GUARDED_SALT)  # noqa: S311 (as above)
-    return bool(draw_revocations(seed, until_s=SAFETY_S)) and source.random() < GUARDED
+    if draw_revocations(seed, until_s=SAFETY_S) and source.random() < GUARDED:
+        world.dialling.gates.close()
 
 
 def main(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from peers.lasting import SIGNALLED
+from peers.exit_status import shell_status
 
 _PR_SET_PDEATHSIG = 1
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
         return 1  # It ended before the call above.
     with subprocess.Popen(argv[1:], stdin=subprocess.DEVNULL) as command:
         code = command.wait()
-    return code if code >= 0 else SIGNALLED - code
+    return shell_status(code)
 
 
 def _end_all(number: int, frame: object) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from lowcomm.outcomes import SIGNALLED
+from peers.exit_status import SIGNALLED, shell_status
 from peers.processes import Child, dying_with_us, start_child
 from protocols.errors import ConfigError
 from sims.wan.check import check, row, table
@@ -134,7 +134,7 @@ async def _run(places: Sequence[Place], command: Sequence[str]) -> int:
     finally:
         await asyncio.gather(*(child.stop() for child in children))
     codes = [child.returncode or 0 for child in children]
-    return next((code if code > 0 else SIGNALLED - code for code in codes if code), 0)
+    return next((shell_status(code) for code in codes if code), 0)
 
 
 def _waiting(child: Child) -> "asyncio.Task[int]":

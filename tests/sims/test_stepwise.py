@@ -16,6 +16,7 @@ from sims.step_checkers import FACTOR
 from sims.step_sweep import main, run_seed
 from sims.stepwise import StepNode, StepWorld
 from sims.sweep import SeedResult
+from tests.sims.replaying import replayed
 
 CHUNKS, CHUNK_SEEDS = 8, 5
 FAILED_ONCE = (
@@ -25,8 +26,6 @@ FAILED_ONCE = (
     *(26400091, 26400108, 26400125, 26400338, 2130408, 2048019382, 5100299),
 )
 """Each of these showed a bug, of the core or of its checkers, while this was written."""
-NEWEST = 12
-"""Of the seeds above; older ones are played with the long tests."""
 NAMED = (
     "goes-on-after-its-report",
     "closes-below-a-completed-step",
@@ -67,13 +66,7 @@ def log(world: StepWorld) -> list[e.Entry]:
     return [world.checkers.log[index] for index in sorted(world.checkers.log)]
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(seed, marks=[] if seed in FAILED_ONCE[-NEWEST:] else [pytest.mark.long])
-        for seed in FAILED_ONCE
-    ],
-)
+@replayed(FAILED_ONCE, newest=12)
 def test_a_seed_that_failed_once_does_not_fail_again(seed: int) -> None:
     check(run_seed(seed))
 

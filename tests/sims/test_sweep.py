@@ -25,6 +25,7 @@ from sims.sweep import (
     run_seed,
     summary,
 )
+from tests.sims.replaying import replayed
 
 ROOT = Path(__file__).parent.parent.parent
 CHUNKS, CHUNK_SEEDS = 30, 10
@@ -48,8 +49,6 @@ FAILED_ONCE = (
     *(1000156, 1000379, 1000423, 2001089, 1088877236, 6000611, 6000986),
 )
 """Each of these showed a bug once: docs/bugs-found-by-simulation.md."""
-NEWEST = 20
-"""Of the seeds above; older ones are played with the long tests."""
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +70,7 @@ def check(result: SeedResult) -> None:
     assert not result.violations, "\n".join([story, *result.violations, f"replay: {replay}"])
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(seed, marks=[] if seed in FAILED_ONCE[-NEWEST:] else [pytest.mark.long])
-        for seed in FAILED_ONCE
-    ],
-)
+@replayed(FAILED_ONCE, newest=20)
 def test_a_seed_that_failed_once_does_not_fail_again(seed: int, tally: Counter[str]) -> None:
     result = run_seed(seed)
     tally.update(result.happened)
