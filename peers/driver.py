@@ -324,8 +324,11 @@ class Driver:
             self.mesh.send(peer, m.Refused(why))
 
     def refusal(self, hello: m.Hello) -> str:
-        run, members = self.core.raft.run, self.core.members
-        return self._closed_because or refusal(hello, me=self.core.me, run=run, members=members)
+        core = self.core
+        if self._closed_because:
+            return self._closed_because
+        life = core.links.life(hello.peer, 0)
+        return refusal(hello, me=core.me, run=core.raft.run, members=core.members, life=life)
 
     def connected(self, hello: m.Hello) -> None:
         assert self.mesh is not None

@@ -29,6 +29,8 @@ time: who comes and goes costs the others an attempt each time."""
 HOLD_DOWN_MAX_S = 120.0
 COPIES_MAX = 2
 """That a donor makes and hashes at a time."""
+ACCUSERS = 2
+"""So many peers that got a wrong state from a donor are believed: one of them may lie."""
 
 
 @dataclass(slots=True)
@@ -93,10 +95,11 @@ class Admission:
             self.reports.forget_states(donor)  # It has found out by itself, and says no more of it.
             return
         accusers = self.accused.setdefault(donor, set())
-        accusers.add(peer)
+        if len(accusers) < ACCUSERS:
+            accusers.add(peer)
         if self.members.is_over:
             return  # Nobody can make this state again: whoever came so far is tried again.
-        if len(accusers) >= 2 or self.members.receivers.keys() <= {donor, peer}:
+        if len(accusers) == ACCUSERS or self.members.receivers.keys() <= {donor, peer}:
             self.reports.forget_states(donor)
 
     def gone(self, peer: PeerId) -> None:
@@ -121,7 +124,8 @@ class Admission:
         """Forget what any other peer asked for, or was asked about."""
         keep_only(peers, *self._tables, self.accused)
         for accusers in self.accused.values():
-            accusers.intersection_update(peers)
+            if len(accusers) < ACCUSERS:  # Else nobody believes it, whoever has gone since.
+                accusers.intersection_update(peers)
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next thing to put into the log, or None. Call again after applying it."""
@@ -314,7 +318,7 @@ class Admission:
         """
         donors = self.members.members.keys() - {joiner}
         # Nor does the word of one come that two have found wrong: nobody believes it.
-        wrong = {peer for peer, accusers in self.accused.items() if len(accusers) >= 2}
+        wrong = {peer for peer, accusers in self.accused.items() if len(accusers) == ACCUSERS}
         silent = donors - self.joins.keys() - wrong
         for version in versions:
             states = self.reports.states(version.fragment, version.round)

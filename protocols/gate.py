@@ -24,7 +24,7 @@ from protocols.wire import one_line
 ANSWER_S = 10.0
 """The leader, and the log, have this long: an election fits in."""
 KEY_RETRY_S = 2.0
-"""A voter asks the next one for the key after this time."""
+"""A voter that lacks the key asks again after this time."""
 ASKING_MAX = 256
 """Requests under way, here and with the leader: strangers cost bounded memory."""
 NOT_NOW = "nobody who leads the run can be reached"
@@ -165,11 +165,17 @@ class Gate:
             commands.append(c.Answer(number, b"", NOT_NOW, final=False))
         if self._lacks_key and now >= self._asks_at:
             self._asks_at = now + KEY_RETRY_S
-            voters = sorted(self._links.up.intersection(self._members.voters))
-            self._asked += 1
-            if voters:
-                commands.append(c.Send(voters[self._asked % len(voters)], m.AskKey()))
+            commands += [c.Send(peer, m.AskKey()) for peer in self._next_asked()]
         return [command for command in commands if command is not None]
+
+    def _next_asked(self) -> list[PeerId]:
+        """Who hears next that we need the key: one voter, and then the next one, and also all
+        others, for a peer that lost its vote keeps the key: it may be the only one that has it."""
+        up, members = self._links.up, self._members
+        voters = sorted(up.intersection(members.voters))
+        others = sorted(up.intersection(members.readers).difference(voters)) if self._asked else []
+        self._asked += 1
+        return [*(voters[self._asked % len(voters) :][:1] if voters else []), *others]
 
     # Certificates and tokens that shall count no more ---------------------------------------
 

@@ -26,8 +26,11 @@ class Identity:
         return PeerInfo(self.peer, self.name, self.incarnation, self.address, slot)
 
 
-def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str:
-    """Why a peer is not let in, as a line for the person at its other end; "": it is."""
+def refusal(hello: Hello, *, me: Identity, run: int, members: Membership, life: int) -> str:
+    """Why a peer is not let in, as a line for the person at its other end; "": it is.
+
+    `life`: the incarnation in which we are connected with it, or were a moment ago; 0: in none.
+    """
     if hello.protocol != PROTOCOL_VERSION:
         return other_version(hello.name, hello.protocol)
     if hello.run and run and hello.run != run:
@@ -40,7 +43,8 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: Membership) -> str
     if hello.peer in members.spendings.revoked:
         return revocation(members.spendings.revoked[hello.peer])
     known = members.receivers.get(hello.peer)
-    if known is not None and known.incarnation > hello.incarnation:
+    newest = max(life, known.incarnation if known is not None else 0)
+    if newest > hello.incarnation:
         return f"{hello.peer} has restarted since; this is its earlier life"
     if not has_room(members, hello.peer):
         return f"this run has {PEERS_MAX} peers already: no message could name one more"

@@ -109,8 +109,9 @@ class Leader:
             case Join(lineage=of) if of == here:
                 self.admission.join(peer, message, now)
                 self.able.discard(peer)
-            case Told():
-                self.accounts.of(peer).told = True
+            case Told(term=term):
+                if term == self.raft.term:  # Else an earlier leader heard it all, perhaps we.
+                    self.accounts.of(peer).told = True
             case Kept() if peer in self.members.seats and is_sound(message.remaining):
                 self.admission.kept[peer] = message
             case Durable(works=works, why=why):

@@ -159,7 +159,7 @@ class Parts(ABC):
         self._due[marks.RAFT] = raft.deadline
         self.raised |= marks.SAID
         settled = raft.leads and raft.settled
-        leads = (raft.term, raft.leader, raft.role, raft.disk.works, settled)
+        leads = (raft.term, raft.leader, raft.role, raft.disk.works, settled, raft.handing_over)
         if leads != self._leads:
             self._leads = leads
             self.raised |= marks.ALL

@@ -47,7 +47,9 @@ class Raft:
         """The connection with the leader has ended: others may have noticed too."""
         self.heard_at, self._timer = -NEVER, ElectionTimer(me)
         """When the leader spoke last, and how long we wait."""
-        self._granted, self._quorum_at, self._handing_over = set[PeerId](), NEVER, False
+        self._granted, self._quorum_at = set[PeerId](), NEVER
+        self.handing_over = False
+        """We have asked another voter to lead, and decide nothing more unless it does not."""
         self._out: list[Command] = []
         if saved is None:
             return
@@ -208,10 +210,10 @@ class Raft:
     def hand_over(self, *, but: Collection[PeerId]) -> bool:
         """Ask a voter that has our whole log to lead; False if there is none (yet)."""
         heirs = self.replication.complete(self.log.voters) & self.up - set(but)
-        if self.role is Role.LEADER and heirs and not self._handing_over:
-            self._handing_over = True
+        if self.role is Role.LEADER and heirs and not self.handing_over:
+            self.handing_over = True
             self._out.append(Send(min(heirs), HandOver(self.term)))
-        return self._handing_over
+        return self.handing_over
 
     @property
     def leads(self) -> bool:
@@ -221,7 +223,7 @@ class Raft:
     def settled(self) -> bool:
         """We lead, and all that our log held when we began is committed: we may decide."""
         own_term = self.log.term_at(self.commit_index) == self.term
-        return self.leads and own_term and not self._handing_over
+        return self.leads and own_term and not self.handing_over
 
     @property
     def reconfiguring(self) -> bool:
@@ -256,7 +258,7 @@ class Raft:
         if term:
             self._vote(term, "")
         self._become(Role.FOLLOWER, None)
-        self._quorum_at, self._handing_over = NEVER, False
+        self._quorum_at, self.handing_over = NEVER, False
         self._arm(now)
 
     def _ask_first(self, now: float) -> None:
@@ -322,7 +324,7 @@ class Raft:
         if self.log.is_majority(self.replication.acknowledged | {self.me}):
             self.replication.acknowledged.clear()
             self._quorum_at = now + self.rules.election_timeout_s
-            self._handing_over = False
+            self.handing_over = False
         else:
             self._step_down(now)
 

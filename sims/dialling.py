@@ -6,6 +6,7 @@ Must NOT decide who is connected with whom: cores do, and faults.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from protocols import events as v
@@ -80,6 +81,19 @@ class Dialling:
                 del self._through[pair]
                 self.cut(nodes[pair[0]], nodes[pair[1]])
 
+    def _begun(self, node: Node, hello: Hello) -> None:
+        """A node learns of a connection, unless it has a newer one by then."""
+        line = self._world.network.line(node.peer, hello.peer)
+        connection = line.connection
+
+        def tell() -> None:
+            if line.connection == connection:
+                node.give(
+                    v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader)
+                )
+
+        _when_awake(node, tell)
+
     def _ended(self, node: Node, other: Node) -> None:
         """A node learns that a connection is over, unless it has a new one by then; if it dialled,
         it dials again."""
@@ -90,10 +104,7 @@ class Dialling:
             if not line.up or line.connection == connection:
                 node.give(v.PeerDisconnected(other.peer, "end of stream"))
 
-        if self._world.now < node.paused_until:
-            node.after(0.0, tell)
-        else:
-            tell()
+        _when_awake(node, tell)
         if _key(other) in node.dials:
             self._dial(node, _key(other))
 
@@ -160,7 +171,15 @@ class Dialling:
             if not line.up or line.connection != connection:
                 return  # The first one hung up at once.
             me.met.add(theirs.peer)
-            me.give(v.PeerConnected(theirs.peer, theirs.incarnation, theirs.address, theirs.leader))
+            self._begun(me, theirs)
+
+
+def _when_awake(node: Node, tell: Callable[[], None]) -> None:
+    """At once, or after what a pause holds up."""
+    if node.world.now < node.paused_until:
+        node.after(0.0, tell)
+    else:
+        tell()
 
 
 def _key(node: Node) -> str:
@@ -170,8 +189,8 @@ def _key(node: Node) -> str:
 
 def _refusal(node: Node, other: Node) -> str:
     """Why the other one does not take the hello of the one that dials; "": it does."""
-    core = other.core
-    return refusal(_hello(node), me=core.me, run=core.raft.run, members=core.members)
+    core, life = other.core, other.core.links.life(node.peer, 0)
+    return refusal(_hello(node), me=core.me, run=core.raft.run, members=core.members, life=life)
 
 
 def _hello(node: Node) -> Hello:

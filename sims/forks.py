@@ -88,15 +88,30 @@ class ForkCheckers(Checkers):
         return self.branches[self._on[peer]]
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
-        if isinstance(entry, e.Restore) and entry.fork:
-            self._on[peer] = (*self._on[peer], entry.fork)
-        name = self._on[peer]
+        name = self._on[peer] = self._branch(peer, index, entry)
         if name not in self.branches:
             self._fork(name, peer, index)
         if index not in self._read[name]:
             self.between.read(peer, name, entry)
         self._read[name].setdefault(index, (lineage, entry))
         self.branches[name].applied(peer, lineage, index, entry)
+
+    def _branch(self, peer: PeerId, index: int, entry: e.Entry) -> Name:
+        """Where an entry belongs. What the peer's log has before its fork, and nobody ever read on
+        the branch that it left, is of its own branch: no majority held it before the fork."""
+        name = self._on[peer]
+        fork = self._next_fork(peer, index)
+        if not fork or fork in name:
+            return name
+        begins = isinstance(entry, e.Restore) and entry.fork == fork
+        common = self._read[name].get(index, (0, None))[1] == entry
+        return name if common and not begins else (*name, fork)
+
+    def _next_fork(self, peer: PeerId, index: int) -> int:
+        """The first one in the peer's log from this entry on, applied or not; 0: there is none."""
+        log = self._world.nodes[peer].core.raft.log
+        bodies = (entry.body for entry in log.since(max(index, log.base + 1)))
+        return next((x.fork for x in bodies if isinstance(x, e.Restore) and x.fork), 0)
 
     def _fork(self, name: Name, peer: PeerId, index: int) -> None:
         """What the parent agreed on before is agreed on here."""
@@ -116,7 +131,7 @@ class ForkCheckers(Checkers):
         self._of(node.peer).samples_of(node, manifest, round_, samples)
 
     def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
-        for branch in self.branches.values():
+        for branch in (self._of(peer), *self.branches.values()):
             if (stamp.lineage, stamp.fragment, stamp.round) in branch.commits:
                 branch.means(peer, stamp, means)
                 return

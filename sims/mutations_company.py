@@ -4,7 +4,10 @@ Must NOT run anything (mutants.py).
 """
 
 from protocols import gaps, hellos, tunnels
+from protocols.admission import Admission
 from protocols.gaps import Gaps
+from protocols.gate import Gate
+from protocols.leader import Leader
 from protocols.lines import Lines
 from protocols.liveness import Liveness
 from protocols.office import Office
@@ -20,6 +23,30 @@ COMPANY_MUTANTS = (
         "A restarted peer is believed to have a state that only its earlier life had.",
         Edit(Office.take, "if self._is_of_earlier_life(peer):", "if False:"),
         tests=of("office"),
+    ),
+    Mutant(
+        "words-to-an-earlier-leader-count",
+        "Who led twice believes that it has heard all that only its earlier reign heard.",
+        Edit(Leader.take, "if term == self.raft.term:", "if True:"),
+        tests=of("leader"),
+    ),
+    Mutant(
+        "an-earlier-life-displaces-a-later-one",
+        "A process that wakes after its node was started elsewhere cuts off the one that works.",
+        Edit(hellos.refusal, "newest = max(life, ", "newest = max(0, "),
+        tests=of("hellos"),
+    ),
+    Mutant(
+        "only-voters-are-asked-for-the-key",
+        "The one that has it lost its vote: nobody is let in any more.",
+        Edit(Gate._next_asked, "if self._asked else []", "if False else []"),
+        tests=of("gate"),
+    ),
+    Mutant(
+        "accusers-that-go-are-forgotten",
+        "A donor that two found wrong is waited for again, and says nothing: nobody gets a state.",
+        Edit(Admission.keep, "if len(accusers) < ACCUSERS:", "if True:"),
+        tests=of("admission"),
     ),
     Mutant(
         "silence-begins-before-it-is-watched",
@@ -120,7 +147,7 @@ COMPANY_MUTANTS = (
     Mutant(
         "an-earlier-life-is-let-in",
         "A process that was replaced speaks for its peer beside the new one.",
-        Edit(hellos.refusal, "known.incarnation > hello.incarnation", "False"),
+        Edit(hellos.refusal, "if newest > hello.incarnation:", "if False:"),
         tests=of("hellos"),
     ),
     Mutant(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from protocols.promises import RETRY_S
 from protocols.votes import LAG_MAX, VOTERS_MAX
+from sims.stores import SLOW_SYNC_S
 
 if TYPE_CHECKING:
     from protocols.ids import PeerId
@@ -92,7 +93,9 @@ class Disks:
             node = leader.world.nodes[peer]
             same = infos[peer].incarnation == node.core.me.incarnation
             lacks = raft.log.last_index - node.core.raft.durable_index
-            fit = same and node.core.raft.disk.works and 2 * lacks <= LAG_MAX
+            # What it says of its log waits for its disk, the last slow write included.
+            answers = leader.world.now >= node.disk.slow_until + SLOW_SYNC_S
+            fit = same and answers and node.core.raft.disk.works and 2 * lacks <= LAG_MAX
             if fit and _listens(leader, node):
                 yield peer, "could vote, and has a place"
 

@@ -100,9 +100,10 @@ class SecureRoom(Room):
     def _meet_later(self, one: str, two: str) -> None:
         for asks, other in ((one, two), (two, one)):
             me, core = self.peers[asks].me, self.peers[other]
+            members, life = core.members, core.links.life(me.peer, 0)
             hello = Hello(PROTOCOL_VERSION, 0, me.peer, me.name, me.incarnation, me.address, "")
-            revoked = me.peer in core.members.spendings.revoked
-            if revoked and (why := refusal(hello, me=core.me, run=0, members=core.members)):
+            why = refusal(hello, me=core.me, run=0, members=members, life=life)
+            if why and me.peer in members.spendings.revoked:
                 self.down.discard(frozenset((one, two)))
                 self._queue.append((asks, v.Barred(core.me.peer, why)))
                 return

@@ -149,6 +149,33 @@ def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
     ]
 
 
+def test_two_that_accused_a_donor_are_believed_when_they_are_gone() -> None:
+    """Seed 7009717: they were revoked; what the donor had said was not waited for any more, and
+    then was waited for again, for ever."""
+    members = members_of(log_of(*BEGUN))
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    for peer in (A, B):
+        reports.has(peer, m.Have(members.lineage, 0, 0, START))
+    for peer in (C, D):
+        admission.join(peer, join(peer, "a wrong state", against=A), 0.0)
+        admission.gone(peer)
+    admission.keep({A, B, PeerId("e.1")})
+    admission.join(PeerId("e.1"), join(PeerId("e.1")), 0.0)
+    cut = admission.next_entry(0.0)
+    assert isinstance(cut, e.Cut)
+    assert cut.donors == (B,)
+
+
+def test_who_accused_a_donor_alone_and_is_gone_is_forgotten() -> None:
+    members = members_of(log_of(*BEGUN))
+    admission = Admission(A, members, Reports(A, members))
+    admission.join(C, join(C, "a wrong state", against=A), 0.0)
+    admission.keep({A, B, D})
+    admission.join(D, join(D, "a wrong state", against=A), 0.0)
+    assert admission.accused[A] == {D}
+
+
 def test_a_joiner_becomes_a_member_when_it_holds_the_newest_cut() -> None:
     scene = leading()
     wants_cut(scene, B)

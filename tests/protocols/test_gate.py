@@ -162,8 +162,8 @@ def test_a_leader_that_does_not_answer_is_not_waited_for_for_ever() -> None:
 # The key ----------------------------------------------------------------------------------------
 
 
-def voter(*, secure: bool = True) -> Follower:
-    scene = follower(B)
+def voter(*learners: PeerId, secure: bool = True) -> Follower:
+    scene = follower(B, *learners)
     if secure:
         scene.on(v.Secured(has_key=False))
     scene.reads(e.Voter(B, votes=True, why="there is a place"))
@@ -183,6 +183,17 @@ def test_a_voter_without_the_key_asks_until_it_has_it() -> None:
     scene.beat()
     said = scene.waits(KEY_RETRY_S)
     assert not any(isinstance(x, c.Send) and x.message == m.AskKey() for x in said)
+
+
+def test_a_voter_that_no_other_voter_answers_asks_all_who_are_in() -> None:
+    """Seed 7004125: the founder had the key, and came back when seven others had the votes."""
+    scene = voter(C)
+    asked = [to for to, _ in scene.sent(m.AskKey)]
+    assert asked == [A], "voters have it, as a rule"
+    scene.beat()
+    said = scene.waits(KEY_RETRY_S)
+    again = [x.peer for x in said if isinstance(x, c.Send) and x.message == m.AskKey()]
+    assert again == [A, C]
 
 
 def test_nobody_asks_in_a_run_in_the_clear_nor_who_does_not_vote() -> None:

@@ -57,6 +57,17 @@ def test_the_first_view_waits_for_peers_min_able_members() -> None:
     assert (view.view, view.roster, view.first_round) == (1, (A, B), (1,))
 
 
+def test_what_an_earlier_leader_was_told_we_were_not() -> None:
+    """Seed 7004612: the word was held up on the line, and we led in that term too."""
+    scene = leading(B)
+    scene.comes(C)
+    term = scene.core.raft.term
+    scene.hears(C, m.Told(term - 1))
+    assert not scene.leader.accounts.told(C)
+    scene.hears(C, m.Told(term))
+    assert scene.leader.accounts.told(C)
+
+
 def test_later_views_do_not_wait() -> None:
     scene = leading(B)
     scene.hears(B, m.Unable("crash"))

@@ -3,6 +3,7 @@
 from protocols.commands import Persist
 from sims.checkers.disks import LOOK_S, NOTICE_S
 from sims.nodes import Node
+from sims.stores import SLOW_SYNC_S
 from sims.world import World
 
 LATE_S = NOTICE_S + 10 * LOOK_S
@@ -49,6 +50,15 @@ def test_a_peer_that_can_write_gets_the_free_vote() -> None:
     assert look(world, leader, for_s=NOTICE_S / 2) == []
     assert look(world, leader, for_s=LATE_S)
     assert "could vote, and has a place" in world.checkers.violations[0]
+
+
+def test_a_peer_whose_disk_is_slow_cannot_say_yet_that_it_has_the_log() -> None:
+    world, leader, other = quiet()
+    log = leader.core.raft.log
+    log._voters[-1] = tuple(peer for peer in log.voters if peer != other.peer)
+    other.disk.slow_until = world.now + LATE_S
+    assert look(world, leader, for_s=LATE_S + SLOW_SYNC_S) == []
+    assert look(world, leader, for_s=LATE_S)
 
 
 def test_a_disk_that_works_again_is_tried() -> None:
