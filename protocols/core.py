@@ -74,6 +74,12 @@ class PeerCore(Parts):
         if self.gate.revokes:
             self.raised |= marks.GATE  # Whether a majority can be reached changes with any event.
         match event:
+            # The events of a step come first: there are most of them, and each one waits for us.
+            case v.StepReceived():
+                self.links.liveness.heard(event.sender, now)
+                self.raised |= self._step_came(event)
+            case v.StepMade() | v.StepApplied() | v.BaseLoaded():
+                self.part.stepped(event, now)
             case v.MessageReceived():
                 self.links.liveness.heard(event.peer, now)
                 self._message(event.peer, event.message, now)
@@ -93,13 +99,11 @@ class PeerCore(Parts):
                 if self.raft.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
                 self.raft.persist_failed(event.ticket, wire.one_line(event.why), now)
-            case v.SliceBegun() | v.SliceReceived() | v.ResultReceived() | v.StepReceived():
+            case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.payload(event)
                 if self.part.woken:
                     self.raised |= marks.SOME_ROUNDS
-                elif self.part.steps is not None and self.part.steps.awake:
-                    self.raised |= marks.NEXT_STEP
             case v.CellReceived():
                 self.links.liveness.heard(event.sender, now)
                 self._out += self.part.cell(event, now)
@@ -122,6 +126,15 @@ class PeerCore(Parts):
             self._stop(c.Stop(str(error), "failed"))
             return
         self.part.initial_digests = event.state_digests
+
+    def _step_came(self, event: v.StepReceived) -> int:
+        """Which parts it wakes. Bytes of no use are dropped, and counted (I3)."""
+        steps = self.part.steps
+        known = event.sender in self.members.receivers
+        if not known or steps is None or not steps.received(event):
+            self._out.append(c.Discard(event))
+            return 0
+        return marks.NEXT_STEP if steps.awake else 0
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
         if self.company.keeps_out(peer, message):

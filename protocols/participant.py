@@ -133,8 +133,6 @@ class Participant:
                 return commands
             case v.StateReceived():
                 return self.state(event, now)
-            case v.StepMade() | v.StepApplied() | v.BaseLoaded():
-                self._stepped(event, now)
             case _:
                 raise AssertionError(f"unknown event {event!r}")
         return []
@@ -144,7 +142,7 @@ class Participant:
         self.standing.accepted = True
         self.standing.drawing.ahead = event.samples_ahead
 
-    def _stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
+    def stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
         """Our ranks, in a stepwise run."""
         assert self.steps is not None, "a step was made in a run of rounds"
         match event:
@@ -156,14 +154,9 @@ class Participant:
                 if not self.steps.loaded(event):
                     self.standing.ask_cut("our copy of the state is damaged", now)
 
-    def payload(
-        self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived | v.StepReceived
-    ) -> list[c.Command]:
-        """Bytes of somebody: they are kept, or dropped and counted (I3)."""
+    def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
+        """Bytes of another peer: they are kept, or dropped and counted (I3)."""
         known = event.sender in self.members.receivers
-        if isinstance(event, v.StepReceived):
-            kept = known and any(steps.received(event) for steps in self._steps)
-            return [] if kept else [c.Discard(event)]
         if not (known and any(rounds.received(event) for rounds in self.of(event.stamp))):
             return [c.Discard(event)]
         fragment = event.stamp.fragment
@@ -390,8 +383,8 @@ class Participant:
         ready = trainers.ready and self.standing.accepted
         commands = steps.advance(now, connected, leader, ready=ready)
         able, lacks = trainers.able, catchup.needed
-        trainers.able = ready and steps.able and not catchup.needed
-        if steps.behind and not catchup.needed:
+        trainers.able = ready and steps.able and not lacks
+        if steps.behind and not lacks:
             # Two whom the steps since its state lead elsewhere: what it made itself is wrong.
             against = self.standing.only_donor if steps.strayed else ""
             self.standing.ask_cut("payloads of missed steps are gone", now, against=against)

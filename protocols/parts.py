@@ -254,6 +254,10 @@ class Parts(ABC):
         steps = self.part.steps
         if steps is None:
             return
+        if steps.is_steady:
+            self._out += steps.go_on(now)
+            self._due[marks.STEPS] = steps.deadline
+            return
         base = steps.base
         commands, changed = self.part.make_steps(now, self.links.up, self._hears)
         for command in commands:

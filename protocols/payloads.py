@@ -60,6 +60,7 @@ class Payloads:
 
     def _noted(self, view: int, step: int, peer: PeerId) -> None:
         newest = self._newest.setdefault(view, {})
-        newest[peer] = max(step, newest.get(peer, 0))
+        if step > newest.get(peer, 0):
+            newest[peer] = step
         if step > self._furthest.get(view, 0):
             self._furthest[view] = step

@@ -43,9 +43,6 @@ class Refill:
         self, first: int, payloads: Payloads, now: float, connected: Set[PeerId]
     ) -> list[Command]:
         """What others have of the steps from `first` on and we lack, if it is time to ask."""
-        if not 0 < first <= self._bounds.highest(payloads):
-            self.over()  # As mostly.
-            return []
         members, target = self._bounds.members, self._bounds.target(payloads)
         lacking = {
             (step, peer)

@@ -10,10 +10,42 @@ from protocols.hellos import Identity
 from protocols.ids import Stamp
 from protocols.membership import Membership
 from protocols.payloads import Payloads
+from protocols.record import record
 from protocols.step_entries import batch_of, begun, furthest_step, step_view
 
 PARKED_VIEWS = 4
 """Payloads are kept for so many views beyond our log: their sender has read more of it."""
+
+
+@record
+class Reach:
+    """What the log allows us in the view that we make steps in: it holds until the log goes on."""
+
+    run: Run
+    lineage: int
+    view: View
+    begun: int
+    """The last step before this view: the one before ended with it, for all."""
+    last: int
+    """The last step that may be completed now."""
+    limit: int
+    """Payloads of later steps are not kept."""
+    first_batch: int
+    """That of step 0, if this view had begun with it."""
+
+    def batch(self, step: int) -> int:
+        """Number of the batch that we make our payload of this step from."""
+        return self.first_batch + step * len(self.view.roster)
+
+    def is_ours(self, event: StepReceived) -> bool:
+        """A payload of a step that may be completed now, from the peer that made it."""
+        stamp, peer, view = event.stamp, event.peer, self.view
+        return (
+            (stamp.view, stamp.lineage, stamp.run) == (view.view, self.lineage, self.run.run)
+            and stamp.round <= self.limit
+            and peer == event.sender
+            and peer in view.roster
+        )
 
 
 class StepBounds:
@@ -24,9 +56,9 @@ class StepBounds:
         self.members = members
         self._index = -1
         """What is noted below is of the log up to here."""
-        self._own_view: View | None = None
+        self._reach: Reach | None = None
         self._last: int | None = None
-        self._begun = self._limit = self._first_batch = 0
+        self._begun = self._limit = 0
         self._stamp = Stamp(0, 0, 0, 0, 0, 0)
 
     @property
@@ -51,10 +83,16 @@ class StepBounds:
         return bool(self.members.views) and not self.members.course.halted
 
     @property
+    def reach(self) -> Reach | None:
+        """In the view that we make steps in, while it runs; None: we make none."""
+        self._read()
+        return self._reach
+
+    @property
     def own_view(self) -> View | None:
         """The view that we make steps in, while it runs."""
-        self._read()
-        return self._own_view
+        reach = self.reach
+        return reach.view if reach is not None else None
 
     @property
     def begun(self) -> int:
@@ -73,12 +111,6 @@ class StepBounds:
         """Together with the floor it bounds what we keep."""
         self._read()
         return self._limit
-
-    def batch(self, step: int) -> int:
-        """Number of the batch that we make our payload of this step from, in our view."""
-        assert self.own_view is not None, "only who is in the roster makes payloads"
-        view = self.own_view
-        return self._first_batch + (step - view.first_round[0]) * len(view.roster)
 
     def stamp(self, view: int, step: int) -> Stamp:
         stamp, lineage = self._stamp, self.members.lineage
@@ -100,13 +132,16 @@ class StepBounds:
         self._index = members.index
         self._begun, self._limit = begun(members), furthest_step(members)
         self._last = self.find_last()
-        view = members.views[-1] if self.runs and self.is_member else None
-        peer = self.me.peer
-        counts = view is not None and members.counts(peer, view.view)
-        self._own_view = view if view is not None and counts and peer in view.roster else None
-        if self._own_view is not None:
-            first = self._own_view.first_round[0]
-            self._first_batch = batch_of(members, self._own_view, first, peer)
+        self._reach = self._find_reach() if self.runs and self.is_member else None
+
+    def _find_reach(self) -> Reach | None:
+        members, peer, view = self.members, self.me.peer, self.members.views[-1]
+        if self._last is None or peer not in view.roster or not members.counts(peer, view.view):
+            return None
+        first = view.first_round[0]
+        batch = batch_of(members, view, first, peer) - first * len(view.roster)
+        bounds = (self._begun, self._last, self._limit)
+        return Reach(self.run, members.lineage, view, *bounds, batch)
 
     def find_last(self) -> int | None:
         """`last`, worked out anew."""

@@ -11,6 +11,7 @@ what is committed or how a view ends (closing.py), nor touch bytes.
 from collections.abc import Set
 
 from protocols import course
+from protocols.clock import NEVER
 from protocols.commands import (
     ApplyStep,
     Command,
@@ -31,7 +32,7 @@ from protocols.messages import FetchSteps, Waiting
 from protocols.patience import Stall
 from protocols.payloads import Payloads
 from protocols.refill import FETCH_STEPS, Refill
-from protocols.step_bounds import StepBounds
+from protocols.step_bounds import Reach, StepBounds
 from protocols.step_entries import step_view
 from protocols.step_reports import StepReports
 
@@ -62,10 +63,15 @@ class Steps:
         self.damaged = False
         """Our copy is not what its digest says: nobody hears of one, until we get another."""
         self.stall, self.refill = Stall(), Refill(self.bounds)
+        self.able = False
+        """Our ranks could make steps with the others when we looked last: they are there, or will
+        be in no time."""
         self.woken = True
         """More is another than what makes and applies the next step: the log, say, or who leads."""
         self.awake = False
         """A payload came from which something may follow."""
+        self._steady: Reach | None = None
+        """How far we may go, if all went as it should when we looked last."""
         self._unsent = True
         """Somebody may lack our newest payloads."""
         self._recheck = False
@@ -84,6 +90,8 @@ class Steps:
         """When the log said that we count no more, last."""
         self.sent: dict[tuple[int, int], set[PeerId]] = {}
         """The receivers of our own payloads by (view, step), each on its present connection."""
+        self._receivers: tuple[PeerId, ...] = ()
+        """The connected peers that get our payloads, in order."""
         self._pruned = (0, NONE)
         """(log index, floor) when we forgot payloads last."""
         self._reports = StepReports(me, members, self.bounds)
@@ -93,9 +101,20 @@ class Steps:
     def received(self, event: StepReceived) -> bool:
         """True if the bytes are worth keeping (I3)."""
         stamp, whose = event.stamp, event.peer
+        steady, ahead = self._steady, stamp.round - self.version
+        if steady is None or self.woken or not steady.is_ours(event):
+            pass
+        elif ahead == 1:
+            kept = self.payloads.add(stamp.view, stamp.round, whose, event.digest)
+            held = self.payloads.of(stamp.view, stamp.round)
+            self.awake = len(held) == len(steady.view.roster)
+            return kept
+        elif ahead == 2 and self.applying is not None:
+            # Its sender has made the step that we are making.
+            return self.payloads.add(stamp.view, stamp.round, whose, event.digest)
         if not (self.expects(stamp, event.sender, whose) and self.bounds.is_of_roster(event)):
             return False
-        kept = self.payloads.add(stamp.view, stamp.round, whose, event.digest)
+        kept, self._steady = self.payloads.add(stamp.view, stamp.round, whose, event.digest), None
         if self.version < self.members.course.step:
             self.woken = True  # We may get to what is committed, and shall say so.
         waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
@@ -104,7 +123,8 @@ class Steps:
 
     def made(self, event: StepMade) -> None:
         """Our ranks' payload is bytes now, the same ones for every view."""
-        if self.making == MakeStep(event.step, event.batch):
+        making = self.making
+        if making is not None and (making.step, making.batch) == (event.step, event.batch):
             self.making, self.own = None, event
 
     def applied(self, event: StepApplied) -> None:
@@ -128,7 +148,7 @@ class Steps:
         """Our ranks have the base; False if that is not what it was."""
         if not self._loading or event.step != self.base:
             return True  # Of ranks that are gone.
-        self._loading = False
+        self._loading, self._steady = False, None
         if event.state_digest != self.base_digest:
             self.base = NONE
             return False
@@ -147,7 +167,7 @@ class Steps:
 
     def trainers_lost(self) -> None:
         """The state is gone with them. What they sent is not: they get it back step by step."""
-        self.version, self.applying = NONE, None
+        self.version, self.applying, self._steady = NONE, None, None
         self._loading, self.making = False, None
 
     def restored(self) -> None:
@@ -187,12 +207,6 @@ class Steps:
     def finished(self) -> bool:
         """The last step is committed, and we have the state after it."""
         return self.base >= self.bounds.run.outer_steps
-
-    @property
-    def able(self) -> bool:
-        """Our ranks could make steps with the others: they are there, or will be in no time."""
-        near = self.version + FETCH_STEPS
-        return self.version >= 0 and self.bounds.reach_target(near, self.payloads)
 
     @property
     def strayed(self) -> bool:
@@ -238,6 +252,32 @@ class Steps:
 
     # What can be done now -------------------------------------------------------------------
 
+    @property
+    def is_steady(self) -> bool:
+        """All goes as it should: from a payload, or an answer of our ranks, nothing follows but the
+        next step (`go_on`)."""
+        return self._steady is not None and not self.woken
+
+    def go_on(self, now: float) -> list[Command]:
+        """The next step of a steady run, which is most of what a small step costs. The same as
+        `advance` would do, without what it would only look at: sims/twins.py compares the two."""
+        reach, self.awake = self._steady, False
+        assert reach is not None, "it is not steady"
+        commands = self._make(reach)
+        if self._unsent:
+            commands += self._send(reach.view, self.version + 1)
+        if self.applying is None:
+            if self.version < reach.last:
+                commands += self._apply(reach.view, reach)
+            self._begin_to_wait(reach, now)
+        return commands
+
+    def _begin_to_wait(self, reach: Reach, now: float) -> None:
+        """For others, if we have done what is ours."""
+        step = self.version + 1
+        if self.applying is None and self.me in self.payloads.of(reach.view.view, step):
+            self.stall.is_slow(self.bounds.stamp(reach.view.view, step), now)
+
     def advance(
         self,
         now: float,
@@ -252,16 +292,36 @@ class Steps:
         if ready and self.version < 0 <= self.base and not (self._loading or self.strayed):
             self._loading = True
             commands.append(LoadBase(self.base))
-        commands += self._make()
-        if woken or self._unsent:
-            commands += self._send(connected)
-        commands += self._apply()
+        reach = self.bounds.reach
+        if reach is not None:
+            commands += self._make(reach)
+            if woken:
+                self._receivers = tuple(sorted(connected & self.members.receivers.keys()))
+                commands += self._send(reach.view, self.version)
+            if woken or self._unsent:
+                commands += self._send(reach.view, self.version + 1)
+        if self.applying is None and 0 <= self.version < self.frontier:
+            commands += self._apply(step_view(self.members, self.version + 1), reach)
         first = max(self.version, self.base) + 1 if self.awaited is None else self.awaited + 1
-        commands += self.refill.ask(first, self.payloads, now, connected)
+        highest = self.bounds.highest(self.payloads)
+        if 0 < first <= highest:
+            commands += self.refill.ask(first, self.payloads, now, connected)
+        else:
+            self.refill.over()  # As nearly always.
+        near = self.version + FETCH_STEPS
+        reaches = near >= highest or self.bounds.reach_target(near, self.payloads)
+        self.able = self.version >= 0 and reaches
+        steady = self.able and self.awaited is None and self.refill.at == NEVER
+        self._steady = reach if steady and self._is_up_to_date(reach) else None
         if woken:
             self._recheck = self.applying is not None
             commands += self._reports.news(leader, self)
-        return commands + self._complain(now, leader)
+        return commands + self._complain(reach, now, leader)
+
+    def _is_up_to_date(self, reach: Reach | None) -> bool:
+        """Our ranks have all that is committed."""
+        agreed = self.members.course.step
+        return reach is not None and self.version >= max(agreed, self.base, reach.begun) >= 0
 
     def _follow(self) -> list[Command]:
         """Give up what the log says is void; take what it says is agreed as the new base."""
@@ -315,15 +375,15 @@ class Steps:
         for step in [step for step in self.digests if step < self.base]:
             del self.digests[step]
 
-    def _make(self) -> list[Command]:
+    def _make(self, reach: Reach) -> list[Command]:
         """Our ranks make their payload as soon as they have the state for it."""
-        step, view = self.version + 1, self.bounds.own_view
-        if view is None or not self.bounds.begun <= self.version < self.frontier:
+        step, view = self.version + 1, reach.view.view
+        if not reach.begun < step <= reach.last:
             return []
-        own, batch = self.own, self.bounds.batch(step)
+        own, batch = self.own, reach.batch(step)
         if own is not None and own.step == step and own.batch == batch:
-            if self.me not in self.payloads.of(view.view, step):
-                self.payloads.add(view.view, step, self.me, own.digest)
+            if self.me not in self.payloads.of(view, step):
+                self.payloads.add(view, step, self.me, own.digest)
                 self._unsent = True
             return []
         making = self.making
@@ -333,57 +393,58 @@ class Steps:
         self.making = MakeStep(step, batch)
         return [self.making]
 
-    def _send(self, connected: Set[PeerId]) -> list[Command]:
-        """Our payload goes to everybody, for nobody can go on without it.
+    def _send(self, view: View, step: int) -> list[Command]:
+        """Our payload of a step goes to all other peers, for none can go on without it.
 
-        The last one once more over a new connection: a roster is never more than a step apart.
+        That of the step before, too, over a new connection: a roster is never more than a step
+        apart.
         """
-        view, commands = self.bounds.own_view, list[Command]()
         self._unsent = False
-        if view is None or self.version < 0:
-            return commands
-        receivers = sorted(connected & self.members.receivers.keys())
-        for step in (self.version, self.version + 1):
-            digest = self.payloads.of(view.view, step).get(self.me)
-            sent = self.sent.setdefault((view.view, step), set())
-            lacking = [peer for peer in receivers if peer not in sent]
-            if digest is None or not lacking:
-                continue
+        digest = self.payloads.of(view.view, step).get(self.me)
+        if self.version < 0 or digest is None:
+            return []
+        stamp, lacking = self.bounds.stamp(view.view, step), self._receivers
+        sent = self.sent.get((view.view, step))
+        if sent is None:
+            self.sent[view.view, step] = set(lacking)
+        else:
+            lacking = tuple(peer for peer in lacking if peer not in sent)
             sent.update(lacking)
-            stamp = self.bounds.stamp(view.view, step)
-            commands.append(SendStep(tuple(lacking), stamp, self.me, digest))
-        return commands
+        return [SendStep(lacking, stamp, self.me, digest)] if lacking else []
 
-    def _apply(self) -> list[Command]:
+    def _apply(self, view: View | None, reach: Reach | None) -> list[Command]:
+        """Our ranks add up the next step, of this view, as soon as all of its payloads are here."""
         step = self.version + 1
-        if not 0 < step <= self.frontier or self.applying is not None:
-            return []
-        view = step_view(self.members, step)
         held = self.payloads.of(view.view, step) if view is not None else {}
-        if view is None or len(held) < len(view.roster) or self.payloads.missing(view, step):
+        if view is None or len(held) < len(view.roster):
             return []
+        terms = tuple([(peer, held[peer]) for peer in view.roster if peer in held])
+        if len(terms) < len(view.roster):
+            return []  # Some are of peers that came when the sender had read more of the log.
         self.applying, run = self.bounds.stamp(view.view, step), self.bounds.run
-        terms = tuple((peer, held[peer]) for peer in view.roster)
-        return [ApplyStep(self.applying, terms, course.keeps(run, step), self._following(view))]
+        following = self._following(reach) if reach is not None and view is reach.view else None
+        return [ApplyStep(self.applying, terms, course.keeps(run, step), following)]
 
-    def _following(self, view: View) -> MakeStep | None:
-        """What our ranks make by themselves when they have applied a step of this view; None:
-        nothing before we have looked at what came of the step, or it is made already."""
-        step, own = self.version + 1, self.own
-        made = own is not None and own.step > step
-        goes_on = view is self.bounds.own_view and step < self.frontier and self.awaited is None
-        if made or not goes_on or course.commits(self.bounds.run, step):
+    def _following(self, reach: Reach) -> MakeStep | None:
+        """What our ranks make by themselves when they have applied the next step; None: nothing
+        before we have looked at what came of that one, or it is made already."""
+        step = self.version + 1
+        made = self.own is not None and self.own.step > step
+        if made or step >= reach.last or self.awaited is not None:
             return None
-        return MakeStep(step + 1, self.bounds.batch(step + 1))
+        if course.commits(reach.run, step):
+            return None
+        return MakeStep(step + 1, reach.batch(step + 1))
 
-    def _complain(self, now: float, leader: PeerId | None) -> list[Command]:
-        """Say for whom we wait too long: the leader goes on without the right one."""
-        view, step = self.bounds.own_view, self.version + 1
-        waits = view is not None and self.me in self.payloads.of(view.view, step)
-        if leader is None or view is None or not waits or not self.missing():
+    def _complain(self, reach: Reach | None, now: float, leader: PeerId | None) -> list[Command]:
+        """Say for which peers we wait too long: the leader goes on without the right one."""
+        step = self.version + 1
+        held = self.payloads.of(reach.view.view, step) if reach is not None else {}
+        waits = self.me in held and self.applying is None
+        if leader is None or reach is None or not waits or not self.missing():
             self.stall.over()
             return []
-        stamp = self.bounds.stamp(view.view, step)
+        stamp = self.bounds.stamp(reach.view.view, step)
         slow = self.stall.is_slow(stamp, now)
         return [Send(leader, Waiting(stamp, self.missing()))] if slow else []
 
@@ -396,7 +457,7 @@ class Steps:
     def _void(self) -> None:
         """What we made since the last commit is not the run's: back to the base, and on from
         there with the payloads that are."""
-        self.version, self.applying, self.own = NONE, None, None
+        self.version, self.applying, self.own, self._steady = NONE, None, None, None
         self._loading, self.making = False, None
         agreed = self.members.course.step
         self.digests = {step: made for step, made in self.digests.items() if step <= agreed}
