@@ -74,15 +74,15 @@ class PeerCore(Parts):
         if self.gate.revokes:
             self.raised |= marks.GATE  # Whether a majority can be reached changes with any event.
         match event:
-            # The events of a step come first: there are most of them, and each one waits for us.
+            # What comes most often comes first.
             case v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self.raised |= self._step_came(event)
-            case v.StepMade() | v.StepApplied() | v.BaseLoaded():
-                self.part.stepped(event, now)
             case v.MessageReceived():
                 self.links.liveness.heard(event.peer, now)
                 self._message(event.peer, event.message, now)
+            case v.StepMade() | v.StepApplied() | v.BaseLoaded():
+                self.part.stepped(event, now)
             case v.Bootstrap():
                 self._bootstrap(event, now)
             case v.RunAccepted():
@@ -137,16 +137,20 @@ class PeerCore(Parts):
         return marks.NEXT_STEP if steps.awake else 0
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if self.company.keeps_out(peer, message):
+        if isinstance(message, HEARTBEATS) and peer in self.links.liveness.watched:
+            pass  # It was heard.
+        elif self.company.keeps_out(peer, message):
             pass
         elif isinstance(message, COMPANY):
             self._out += self.company.take(peer, message, now)
             if not isinstance(message, HEARTBEATS):
                 self.raised |= marks.ALL if isinstance(message, m.OnBranch) else marks.COMPANY
         elif isinstance(message, RAFT):
+            had = self.raft.replication.match(peer)
             self.book.receive(peer, message, now)
             self.raised |= marks.RAFT
-            if self.office is not None and self.office.awaits_log_of(peer, self.standing.leaving):
+            office, more = self.office, self.raft.replication.match(peer) != had
+            if more and office is not None and office.awaits_log_of(peer, self.standing.leaving):
                 self.raised |= marks.OFFICE
         elif isinstance(message, m.Install):
             lineage = self.members.lineage

@@ -42,7 +42,7 @@ class Links:
         self.liveness = Liveness(ProtocolConfig())
         self.up = self.liveness.up
         """Who is connected: one set, which changes."""
-        self._mine = mine
+        self.mine = mine
         self.seeking = Seeking(contact)
         self._mend_at = NEVER
         """When we dial whom we miss; NEVER while we miss nobody."""
@@ -95,8 +95,8 @@ class Links:
         """None: we cannot dial it, or it is we who are dialled."""
         address = receivers[peer].address
         if address:
-            return Connect(peer, address) if address != self._mine else None
-        if self._mine or me > peer:
+            return Connect(peer, address) if address != self.mine else None
+        if self.mine or me > peer:
             return None  # One of two that nobody can dial asks for a tunnel.
         listening = (p for p in self.up if p in receivers and receivers[p].address)
         via = relays(me, peer, listening)

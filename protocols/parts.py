@@ -82,8 +82,9 @@ class Parts(ABC):
         self._leads: tuple[object, ...] = ()
         self._holds = 0
         self._ends: tuple[int, int] = (0, 0)
-        """What the last look at the elections found: who leads, what is committed, and the index
-        and term of the last entry."""
+        self._votes: tuple[int, tuple[PeerId, ...]] = (0, ())
+        """What the last look at the elections found: who leads, what is committed, the index and
+        term of the last entry, and that term and who votes."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
@@ -166,10 +167,11 @@ class Parts(ABC):
         if self._holds != raft.commit_index:
             self._holds = raft.commit_index
             self.raised |= marks.FURTHER_COMMIT
-        ends = (raft.log.last_index, raft.log.last_term)
-        if ends != self._ends:
-            self._ends = ends
+        log = raft.log
+        ends, votes = (log.last_index, log.last_term), (log.last_term, log.voters)
+        if ends != self._ends and (raft.leads or votes != self._votes):
             self.raised |= marks.LONGER_LOG
+        self._ends, self._votes = ends, votes
         if self.company.leaderless_since != NEVER and self.company.hears_leader(now):
             self.raised |= marks.COMPANY  # It speaks again.
 
