@@ -71,7 +71,7 @@ class PeerCore(Parts):
     def _take(self, event: v.Event, now: float) -> None:
         """Change what is known, and wake the parts that read it: all, where nothing says less."""
         self.raised |= marks.AFTER.get(type(event), marks.ALL)
-        if self.gate.revokes:
+        if self.gate.revoking:
             self.raised |= marks.GATE  # Whether a majority can be reached changes with any event.
         match event:
             # What comes most often comes first.
@@ -129,8 +129,8 @@ class PeerCore(Parts):
 
     def _step_came(self, event: v.StepReceived) -> int:
         """Which parts it wakes. Bytes of no use are dropped, and counted (I3)."""
-        steps = self.part.steps
-        known = event.sender in self.members.receivers
+        steps, members = self.part.steps, self.members
+        known = event.sender in members.members or event.sender in members.joiners
         if not known or steps is None or not steps.received(event):
             self._out.append(c.Discard(event))
             return 0

@@ -59,8 +59,8 @@ class Gate:
         self._made: dict[Asker, Made] = {}
         self.refused: dict[str, str] = {}
         """Revocations that a person asked for here and the leader refused, and why; by subject."""
-        self._revoking: dict[str, m.Revoke] = {}
-        """What a person asked for, here or, while we lead, elsewhere."""
+        self.revoking: dict[str, m.Revoke] = {}
+        """What a person asked for, here or, while we lead, elsewhere, and the log does not hold."""
         self._asked_of: PeerId | None = None
         """The leader that heard of it last: no other peer may refuse it."""
         self._revokes_at = 0.0
@@ -73,17 +73,12 @@ class Gate:
     def deadline(self) -> float:
         waits = (made.until for made in self._made.values())
         asks_at = self._asks_at if self._lacks_key else NEVER
-        revokes_at = self._revokes_at if self._revoking else NEVER
+        revokes_at = self._revokes_at if self.revoking else NEVER
         return min(asks_at, revokes_at, *waits, *self._handed_on.values(), NEVER)
 
     @property
     def _lacks_key(self) -> bool:
         return self.secure and not self.has_key and self._me in self._members.voters
-
-    @property
-    def revokes(self) -> bool:
-        """A revocation that was asked for here is neither in the log nor refused."""
-        return bool(self._revoking)
 
     # Events ---------------------------------------------------------------------------------
 
@@ -151,7 +146,7 @@ class Gate:
                 asked = replace(message, entry=replace(entry, by=peer))
                 return self._revoke(asked) if known else []
             case m.NotRevoked(subject=name, why=why):
-                asked = self._revoking.get(name) if peer == self._asked_of else None
+                asked = self.revoking.get(name) if peer == self._asked_of else None
                 return self._refuse(asked, why) if asked is not None else []
             case m.AuthorityKey(key=key):
                 return [c.TakeKey(key)] if self._lacks_key else []
@@ -182,17 +177,17 @@ class Gate:
     def _revoke(self, asked: m.Revoke) -> list[c.Command]:
         name = subject(asked.entry)
         self.refused.pop(name, None)
-        known = self._revoking.get(name)
-        new = len(self._revoking) < ASKING_MAX if known is None else asked.force > known.force
+        known = self.revoking.get(name)
+        new = len(self.revoking) < ASKING_MAX if known is None else asked.force > known.force
         if new:
-            self._revoking[name] = asked
+            self.revoking[name] = asked
             self._revokes_at = 0.0
         return []
 
     def _refuse(self, asked: m.Revoke, why: str) -> list[c.Command]:
         """The run forgets a revocation; the peer that asked for it hears why."""
         name, by = subject(asked.entry), asked.entry.by
-        del self._revoking[name]
+        del self.revoking[name]
         if by != self._me:
             return [c.Send(by, m.NotRevoked(name, why))] if by in self._links.up else []
         if len(self.refused) < ASKING_MAX:
@@ -203,17 +198,17 @@ class Gate:
         self, office: Office | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
         """Until the log holds them, or cannot, or the leader refuses them."""
-        for name, asked in list(self._revoking.items()):
+        for name, asked in list(self.revoking.items()):
             if cannot_revoke(self._members, asked.entry):
-                del self._revoking[name]
+                del self.revoking[name]
         refused: list[tuple[m.Revoke, str]] = []
         if office is not None:
-            refused = office.leader.votes.take(self._revoking, now, has_key=self.has_key)
+            refused = office.leader.votes.take(self.revoking, now, has_key=self.has_key)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._revokes_at or hears != self._asked_of:
             self._asked_of, self._revokes_at = hears, now + KEY_RETRY_S
-            asks = self._revoking.values() if hears is not None else ()
+            asks = self.revoking.values() if hears is not None else ()
             commands += [c.Send(hears or self._me, asked) for asked in asks]
         return commands
 

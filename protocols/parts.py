@@ -256,8 +256,8 @@ class Parts(ABC):
         steps = self.part.steps
         if steps is None:
             return
-        if steps.is_steady:
-            self._out += steps.go_on(now)
+        if (following := steps.go_on(now)) is not None:
+            self._out += following
             self._due[marks.STEPS] = steps.deadline
             return
         base = steps.base

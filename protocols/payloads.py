@@ -27,7 +27,11 @@ class Payloads:
     def add(self, view: int, step: int, peer: PeerId, digest: str) -> bool:
         """False if another payload of the same peer is here: the first one stays."""
         self._noted(view, step, peer)
-        return self.held.setdefault((view, step), {}).setdefault(peer, digest) == digest
+        held = self.held.get((view, step))
+        if held is None:
+            self.held[view, step] = {peer: digest}
+            return True
+        return held.setdefault(peer, digest) == digest
 
     def of(self, view: int, step: int) -> dict[PeerId, str]:
         return self.held.get((view, step), {})

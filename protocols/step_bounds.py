@@ -41,8 +41,10 @@ class Reach:
         """A payload of a step that may be completed now, from the peer that made it."""
         stamp, peer, view = event.stamp, event.peer, self.view
         return (
-            (stamp.view, stamp.lineage, stamp.run) == (view.view, self.lineage, self.run.run)
-            and stamp.round <= self.limit
+            stamp.round <= self.limit
+            and stamp.view == view.view
+            and stamp.lineage == self.lineage
+            and stamp.run == self.run.run
             and peer == event.sender
             and peer in view.roster
         )
@@ -114,7 +116,7 @@ class StepBounds:
 
     def stamp(self, view: int, step: int) -> Stamp:
         stamp, lineage = self._stamp, self.members.lineage
-        if (stamp.round, stamp.view, stamp.lineage) != (step, view, lineage):
+        if stamp.round != step or stamp.view != view or stamp.lineage != lineage:
             stamp = self._stamp = Stamp(self.run.run, lineage, view, 0, step, 0)
         return stamp
 

@@ -124,7 +124,7 @@ class Steps:
     def made(self, event: StepMade) -> None:
         """Our ranks' payload is bytes now, the same ones for every view."""
         making = self.making
-        if making is not None and (making.step, making.batch) == (event.step, event.batch):
+        if making is not None and making.step == event.step and making.batch == event.batch:
             self.making, self.own = None, event
 
     def applied(self, event: StepApplied) -> None:
@@ -252,31 +252,26 @@ class Steps:
 
     # What can be done now -------------------------------------------------------------------
 
-    @property
-    def is_steady(self) -> bool:
-        """All goes as it should: from a payload, or an answer of our ranks, nothing follows but the
-        next step (`go_on`)."""
-        return self._steady is not None and not self.woken
-
-    def go_on(self, now: float) -> list[Command]:
-        """The next step of a steady run, which is most of what a small step costs. The same as
-        `advance` would do, without what it would only look at: sims/twins.py compares the two."""
-        reach, self.awake = self._steady, False
-        assert reach is not None, "it is not steady"
+    def go_on(self, now: float) -> list[Command] | None:
+        """The next step of a steady run, which is most of what a small step costs. None: it is not
+        steady, and needs a full look. The same as `advance` would do, without what it would only
+        look at: sims/twins.py compares the two."""
+        reach = self._steady
+        if reach is None or self.woken:
+            return None
+        self.awake = False
         commands = self._make(reach)
         if self._unsent:
             commands += self._send(reach.view, self.version + 1)
-        if self.applying is None:
-            if self.version < reach.last:
-                commands += self._apply(reach.view, reach)
-            self._begin_to_wait(reach, now)
+        if self.applying is not None:
+            return commands
+        step, view = self.version + 1, reach.view
+        held = self.payloads.of(view.view, step)
+        if len(held) == len(view.roster) and step <= reach.last:
+            commands += self._apply(view, reach)
+        elif self.me in held:
+            self.stall.is_slow(self.bounds.stamp(view.view, step), now)  # It begins to wait.
         return commands
-
-    def _begin_to_wait(self, reach: Reach, now: float) -> None:
-        """For others, if we have done what is ours."""
-        step = self.version + 1
-        if self.applying is None and self.me in self.payloads.of(reach.view.view, step):
-            self.stall.is_slow(self.bounds.stamp(reach.view.view, step), now)
 
     def advance(
         self,

@@ -72,9 +72,9 @@ REVOCATION_UNIT_MUTANTS = (
         "The leader that heard it dies, and the next one never does.",
         Edit(
             Gate._revocations,
-            "asks = self._revoking.values() if hears is not None else ()",
-            "asks = list(self._revoking.values()) if hears is not None else []; "
-            "self._revoking.clear()",
+            "asks = self.revoking.values() if hears is not None else ()",
+            "asks = list(self.revoking.values()) if hears is not None else []; "
+            "self.revoking.clear()",
         ),
         tests=("tests/protocols/test_votes.py",),
     ),
