@@ -46,6 +46,7 @@ def test_in_one_time_each_node_makes_the_steps_that_it_can(tmp_path: Path) -> No
     assert max(ready.steps for ready in of(Ready, run_dir)) < 400
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_who_joins_a_run_of_timed_rounds_is_soon_counted_as_are_ranks_that_come_back(
     tmp_path: Path,

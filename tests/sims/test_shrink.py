@@ -92,6 +92,7 @@ def test_who_does_not_fail_is_not_shrunk(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "seed 4711 does not fail\n"
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_the_printed_command_fails_with_the_smallest_plan(tmp_path: Path) -> None:
     """In processes of their own: a planted bug stays."""
