@@ -62,7 +62,7 @@ class Agreement:
             if round_ <= left_at and (lineage, fragment, round_) in self.states:
                 return lineage
             lineage, rounds = self._parents.get(lineage, (0, ()))
-            left_at = rounds[fragment] if rounds else 0
+            left_at = min(left_at, rounds[fragment]) if rounds else 0
         return 0
 
     def _restored(self, lineage: int, restore: e.Restore) -> None:

@@ -94,8 +94,9 @@ class Revocation:
         changes = 0
         for entry in log.since(raft.commit_index + 1):
             after = voters_after(before, entry.body)
-            changes += after != before and entry.term == raft.term  # Its own, not yet committed.
-            ends = isinstance(entry.body, e.Voter) and not entry.body.votes
+            mine = entry.term == raft.term  # Not what an earlier leader decided.
+            changes += after != before and mine
+            ends = mine and isinstance(entry.body, e.Voter) and not entry.body.votes
             if ends and entry.index > seen and office is not None and _is_revoked(entry.body):
                 gone = {*office.leader.gone, *office.leader.votes.leaving}
                 stay, here = set(after) - gone, {node.peer, *_heard(node)}

@@ -187,6 +187,17 @@ def test_a_branch_begins_with_a_round_that_its_log_does_not_reach() -> None:
     assert len(branch.violations) == 1
 
 
+def test_what_a_second_way_back_took_back_stands_no_more() -> None:
+    """Seed 11000703: the run went back to round 1 and then to round 0."""
+    checkers, y = fed(), digest_text("y")
+    checkers.applied(A, OURS, 2, commit(1))
+    checkers.state(A, OURS, 0, 1, y)
+    checkers.applied(A, THEIRS, 3, back_to(1, y))
+    assert checkers.agreement.origin(0, 1) == THEIRS
+    checkers.applied(A, THEIRS + 1, 4, back_to(0))
+    assert (checkers.agreement.origin(0, 1), checkers.violations) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("round_", "digest", "tainted", "found"),
     [
