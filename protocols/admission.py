@@ -30,7 +30,7 @@ HOLD_DOWN_MAX_S = 120.0
 COPIES_MAX = 2
 """That a donor makes and hashes at a time."""
 ACCUSERS = 2
-"""So many peers that got a wrong state from a donor are believed: one of them may lie."""
+"""So many peers that got a wrong state from a donor are believed; one alone may lie."""
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class Admission:
         """Forget what any other peer asked for, or was asked about."""
         keep_only(peers, *self._tables, self.accused)
         for accusers in self.accused.values():
-            if len(accusers) < ACCUSERS:  # Else nobody believes it, whoever has gone since.
+            if len(accusers) < ACCUSERS:  # Else it is found wrong for good.
                 accusers.intersection_update(peers)
 
     def next_entry(self, now: float) -> e.Entry | None:

@@ -129,8 +129,7 @@ class PeerCore(Parts):
 
     def _step_came(self, event: v.StepReceived) -> int:
         """Which parts it wakes. Bytes of no use are dropped, and counted (I3)."""
-        steps, members = self.part.steps, self.members
-        known = event.sender in members.members or event.sender in members.joiners
+        steps, known = self.part.steps, event.sender in self.members.receivers
         if not known or steps is None or not steps.received(event):
             self._out.append(c.Discard(event))
             return 0

@@ -164,13 +164,16 @@ class Gate:
         return [command for command in commands if command is not None]
 
     def _next_asked(self) -> list[PeerId]:
-        """Who hears next that we need the key: one voter, and then the next one, and also all
-        others, for a peer that lost its vote keeps the key: it may be the only one that has it."""
+        """The peers that hear next that we need the key: one voter at a time, and from the second
+        time on all members without a vote too. A peer that lost its vote keeps the key, and may be
+        the only one that has it."""
         up, members = self._links.up, self._members
         voters = sorted(up.intersection(members.voters))
-        others = sorted(up.intersection(members.readers).difference(voters)) if self._asked else []
         self._asked += 1
-        return [*(voters[self._asked % len(voters) :][:1] if voters else []), *others]
+        asked = [voters[self._asked % len(voters)]] if voters else []
+        if self._asked > 1:
+            asked += sorted(up.intersection(members.readers).difference(voters))
+        return asked
 
     # Certificates and tokens that shall count no more ---------------------------------------
 

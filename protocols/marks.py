@@ -51,9 +51,9 @@ whether we have a state and our ranks can train. These change rarely."""
 TIMED = (COMPANY, RAFT, GATE, OFFICE, STANDING, ROUNDS, STEPS, RELAYING)
 """Parts that have deadlines of their own."""
 LONGER_LOG = COMPANY | GATE | OFFICE
-"""Entries came that do not hold yet, and we decide on top of them; or a leader's first ones, or who
-votes is another one by them. Nothing else of what another leader decided is read before it holds.
-"""
+"""Entries came that do not hold yet, and we decide on top of them; or they are the first ones of
+another leader, or change the voters. Nothing else that another leader decided is read before it
+holds."""
 FURTHER_COMMIT = COMPANY | OFFICE | LOG | RELAYING
 """More of the log holds."""
 RELAYED = RAFT | RELAYING

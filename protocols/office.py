@@ -51,7 +51,7 @@ class Office:
         self.relays = Relays(raft, links, head, reports)
         self._raft = raft
         self._notes, self._undecided = list[Command](), ""
-        self._is_hidden = not links.mine  # Who joins could not dial us.
+        self._is_hidden = not links.mine  # A joiner cannot dial us.
         for peer, info in head.readers.items():
             if links.life(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)

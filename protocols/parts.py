@@ -81,10 +81,10 @@ class Parts(ABC):
         """When each part wakes by itself."""
         self._leads: tuple[object, ...] = ()
         self._holds = 0
-        self._ends: tuple[int, int] = (0, 0)
+        self._last_index = 0
         self._votes: tuple[int, tuple[PeerId, ...]] = (0, ())
-        """What the last look at the elections found: who leads, what is committed, the index and
-        term of the last entry, and that term and who votes."""
+        """What the last look at the elections found: the leader, what is committed, the index of
+        the last entry, and its term and the voters."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
@@ -167,11 +167,10 @@ class Parts(ABC):
         if self._holds != raft.commit_index:
             self._holds = raft.commit_index
             self.raised |= marks.FURTHER_COMMIT
-        log = raft.log
-        ends, votes = (log.last_index, log.last_term), (log.last_term, log.voters)
-        if ends != self._ends and (raft.leads or votes != self._votes):
+        log, votes = raft.log, (raft.log.last_term, raft.log.voters)
+        if votes != self._votes or (raft.leads and log.last_index != self._last_index):
             self.raised |= marks.LONGER_LOG
-        self._ends, self._votes = ends, votes
+        self._votes, self._last_index = votes, log.last_index
         if self.company.leaderless_since != NEVER and self.company.hears_leader(now):
             self.raised |= marks.COMPANY  # It speaks again.
 

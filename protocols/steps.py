@@ -102,24 +102,28 @@ class Steps:
         """True if the bytes are worth keeping (I3)."""
         stamp, whose = event.stamp, event.peer
         steady, ahead = self._steady, stamp.round - self.version
-        if steady is None or self.woken or not steady.is_ours(event):
-            pass
-        elif ahead == 1:
-            kept = self.payloads.add(stamp.view, stamp.round, whose, event.digest)
-            held = self.payloads.of(stamp.view, stamp.round)
-            self.awake = len(held) == len(steady.view.roster)
-            return kept
-        elif ahead == 2 and self.applying is not None:
-            # Its sender has made the step that we are making.
-            return self.payloads.add(stamp.view, stamp.round, whose, event.digest)
-        if not (self.expects(stamp, event.sender, whose) and self.bounds.is_of_roster(event)):
+        # Of two steps ahead: its sender has made the step that we are making.
+        near = ahead == 1 or (ahead == 2 and self.applying is not None)
+        usual = near and steady is not None and not self.woken and steady.is_ours(event)
+        if not (usual or self._is_expected(event)):
             return False
-        kept, self._steady = self.payloads.add(stamp.view, stamp.round, whose, event.digest), None
+        kept = self.payloads.add(stamp.view, stamp.round, whose, event.digest)
+        if usual and steady is not None:
+            if ahead == 1:
+                held = self.payloads.of(stamp.view, stamp.round)
+                self.awake = len(held) == len(steady.view.roster)
+            return kept
+        self._steady = None
         if self.version < self.members.course.step:
             self.woken = True  # We may get to what is committed, and shall say so.
         waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
         self.awake = self.woken or not waits
         return kept
+
+    def _is_expected(self, event: StepReceived) -> bool:
+        """By a full look: of a step and a roster that the log admits, and not unasked."""
+        expected = self.expects(event.stamp, event.sender, event.peer)
+        return expected and self.bounds.is_of_roster(event)
 
     def made(self, event: StepMade) -> None:
         """Our ranks' payload is bytes now, the same ones for every view."""

@@ -97,7 +97,7 @@ class ForkCheckers(Checkers):
         self.branches[name].applied(peer, lineage, index, entry)
 
     def _branch(self, peer: PeerId, index: int, entry: e.Entry) -> Name:
-        """Where an entry belongs. What the peer's log has before its fork, and nobody ever read on
+        """The branch of an entry. What the peer's log has before its fork, and no peer ever read on
         the branch that it left, is of its own branch: no majority held it before the fork."""
         name = self._on[peer]
         fork = self._next_fork(peer, index)

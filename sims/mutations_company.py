@@ -26,7 +26,7 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "words-to-an-earlier-leader-count",
-        "Who led twice believes that it has heard all that only its earlier reign heard.",
+        "A peer that leads again believes to know what it was told only in its earlier term.",
         Edit(Leader.take, "if term == self.raft.term:", "if True:"),
         tests=of("leader"),
     ),
@@ -38,13 +38,13 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "only-voters-are-asked-for-the-key",
-        "The one that has it lost its vote: nobody is let in any more.",
-        Edit(Gate._next_asked, "if self._asked else []", "if False else []"),
+        "The peer that has it lost its vote: no peer is let in any more.",
+        Edit(Gate._next_asked, "if self._asked > 1:", "if False:"),
         tests=of("gate"),
     ),
     Mutant(
         "accusers-that-go-are-forgotten",
-        "A donor that two found wrong is waited for again, and says nothing: nobody gets a state.",
+        "A donor that two found wrong is waited for again, and says nothing: no peer gets a state.",
         Edit(Admission.keep, "if len(accusers) < ACCUSERS:", "if True:"),
         tests=of("admission"),
     ),

@@ -133,8 +133,8 @@ def test_a_donor_holds_what_the_majority_holds() -> None:
     assert (cut.donors[0], cut.versions[0].state_digest) == (C, START)
 
 
-def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
-    """Seed 139: its state counted as none, and the only other holder was to be confirmed by it."""
+def where_two_accuse_a() -> Admission:
+    """A and B said that they have the first state; C and D got a wrong one from A."""
     members = members_of(log_of(*BEGUN))
     reports = Reports(A, members)
     admission = Admission(A, members, reports)
@@ -142,6 +142,12 @@ def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
         reports.has(peer, m.Have(members.lineage, 0, 0, START))
     for peer in (C, D):
         admission.join(peer, join(peer, "a wrong state", against=A), 0.0)
+    return admission
+
+
+def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
+    """Seed 139: its state counted as none, and the only other holder was to be confirmed by it."""
+    admission = where_two_accuse_a()
     cuts = [admission.next_entry(0.0), admission.next_entry(0.0)]
     assert [(cut.info.peer, cut.donors[0]) for cut in cuts if isinstance(cut, e.Cut)] == [
         (C, B),
@@ -152,13 +158,8 @@ def test_the_word_of_a_donor_that_two_accuse_is_not_waited_for() -> None:
 def test_two_that_accused_a_donor_are_believed_when_they_are_gone() -> None:
     """Seed 7009717: they were revoked; what the donor had said was not waited for any more, and
     then was waited for again, for ever."""
-    members = members_of(log_of(*BEGUN))
-    reports = Reports(A, members)
-    admission = Admission(A, members, reports)
-    for peer in (A, B):
-        reports.has(peer, m.Have(members.lineage, 0, 0, START))
+    admission = where_two_accuse_a()
     for peer in (C, D):
-        admission.join(peer, join(peer, "a wrong state", against=A), 0.0)
         admission.gone(peer)
     admission.keep({A, B, PeerId("e.1")})
     admission.join(PeerId("e.1"), join(PeerId("e.1")), 0.0)
@@ -167,7 +168,7 @@ def test_two_that_accused_a_donor_are_believed_when_they_are_gone() -> None:
     assert cut.donors == (B,)
 
 
-def test_who_accused_a_donor_alone_and_is_gone_is_forgotten() -> None:
+def test_one_accuser_alone_is_forgotten_when_it_is_gone() -> None:
     members = members_of(log_of(*BEGUN))
     admission = Admission(A, members, Reports(A, members))
     admission.join(C, join(C, "a wrong state", against=A), 0.0)
