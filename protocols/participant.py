@@ -275,7 +275,9 @@ class Participant:
         restore = self.members.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
         stays = not any(rounds.applying or rounds.damaged for rounds in self.rounds)
-        if restore is not None and restore.live and stays and held == restore.versions:
+        # After the last round there is no work that a checkpoint would take back.
+        stays = stays and restore is not None and (restore.live or self.finished)
+        if restore is not None and stays and held == restore.versions:
             self.standing.goes_on()
             return [command for rounds in self.rounds for command in rounds.voided()]
         for part in (*self.rounds, *self._steps):

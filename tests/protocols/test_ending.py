@@ -149,6 +149,24 @@ def test_who_reads_in_a_snapshot_that_it_is_out_goes() -> None:
     assert scene.one(c.Stop) == c.Stop("SIGTERM", "left")
 
 
+@pytest.mark.parametrize(("back_to", "outcome"), [(None, "finished"), (1, "finished"), (0, "left")])
+def test_a_finished_peer_that_a_snapshot_says_was_struck(
+    back_to: int | None, outcome: c.Outcome
+) -> None:
+    """Seed 716: meanwhile it was struck, and the run had gone back to a checkpoint of the last
+    round, which this peer holds. If the run went back further, its last state is another one."""
+    scene = finishing()
+    members, bodies = scene.core.members, [entry.body for entry in scene.log.entries]
+    since: list[e.Entry] = [e.Lost(B, "silent")]
+    if back_to is not None:
+        version = Version(0, back_to, scene.core.part.rounds[0].state_digest)
+        since.append(e.Restore(members.lineage, (version,), 0, 0, (), 0, False, 1))
+    image = members_of(log_of(*bodies, *since)).image()
+    for piece in pieces(Snapshot(len(bodies) + len(since), 1, encode_image(image)), 1, 1):
+        scene.hears(A, piece)
+    assert scene.one(c.Stop) == c.Stop("finished", outcome)
+
+
 def test_a_joiner_that_is_asked_to_leave_just_goes() -> None:
     scene = Follower(B)
     scene.begins()
