@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-C_SOURCES := lowcomm/_arithmetic.c lowcomm/_cosines.c lowcomm/codecs/_kernels.c
+C_SOURCES := lowcomm/numerics/_arithmetic.c lowcomm/numerics/_cosines.c lowcomm/codecs/_kernels.c
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help

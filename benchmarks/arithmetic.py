@@ -26,15 +26,15 @@ import typer
 from benchmarks.instruction_sets import INSTRUCTION_SETS, build, load, usable
 from benchmarks.machine import machine
 from benchmarks.timing import cpu_seconds
-from lowcomm import cosines
-from lowcomm.arithmetic import F32, NORM_ELEMENTS, Loops, NumpyLoops, loops
 from lowcomm.codecs.blocks import BlockCodec, Kernels, compiled
 from lowcomm.codecs.fp4 import Fp4
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
-from lowcomm.outer import LARGE_BYTES
-from peers.processes import dying_with_us
-from protocols.errors import ConfigError
+from lowcomm.numerics import dct
+from lowcomm.numerics.kernels import F32, NORM_ELEMENTS, Loops, NumpyLoops, loops
+from lowcomm.numerics.operations import LARGE_BYTES
+from peers.processes.processes import dying_with_us
+from protocols.types.errors import ConfigError
 from sims.terminal import bar, run
 
 REPEATS = 9
@@ -62,7 +62,7 @@ class Compiled:
     outer: Loops | None
     codecs: Mapping[str, Kernels | None]
     """By the codec's name."""
-    cosines: cosines.Loops | None
+    cosines: dct.Loops | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _cosine_operations(on: Compiled, values: F32) -> dict[str, Work]:
         for elements, shape in ((chunk, f"{chunk}"), (chunk * chunk, f"{chunk} x {chunk}")):
             for inverse, name in ((False, "cosines of"), (True, "inverse cosines of")):
                 named[f"{name} {shape}"] = partial(
-                    cosines.each_axis,
+                    dct.each_axis,
                     values.reshape(-1, elements),
                     chunk,
                     inverse=inverse,
@@ -191,7 +191,7 @@ def installed() -> Compiled:
     return Compiled(
         None if isinstance(outer, NumpyLoops) else outer,
         {one.name: compiled(one.name) for one in (Int8, Int4, Fp4)},
-        cosines.compiled(),
+        dct.compiled(),
     )
 
 
@@ -203,9 +203,9 @@ def built_for(name: str) -> Compiled:
         modules = {name: load(file) for name, file in files.items()}
     kernels = modules["lowcomm.codecs._kernels"]
     return Compiled(
-        cast(Loops, modules["lowcomm._arithmetic"]),
+        cast(Loops, modules["lowcomm.numerics._arithmetic"]),
         {one.name: _kernels(kernels, one.name) for one in (Int8, Int4, Fp4)},
-        cast(cosines.Loops, modules["lowcomm._cosines"]),
+        cast(dct.Loops, modules["lowcomm.numerics._cosines"]),
     )
 
 

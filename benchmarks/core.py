@@ -8,13 +8,13 @@ least of some repeats. Must NOT know anything of the core but its interface.
 import gc
 import resource
 
-from protocols import commands as c
-from protocols import events as v
-from protocols.core import PeerCore
-from protocols.hellos import Identity
-from sims.ranks import Training
-from sims.stepwise import StepWorld
-from sims.world import World
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.peer.core import PeerCore
+from sims.node.ranks import Training
+from sims.simulator.step_world import StepWorld
+from sims.simulator.world import World
 
 Life = tuple[Identity, str, list[tuple[float, v.Event]]]
 """(who, where it joins, its events with their times)."""

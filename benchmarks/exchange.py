@@ -26,8 +26,8 @@ from benchmarks.exchanging.payloads import payloads
 from benchmarks.exchanging.rounds import Plan, check_memory, compare
 from benchmarks.exchanging.systems import System, prepared
 from benchmarks.machine import machine
-from peers.cgroups import available_memory_bytes
-from protocols.errors import ConfigError, LowcommError
+from peers.processes.cgroups import available_memory_bytes
+from protocols.types.errors import ConfigError, LowcommError
 from sims.terminal import Advance, Tell, bar, run
 from sims.wan.units import RATE, SHARE, TIME, parse
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowcomm.journal import EVENTS
-from protocols.errors import LowcommError
-from sims.cluster import LOG, LocalCluster, LocalNode
+from lowcomm.reports.event_log import EVENTS
+from protocols.types.errors import LowcommError
+from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
 from sims.terminal import Advance
 
@@ -106,7 +106,7 @@ def footprint(
 async def _play(name: str, elements: int, rounds: int) -> list[list[Taken]]:
     """A run; what each daemon took at each look."""
     method, settings = METHODS[name]
-    argv = [sys.executable, "-m", "sims.paced", "--elements", str(elements), "--tensors", "8"]
+    argv = [sys.executable, "-m", "sims.paced.rank", "--elements", str(elements), "--tensors", "8"]
     argv += ["--step-s", "0.05"]
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
         lines = f'name = "{method}"\ninner_steps = {INNER_STEPS}'

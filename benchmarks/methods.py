@@ -46,7 +46,7 @@ from benchmarks.comparing.traffic import traffic_of
 from benchmarks.exchanging.venvs import cache_directory
 from benchmarks.machine import machine
 from lowcomm.data.corpus import Corpus, build_corpus
-from protocols.errors import LowcommError
+from protocols.types.errors import LowcommError
 from sims.terminal import run
 
 RESULTS = Path(__file__).parent / "comparing" / "results"

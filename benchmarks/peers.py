@@ -16,10 +16,10 @@ import typer
 
 from benchmarks.machine import machine
 from benchmarks.svg import svg_file
-from lowcomm.charts import Series, line_chart
 from lowcomm.codecs import codec as codec_of
-from peers.processes import dying_with_us
-from protocols.errors import ConfigError, LowcommError
+from lowcomm.reports.svg_charts import Series, line_chart
+from peers.processes.processes import dying_with_us
+from protocols.types.errors import ConfigError, LowcommError
 from sims.terminal import bar, run
 from sims.wan.units import RATE, parse
 

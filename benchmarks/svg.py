@@ -6,6 +6,8 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def svg_file(drawn: Markup, *, style: str) -> str:
-    """What `lowcomm.charts` drew, with the colours and type that a page would give it."""
+    """What `lowcomm.reports.svg_charts` drew, with the colours and type that a page would give
+    it.
+    """
     first, _, rest = str(drawn).replace("<svg", f'<svg xmlns="{NAMESPACE}"', 1).partition(">")
     return f"{first}><style>{style}</style>{rest}\n"

@@ -1,7 +1,7 @@
 """How long nodes of different speeds wait for each other: `python -m benchmarks.waiting`.
 
-Real daemons on this machine with ranks that keep time instead of training (sims/paced.py), and what
-they write down. Must NOT judge.
+Real daemons on this machine with ranks that keep time instead of training (sims/paced/rank.py), and
+what they write down. Must NOT judge.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ import typer
 from rich.console import Console
 
 from benchmarks.machine import machine
-from lowcomm.events import Commit, Event, Ready
-from lowcomm.timeline import read_timeline
-from protocols.errors import ConfigError, LowcommError
-from sims.cluster import LOG, LocalCluster
+from lowcomm.reports.events import Commit, Event, Ready
+from lowcomm.reports.timeline import read_timeline
+from protocols.types.errors import ConfigError, LowcommError
+from sims.cluster.local_cluster import LOG, LocalCluster
 from sims.leader_loss import write_config
-from sims.paced import Pace
-from sims.paced_cluster import start_all
-from sims.paced_moves import TENSORS
+from sims.paced.cluster import start_all
+from sims.paced.moves import TENSORS
+from sims.paced.rank import Pace
 from sims.terminal import run
 
 FRAGMENT = 0

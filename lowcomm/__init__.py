@@ -8,10 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lowcomm.attachment import attach
-    from lowcomm.flexdemo import FlexDeMo
-    from lowcomm.step_trainer import AllReduce
-    from lowcomm.trainer import (
+    from lowcomm.flexdemo.method import FlexDeMo
+    from lowcomm.training.attach import attach
+    from lowcomm.training.round_methods import (
         DecoupledDiLoCo,
         DiLoCo,
         EagerDiLoCo,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         SparseLoCo,
         StreamingDiLoCo,
     )
+    from lowcomm.training.step_methods import AllReduce
 
     __version__: str
 
@@ -39,16 +39,16 @@ __all__ = [
 
 # No module may have the name of an export: importing it would put the module in its place.
 _EXPORTS = {
-    "attach": "lowcomm.attachment",
-    "AllReduce": "lowcomm.step_trainer",
-    "DecoupledDiLoCo": "lowcomm.trainer",
-    "DiLoCo": "lowcomm.trainer",
-    "EagerDiLoCo": "lowcomm.trainer",
-    "FlexDeMo": "lowcomm.flexdemo",
-    "LocalSGD": "lowcomm.trainer",
-    "NoLoCo": "lowcomm.trainer",
-    "SparseLoCo": "lowcomm.trainer",
-    "StreamingDiLoCo": "lowcomm.trainer",
+    "attach": "lowcomm.training.attach",
+    "AllReduce": "lowcomm.training.step_methods",
+    "DecoupledDiLoCo": "lowcomm.training.round_methods",
+    "DiLoCo": "lowcomm.training.round_methods",
+    "EagerDiLoCo": "lowcomm.training.round_methods",
+    "FlexDeMo": "lowcomm.flexdemo.method",
+    "LocalSGD": "lowcomm.training.round_methods",
+    "NoLoCo": "lowcomm.training.round_methods",
+    "SparseLoCo": "lowcomm.training.round_methods",
+    "StreamingDiLoCo": "lowcomm.training.round_methods",
 }
 
 

@@ -11,19 +11,19 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW
 
 from lowcomm import methods
-from lowcomm.attachment import Peer, attach
-from lowcomm.config import MuonConfig, RunConfig
-from lowcomm.evaluate import generate, held_out_loss
-from lowcomm.flexdemo import FlexDeMo
-from lowcomm.learning_rate import CosineSchedule
-from lowcomm.meter import Meter
+from lowcomm.config.lr_schedule import CosineSchedule
+from lowcomm.config.schema import MuonConfig, RunConfig
+from lowcomm.exit_codes import EXIT_CONFIG
+from lowcomm.flexdemo.method import FlexDeMo
 from lowcomm.models.llama import Llama, build_model, next_token_loss
-from lowcomm.muon import Muon
-from lowcomm.nodes import join_node, leave_node, rank_device, shard_model
-from lowcomm.outcomes import EXIT_CONFIG
-from lowcomm.step_trainer import AllReduce
-from lowcomm.trainer import ROUND_METHODS, Method
-from protocols.errors import ConfigError
+from lowcomm.program.evaluate import generate, held_out_loss
+from lowcomm.program.muon import Muon
+from lowcomm.program.progress_meter import Meter
+from lowcomm.training.attach import Peer, attach
+from lowcomm.training.fsdp import join_node, leave_node, rank_device, shard_model
+from lowcomm.training.round_methods import ROUND_METHODS, Method
+from lowcomm.training.step_methods import AllReduce
+from protocols.types.errors import ConfigError
 
 PROMPT = b"def "
 SAMPLE_TOKENS = 200

@@ -10,24 +10,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
-from peers.counters import Counters
-from peers.exchange import Exchange
-from peers.frames import Frame
-from peers.mesh import Mesh
-from peers.outbound import Stream
-from peers.releases import Releases
-from peers.scribe import Scribe
-from peers.snapshots import Snapshots
-from peers.stepping import StepCommand, Stepping
-from peers.wal import Wal
-from peers.work import Listener, States, Work
-from protocols import commands as c
-from protocols import events as v
-from protocols import messages as m
-from protocols.core import PeerCore
-from protocols.errors import LowcommError
-from protocols.hellos import refusal
-from protocols.ids import PROTOCOL_VERSION, PeerId, Stamp
+from peers.connections.frames import Frame
+from peers.connections.mesh import Mesh
+from peers.exchange.buffer_release import Releases
+from peers.exchange.data_plane import Exchange
+from peers.exchange.interfaces import Listener, States, Work
+from peers.exchange.outbound import Stream
+from peers.metrics.counters import Counters
+from peers.steps.step_shell import StepCommand, Stepping
+from peers.storage.wal import Wal
+from peers.storage.wal_writer import Scribe
+from peers.transfer.state_transfer import Snapshots
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import refusal
+from protocols.messages import peer as m
+from protocols.peer.core import PeerCore
+from protocols.types.errors import LowcommError
+from protocols.types.ids import PROTOCOL_VERSION, PeerId, Stamp
 
 T = TypeVar("T")
 AT_ONCE = (v.StepMade, v.StepReceived, v.StepApplied)
@@ -125,7 +125,8 @@ class Driver:
         assert self.exchange.states is not None, "the core asked for a state before RunAccepted"
         return self.exchange.states
 
-    # Implements peers.stepping.StepShell ------------------------------------------------------
+    # Implements peers.steps.step_shell.StepShell
+    # ------------------------------------------------------
 
     def send(self, peer: PeerId, stream: Stream) -> None:
         self._sent(peer, self.exchange.send(peer, stream))

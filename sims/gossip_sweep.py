@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from sims import sweep
-from sims.catalogue import MUTANT_HELP, plant
-from sims.faults import Fault
+from sims.mutations.catalogue import MUTANT_HELP, plant
+from sims.scenarios.fault_plan import Fault
 from sims.sweep import SeedResult, again_with, in_turn, report
 from sims.terminal import run
 

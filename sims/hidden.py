@@ -12,15 +12,15 @@ from typing import Annotated
 
 import typer
 
-from protocols.hellos import Identity
-from protocols.ids import PeerId
-from sims.faults import Fault, draw_plan
-from sims.nodes import Node
+from protocols.links.handshake import Identity
+from protocols.types.ids import PeerId
+from sims.node.node import Node
+from sims.scenarios.fault_plan import Fault, draw_plan
+from sims.simulator.step_world import StepWorld
+from sims.simulator.world import World
 from sims.step_sweep import STEPS, guard, has_witness
-from sims.stepwise import StepWorld
 from sims.sweep import SAFETY_S, SeedResult, draw_training, in_turn, play, report
 from sims.terminal import run
-from sims.world import World
 
 PEERS, STEP_PEERS = (3, 8), (3, 6)
 """At the start of a seed, at least and at most."""

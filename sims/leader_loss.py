@@ -16,12 +16,12 @@ from typing import Annotated
 
 import typer
 
-from lowcomm.events import Commit, Event, Finished
-from lowcomm.timeline import Follower
-from protocols.errors import LowcommError
-from sims.cluster import LocalCluster, LocalNode
-from sims.paced import Pace
-from sims.paced_cluster import start_all, start_paced
+from lowcomm.reports.events import Commit, Event, Finished
+from lowcomm.reports.timeline import Follower
+from protocols.types.errors import LowcommError
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.paced.cluster import start_all, start_paced
+from sims.paced.rank import Pace
 
 LOOK_S = 0.01
 WAIT_MAX_S = 60.0

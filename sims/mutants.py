@@ -21,15 +21,15 @@ from typing import Annotated
 
 import typer
 
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from sims import gossip_sweep, step_sweep, sweep
-from sims.catalogue import KINDS, KNOWN, OF_PAIRS, Kind, find, plant
-from sims.faults import FaultKind, draw_plan
-from sims.mutant_files import read_mutants
-from sims.mutations_revocation import REVOCATION_MUTANTS
-from sims.planting import Mutant
+from sims.mutations.catalogue import KINDS, KNOWN, OF_PAIRS, Kind, find, plant
+from sims.mutations.mutant_files import read_mutants
+from sims.mutations.patch import Mutant
+from sims.mutations.revocation import REVOCATION_MUTANTS
+from sims.planted_tests import are_healthy, run_tests
+from sims.scenarios.fault_plan import FaultKind, draw_plan
 from sims.terminal import run
-from sims.tested import are_healthy, run_tests
 
 SEED_CPU_S = 20.0
 """A healthy seed takes about one; a mutant may go round in circles for ever."""

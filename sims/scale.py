@@ -14,15 +14,15 @@ from typing import Annotated
 
 import typer
 
-from lowcomm.startup import INTERVALS_AHEAD
-from protocols import events as v
-from protocols import messages as m
-from protocols.errors import ConfigError
-from protocols.ids import PeerId
-from protocols.limits import PEERS_MAX
-from sims.models import Value
-from sims.stores import COMPACT_ENTRIES
-from sims.world import World
+from lowcomm.startup.startup import INTERVALS_AHEAD
+from protocols.interface import events as v
+from protocols.messages import peer as m
+from protocols.types.errors import ConfigError
+from protocols.types.ids import PeerId
+from protocols.types.limits import PEERS_MAX
+from sims.node.storage import COMPACT_ENTRIES
+from sims.node.toy_model import Value
+from sims.simulator.world import World
 
 WARM_UP_ROUNDS = 2
 """Not counted: the first round begins while the last peers join."""

@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 
-from protocols.errors import ConfigError
-from sims.planting import Mutant
-from sims.shell_mutations import SHELL_MUTANTS
+from protocols.types.errors import ConfigError
+from sims.mutations.patch import Mutant
+from sims.planted_tests import are_healthy, run_tests
+from sims.shell_mutations.all import SHELL_MUTANTS
 from sims.terminal import run
-from sims.tested import are_healthy, run_tests
 
 TABLE_BEGINS = "<!-- python -m sims.shell_mutants --table writes from here to the end -->"
 

@@ -14,10 +14,10 @@ from typing import Annotated
 
 import typer
 
-from sims.catalogue import MUTANT_HELP, plant
-from sims.faults import Fault
 from sims.mutants import RAISED, SEED_CPU_S, cpu_limit
-from sims.plans import read_plan, write_plan
+from sims.mutations.catalogue import MUTANT_HELP, plant
+from sims.scenarios.fault_plan import Fault
+from sims.scenarios.plan_files import read_plan, write_plan
 from sims.sweep import parse_peers, replay, run_seed
 from sims.terminal import bar, run
 

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from sims.catalogue import MUTANT_HELP, plant
-from sims.faults import Fault, draw_plan, draw_revocations
-from sims.stepwise import StepWorld
+from sims.mutations.catalogue import MUTANT_HELP, plant
+from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations
+from sims.simulator.step_world import StepWorld
+from sims.simulator.world import World
 from sims.sweep import SAFETY_S, SeedResult, again_with, in_turn, play, report
 from sims.terminal import run
-from sims.world import World
 
 PEERS = (2, 6)
 """At the start of a seed, at least and at most: each step is a message for every pair."""

@@ -22,21 +22,21 @@ from typing import Annotated, NoReturn, TextIO, TypeVar
 
 import typer
 
-from protocols import entries as e
-from protocols.errors import ConfigError, LowcommError
-from protocols.ids import PeerId
-from protocols.membership import Membership
-from protocols.roles import MOVES
-from protocols.waiting import describe
-from sims.catalogue import MUTANT_HELP, plant
-from sims.extremes import EXTREME_EVERY, EXTREME_IN
-from sims.faults import KINDS, Fault, draw_plan, inject
-from sims.forks import ForkWorld, draw_faults
-from sims.nodes import Node
-from sims.plans import read_plan
-from sims.ranks import Training
+from protocols.messages import log_entries as e
+from protocols.peer.wait_reason import describe
+from protocols.raft.roles import MOVES
+from protocols.state.run_state import Membership
+from protocols.types.errors import ConfigError, LowcommError
+from protocols.types.ids import PeerId
+from sims.mutations.catalogue import MUTANT_HELP, plant
+from sims.node.node import Node
+from sims.node.ranks import Training
+from sims.scenarios.fault_plan import KINDS, Fault, draw_plan, inject
+from sims.scenarios.plan_files import read_plan
+from sims.scenarios.two_peers import ForkWorld, draw_faults
+from sims.simulator.limit_values import EXTREME_EVERY, EXTREME_IN
+from sims.simulator.world import World
 from sims.terminal import bar, run
-from sims.world import World
 
 SAFETY_S = 30.0
 LIVENESS_S = 400.0

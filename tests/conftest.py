@@ -193,8 +193,8 @@ def _plant(mutant: str | None) -> None:
     phases = (Phase.explicit, Phase.generate)
     settings.register_profile("planted", deadline=None, phases=phases, database=None)
     settings.load_profile("planted")
-    from protocols.errors import ConfigError
-    from sims.tested import plant
+    from protocols.types.errors import ConfigError
+    from sims.planted_tests import plant
 
     try:
         plant(mutant)

@@ -6,6 +6,7 @@ Must NOT import what it checks.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,12 @@ MAY_SLEEP = ("tests/cluster/", "tests/peers/", "tests/conftest.py")  # They wait
 METHOD = "lowcomm/methods/a.py"
 CODEC = "lowcomm/codecs/b.py"
 CODECS = "lowcomm/codecs/__init__.py"
+FLOORS = ("sims", "lowcomm", "peers", "protocols")
+ROOM_FILES_MAX = 12
+CATALOGUES = ("lowcomm/codecs", "lowcomm/methods", "sims/checkers", "sims/mutations", "sims/wan")
+"""Rooms that may have more files: each file is one of a kind, and none knows another."""
+ROOM_DOC_LINES = (5, 15)
+ROWS = re.compile(rf"\| `({'|'.join(FLOORS)})/\w")
 EXECUTES_BYTES = ("pickle", "cloudpickle", "dill", "marshal", "shelve")
 
 
@@ -89,6 +96,20 @@ def no_docstring(source: Source) -> Iterator[str]:
     module = source.nodes[0]
     if isinstance(module, ast.Module) and not ast.get_docstring(module):
         yield "the module has no docstring"
+
+
+def stranger_to_its_room(source: Source) -> Iterator[str]:
+    """A room's docstring says what it is for, what it must not do, and where to start reading."""
+    floor, _, rest = source.path.partition("/")
+    module = source.nodes[0]
+    if floor not in FLOORS or rest.count("/") != 1 or not rest.endswith("/__init__.py"):
+        return
+    text = (ast.get_docstring(module) if isinstance(module, ast.Module) else "") or ""
+    lines, words = len(text.splitlines()), " ".join(text.split())
+    if not ROOM_DOC_LINES[0] <= lines <= ROOM_DOC_LINES[1]:
+        yield f"its docstring has {lines} lines"
+    elif not all(word in words for word in ("In: ", "Out: ", "Must NOT ", "Start reading: ")):
+        yield "its docstring lacks In, Out, Must NOT or Start reading"
 
 
 def mirrors_nothing(source: Source) -> Iterator[str]:
@@ -178,6 +199,7 @@ def last_words(node: ast.expr) -> set[str]:
 Rule = Callable[[Source], Iterator[str]]
 
 LONG = "def f():\n" + "    pass\n" * FUNCTION_LINES_MAX
+ROOM = '"""What.\n\nIn: x. Out: y.\nMust NOT do z.\n\nStart reading: a.py.\n"""'
 WIDE = "class C:\n    def __init__(self, a, b, c, d, *, e, f, g, h): pass\n"
 # A file that breaks a rule once, and one that just keeps it: (path, text) each.
 EXAMPLES: tuple[tuple[Rule, tuple[str, str], tuple[str, str]], ...] = (
@@ -188,7 +210,13 @@ EXAMPLES: tuple[tuple[Rule, tuple[str, str], tuple[str, str]], ...] = (
     (not_ascii, ("a.py", "# \N{GREEK SMALL LETTER THETA}"), ("a.py", "# theta")),
     (no_docstring, ("a.py", "import os"), ("a.py", '"""Why."""\nimport os')),
     (no_docstring, ("a/__init__.py", ""), ("a/__init__.py", '"""Why."""')),
-    (mirrors_nothing, ("tests/peers/test_none.py", ""), ("tests/protocols/test_errors.py", "")),
+    (stranger_to_its_room, ("peers/a/__init__.py", '"""Why."""'), ("peers/a/__init__.py", ROOM)),
+    (stranger_to_its_room, ("sims/a/__init__.py", ROOM[:-3] + "\n" * 10 + '."""'), ("a.py", "")),
+    (
+        mirrors_nothing,
+        ("tests/peers/test_none.py", ""),
+        ("tests/protocols/types/test_errors.py", ""),
+    ),
     (mirrors_nothing, ("tests/test_errors.py", ""), ("tests/cluster/test_none.py", "")),
     (mirrors_nothing, ("tests/protocols/test_data.py", ""), ("tests/lowcomm/test_data.py", "")),
     (package_under_tests, ("tests/peers/__init__.py", ""), ("peers/__init__.py", "")),
@@ -248,6 +276,33 @@ def test_the_rules_see_all_packages() -> None:
     assert folders >= {*PACKAGES, "tests"}
 
 
+def rooms() -> dict[str, list[Source]]:
+    """By path, the files of each sub-package of a floor."""
+    found: dict[str, list[Source]] = {}
+    for source in read_sources():
+        folder, _, _ = source.path.rpartition("/")
+        if folder.count("/") == 1 and folder.startswith(tuple(f"{floor}/" for floor in FLOORS)):
+            found.setdefault(folder, []).append(source)
+    return found
+
+
+def test_rooms_are_small_enough_to_look_around_in() -> None:
+    sizes = {room: len(files) - 1 for room, files in rooms().items() if room not in CATALOGUES}
+    assert {room: size for room, size in sizes.items() if size > ROOM_FILES_MAX} == {}
+
+
+def test_the_architecture_has_a_row_for_each_room() -> None:
+    """The first sentence of its docstring, word for word."""
+    expected: list[str] = []
+    for room, files in sorted(rooms().items()):
+        module = next(file for file in files if file.path.endswith("/__init__.py")).nodes[0]
+        assert isinstance(module, ast.Module)
+        first = (ast.get_docstring(module) or "").partition("\n\n")[0].replace("\n", " ")
+        expected.append(f"| `{room}` | {first} |")
+    lines = (ROOT / "ARCHITECTURE.md").read_text("utf-8").splitlines()
+    assert [line for line in lines if ROWS.match(line)] == expected
+
+
 def test_imports_keep_the_contracts() -> None:
     result = lint_imports(ROOT)
     assert result.returncode == 0, result.stdout
@@ -257,26 +312,32 @@ def test_imports_keep_the_contracts() -> None:
     ("broken", "files"),
     [
         ("layers", {"protocols/a.py": "import peers.a", "peers/a.py": ""}),
-        ("layers", {"peers/a.py": "import lowcomm.config"}),
-        ("layers", {"lowcomm/config.py": "import sims"}),
+        ("layers", {"peers/a.py": "import lowcomm.config.schema"}),
+        ("layers", {"lowcomm/config/schema.py": "import sims"}),
         ("layers", {"sims/a.py": "import benchmarks.codecs"}),
         ("protocols", {"protocols/a.py": "def now():\n    import time"}),
         ("peers", {"peers/a.py": "import numpy"}),
-        ("daemon", {"lowcomm/config.py": "import lowcomm.a", "lowcomm/a.py": "import torch"}),
+        (
+            "daemon",
+            {"lowcomm/config/schema.py": "import lowcomm.a", "lowcomm/a.py": "import torch"},
+        ),
+        ("rooms_of_protocols", {"protocols/raft/a.py": "import protocols.peer.core"}),
+        ("rooms_of_peers", {"peers/ipc/a.py": "import peers.driver"}),
+        ("rooms_of_lowcomm", {"lowcomm/config/a.py": "import lowcomm.daemon.daemon"}),
         ("methods", {METHOD: "import lowcomm.methods.b", "lowcomm/methods/b.py": ""}),
         ("methods", {METHOD: "import lowcomm.codecs.b", CODEC: ""}),
-        ("methods", {METHOD: "", CODEC: "import lowcomm.methods.a"}),
+        ("methods rooms_of_lowcomm", {METHOD: "", CODEC: "import lowcomm.methods.a"}),
         ("methods", {CODEC: "import lowcomm.codecs.fp32"}),
-        (None, {CODEC: "import lowcomm.codecs.blocks"}),
-        (None, {METHOD: "import lowcomm.codecs", CODECS: "import lowcomm.codecs.b", CODEC: ""}),
-        (None, {METHOD: "import lowcomm.methods.base", "lowcomm/methods/base.py": ""}),
-        (None, {"sims/a.py": "import lowcomm.a", "lowcomm/a.py": "import peers, torch"}),
+        ("", {CODEC: "import lowcomm.codecs.blocks"}),
+        ("", {METHOD: "import lowcomm.codecs", CODECS: "import lowcomm.codecs.b", CODEC: ""}),
+        ("", {METHOD: "import lowcomm.methods.base", "lowcomm/methods/base.py": ""}),
+        ("", {"sims/a.py": "import lowcomm.a", "lowcomm/a.py": "import peers, torch"}),
     ],
 )
 def test_a_contract_sees_what_breaks_it_and_nothing_else(
-    broken: str | None, files: Mapping[str, str], tmp_path: Path
+    broken: str, files: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """In a copy of the project whose files are empty but for `files`."""
+    """In a copy of the project whose files are empty but for `files`. `broken`: names."""
     empty = {source.path: "" for source in read_sources() if not source.path.startswith("tests/")}
     for path, text in {**empty, **files}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -286,8 +347,16 @@ def test_a_contract_sees_what_breaks_it_and_nothing_else(
     result = lint_imports(tmp_path)
 
     for name, contract in read_contracts().items():
-        verdict = "BROKEN" if name == broken else "KEPT"
+        verdict = "BROKEN" if name in broken.split() else "KEPT"
         assert f"{contract['name']} {verdict}" in result.stdout, result.stdout
+
+
+def test_the_contracts_name_every_room() -> None:
+    for floor in ("protocols", "peers", "lowcomm"):
+        named = read_contracts()[f"rooms_of_{floor}"]["layers"].replace("|", " ").split()
+        there = {file.stem for file in (ROOT / floor).glob("*.py")} - {"__init__"}
+        there |= {file.parent.name for file in (ROOT / floor).glob("*/__init__.py")}
+        assert set(named) == there
 
 
 def test_importing_the_daemon_loads_no_torch() -> None:

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.comparing.node import Node
 from benchmarks.comparing.settings import Setting
+from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.data.batches import Batches
-from lowcomm.learning_rate import CosineSchedule
 from lowcomm.models.llama import Llama
 
 

@@ -1,7 +1,7 @@
 """Methods whose nodes meet in rounds: each trains by itself, in virtual time.
 
-What they exchange has the daemons' own arithmetic (sims/lockstep.py). Must NOT evaluate, or know of
-files.
+What they exchange has the daemons' own arithmetic (sims/lockstep/exchange.py). Must NOT evaluate,
+or know of files.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from benchmarks.comparing.groups import Feed, Pace
 from benchmarks.comparing.node import Node, State, fragment_slices
 from benchmarks.comparing.settings import Setting
 from benchmarks.comparing.virtual_time import changes, clocks
+from lowcomm.config.lr_schedule import warmup
 from lowcomm.data.batches import Batches
-from lowcomm.learning_rate import warmup
 from lowcomm.methods import RoundMethod
 from lowcomm.models.llama import Llama
-from lowcomm.outer import F32
-from lowcomm.round_state import Kind
-from peers.rank_messages import TensorPlace
-from protocols.errors import ConfigError
-from sims.lockstep import Given, Lockstep
-from sims.lockstep_nodes import LockstepNodes
+from lowcomm.numerics.operations import F32
+from lowcomm.training.interfaces import Kind
+from peers.ipc.messages import TensorPlace
+from protocols.types.errors import ConfigError
+from sims.lockstep.exchange import Given, Lockstep
+from sims.lockstep.nodes import LockstepNodes
 
 JOIN_WARMUP_STEPS = 30
 """Of who joins, with fresh moments: its learning rate rises for so many of its own steps."""
@@ -86,7 +86,7 @@ class WholeRounds:
 
 
 class NodeState:
-    """A node as lowcomm.round_state.RoundState."""
+    """A node as lowcomm.training.interfaces.RoundState."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

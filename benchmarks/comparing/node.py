@@ -17,10 +17,10 @@ from benchmarks.comparing.settings import Setting
 from lowcomm.methods import RoundMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.models.llama import build_model, next_token_loss
-from lowcomm.muon import Muon
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
+from lowcomm.program.muon import Muon
 from lowcomm.worker import make_optimizer
-from protocols.ids import TensorSpec
+from protocols.types.ids import TensorSpec
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each parameter."""

@@ -12,14 +12,14 @@ from torch import Tensor
 from benchmarks.comparing.groups import Feed, Pace
 from benchmarks.comparing.node import Node, State
 from benchmarks.comparing.settings import Setting
-from lowcomm import fixed
-from lowcomm.compression import Compression
 from lowcomm.data.batches import Batches
+from lowcomm.flexdemo.momentum import Compression
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
 from lowcomm.models.llama import Llama
-from protocols.errors import ConfigError
-from sims.step_lockstep import StepLockstep
+from lowcomm.training import deterministic_ops
+from protocols.types.errors import ConfigError
+from sims.lockstep.step_lockstep import StepLockstep
 
 
 class _StepGroup(ABC):
@@ -71,8 +71,8 @@ class _StepGroup(ABC):
 class AllReduceGroup(_StepGroup):
     """Every step the mean of all nodes' gradients.
 
-    The optimizer is torch's, as in a node that trains by itself; `lowcomm/fixed.py` has the same
-    AdamW with one rounding an operation.
+    The optimizer is torch's, as in a node that trains by itself;
+    `lowcomm/training/deterministic_ops.py` has the same AdamW with one rounding an operation.
     """
 
     def _step(self, factor: float) -> None:
@@ -110,7 +110,7 @@ class FlexDeMoGroup(_StepGroup):
 
     def _step(self, factor: float) -> None:
         wanted, number = self._setting.optimizer, self._together.step + 1
-        rates = fixed.Rates(lr=wanted.lr * factor, weight_decay=wanted.weight_decay)
+        rates = deterministic_ops.Rates(lr=wanted.lr * factor, weight_decay=wanted.weight_decay)
         written: list[bytearray] = []
         for compression in self._compressions:
             self.node.backward(self._feed.draw())
@@ -125,7 +125,7 @@ class FlexDeMoGroup(_StepGroup):
         if self._method.sign == "after":
             update_P.sign_()
         rate = 1.0 if self._method.update_has_rate else rates.lr
-        fixed.descend(self._params_P, update_P, rates, rate=rate)
+        deterministic_ops.descend(self._params_P, update_P, rates, rate=rate)
 
 
 def _rows(tensor: Tensor) -> Tensor:

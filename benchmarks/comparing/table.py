@@ -16,8 +16,8 @@ from benchmarks.comparing.kept import Outcome
 from benchmarks.comparing.rows import BASELINE, Bar, Point, Row, base_of
 from benchmarks.comparing.settings import said
 from benchmarks.comparing.traffic import Traffic
-from lowcomm.charts import decimal_bytes_text, seconds_text
 from lowcomm.methods import FlexDeMo
+from lowcomm.reports.svg_charts import decimal_bytes_text, seconds_text
 
 TARGET_ABOVE = 0.05
 """The loss whose time is told is so much above what all-reduce comes to."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from lowcomm.methods import AllReduce, FlexDeMo, RoundMethod, StepMethod
 from lowcomm.methods.base import Parameter
-from lowcomm.replica import fragment_elements
-from protocols.ids import TensorSpec
+from lowcomm.outer_state.replica import fragment_elements
+from protocols.types.ids import TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,9 @@ from benchmarks.comparing.settings import Setting, digest, setting_of
 from benchmarks.machine import machine
 from lowcomm.data.batches import Batches
 from lowcomm.data.corpus import Corpus
-from lowcomm.evaluate import held_out_loss
 from lowcomm.methods import RoundMethod
-from protocols.errors import ConfigError, LowcommError
+from lowcomm.program.evaluate import held_out_loss
+from protocols.types.errors import ConfigError, LowcommError
 
 EVAL_STEPS = 30
 """Between two evaluations."""

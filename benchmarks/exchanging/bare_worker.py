@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from benchmarks.exchanging.worker import F32, Marks, Task, connected, main, now, signed_source
-from lowcomm import outer
-from peers.bulk import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
-from peers.pieces import digest_of, spans
-from peers.tuning import tune
+from lowcomm.numerics import operations
+from peers.connections.bulk import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
+from peers.exchange.pieces import digest_of, spans
+from peers.sockets.options import tune
 
 AHEAD = 2
 """So many pieces of a contribution more are under way to an owner than came back from it: what is
@@ -60,7 +60,7 @@ class Bare:
         )
         self._summed = 0
         """Pieces of our part."""
-        self._weights, self._inverse = outer.mean_weights((1,) * task.peers)
+        self._weights, self._inverse = operations.mean_weights((1,) * task.peers)
         self._links = {
             other: Link(connection, parts[other], parts[task.node])
             for other, connection in connected(task, "bare").items()
@@ -80,7 +80,7 @@ class Bare:
         handed = now()
         self._move()
         moved = now()
-        outer.copy(self._next_P, self._result_P, of_bytes=self._result_P.nbytes)
+        operations.copy(self._next_P, self._result_P, of_bytes=self._result_P.nbytes)
         return Marks(
             handed=handed,
             received=now(),
@@ -148,7 +148,7 @@ class Bare:
     def _difference(self, here: slice) -> F32:
         """In place of what was trained."""
         local_P = self._local_P[here]
-        outer.pseudo_gradient(self._outer_P[here], local_P, local_P)
+        operations.pseudo_gradient(self._outer_P[here], local_P, local_P)
         return local_P
 
     def _receive(self, link: Link) -> None:
@@ -197,14 +197,14 @@ class Bare:
                 slice_P = self._links[node].slice_P
                 terms.append(slice_P[here.start - first : here.stop - first])
         mean_P = self._mean_P[here]
-        outer.scaled_mean(terms, self._weights, self._inverse, mean_P)
-        assert outer.all_finite(mean_P)
+        operations.scaled_mean(terms, self._weights, self._inverse, mean_P)
+        assert operations.all_finite(mean_P)
         digest_of(mean_P.data)
         self._step(here)
 
     def _step(self, here: slice) -> None:
         next_P = self._next_P[here]
-        outer.descent(self._outer_P[here], self._mean_P[here], next_P, lr=1.0)
+        operations.descent(self._outer_P[here], self._mean_P[here], next_P, lr=1.0)
         digest_of(next_P.data)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from peers.exit_status import shell_status
+from peers.processes.exit_status import shell_status
 
 _PR_SET_PDEATHSIG = 1
 

@@ -15,10 +15,10 @@ from benchmarks.exchanging.worker import (
     now,
     read_source,
 )
-from lowcomm import outer
-from lowcomm.attachment import attach
-from peers.rank_messages import Result
-from sims.paced_moves import FRAGMENT, tensors
+from lowcomm.numerics import operations
+from lowcomm.training.attach import attach
+from peers.ipc.messages import Result
+from sims.paced.moves import FRAGMENT, tensors
 
 
 class Rank:
@@ -70,7 +70,7 @@ class Rank:
 
     def _write(self) -> None:
         written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
-        outer.copy(self._theta_P, written_P, of_bytes=self._theta_P.nbytes)
+        operations.copy(self._theta_P, written_P, of_bytes=self._theta_P.nbytes)
 
     def _contribute(self, *, steps: int) -> None:
         data = self._peer.run.data
@@ -79,7 +79,7 @@ class Rank:
     def _take(self, result: Result) -> None:
         published_P = np.frombuffer(self._peer.client.result(result), np.float32)
         if result.kind == "full":
-            outer.copy(published_P, self._theta_P, of_bytes=self._theta_P.nbytes)
+            operations.copy(published_P, self._theta_P, of_bytes=self._theta_P.nbytes)
         else:
             self._theta_P += published_P
         self._peer.client.check_untorn(result)

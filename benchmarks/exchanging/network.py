@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from sims.wan.link import Link, all_pairs
 from sims.wan.network import Means, Place, Wan, why_not
 

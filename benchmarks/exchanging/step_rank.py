@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm.attachment import attach
-from lowcomm.outer import F32
-from lowcomm.step_rank import StepRank
-from sims.paced_moves import tensors
+from lowcomm.numerics.operations import F32
+from lowcomm.training.attach import attach
+from lowcomm.training.step_rank import StepRank
+from sims.paced.moves import tensors
 
 
 class TimedSteps:
-    """Implements lowcomm.step_rank.StepState."""
+    """Implements lowcomm.training.step_rank.StepState."""
 
     def __init__(self, elements: int) -> None:
         self.seconds: list[float] = []

@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from protocols.errors import LowcommError
+from protocols.types.errors import LowcommError
 
 MADE = ".made"
 """A file in an environment that is complete."""

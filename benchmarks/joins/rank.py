@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm.attachment import attach
 from lowcomm.methods import RoundMethod
-from peers.rank_messages import Result
-from sims.paced_moves import FRAGMENT, tensors
+from lowcomm.training.attach import attach
+from peers.ipc.messages import Result
+from sims.paced.moves import FRAGMENT, tensors
 
 
 class Rank:

@@ -1,6 +1,11 @@
-"""How values travel. A new codec is one file and one line here; they never import each other.
+"""How values of a fragment are encoded for the wire, one codec in each file.
 
-Must NOT import torch: the daemon encodes and decodes.
+In: fp32 values. Out: bytes of a size that follows from the number of values alone, and values
+again. A codec keeps no state: the same values give the same bytes on every machine. int8, int4 and
+fp4 have compiled loops (_kernels.c); error feedback belongs to the method. Must NOT import torch:
+the daemon encodes and decodes. No codec imports another one.
+
+Start reading: base.py, then fp32.py and int8.py. A new codec is one file and one line here.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +25,7 @@ from lowcomm.codecs.ternary import Ternary
 from lowcomm.codecs.topk import TopK
 from lowcomm.codecs.topk2bit import TopK2Bit
 from lowcomm.codecs.twobit import TwoBit
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 _CODECS: Mapping[str, Callable[[int], Codec]] = {
     "fp32": lambda _: Fp32(),

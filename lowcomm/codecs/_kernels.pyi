@@ -1,7 +1,7 @@
 """Compiled loops of the block-wise codecs: (values_RB, records_R), and back. See _kernels.c."""
 
 from lowcomm.codecs.blocks import Array
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 def int8_encode(values_RB: F32, records_R: Array, /) -> None: ...
 def int8_decode(records_R: Array, values_RB: F32, /) -> None: ...

@@ -6,8 +6,8 @@ values twice gives the same bytes, and error feedback belongs to the method.
 
 from typing import Protocol
 
-from lowcomm.outer import F32
-from protocols.errors import LowcommError
+from lowcomm.numerics.operations import F32
+from protocols.types.errors import LowcommError
 
 Payload = bytes | bytearray | memoryview
 WritablePayload = bytearray | memoryview

@@ -7,9 +7,9 @@ infinity. Must NOT flush small numbers: denormals are rounded like all others.
 
 import numpy as np
 
-from lowcomm.arithmetic import BLOCK_ELEMENTS, F32
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import from_bf16, to_bf16
+from lowcomm.numerics.kernels import BLOCK_ELEMENTS, F32
 
 _WIRE = np.dtype("<u2")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]

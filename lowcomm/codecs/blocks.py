@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import INFINITY_WORD, MAGNITUDE, U32
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 Array = npt.NDArray[Any]
 U8 = npt.NDArray[np.uint8]

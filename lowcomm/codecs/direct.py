@@ -7,7 +7,7 @@ import numpy as np
 
 from lowcomm.codecs.base import Codec, Payload, WritablePayload, check_size
 from lowcomm.codecs.fp32 import WIRE, Fp32
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 
 def decoded(codec: Codec, payload: Payload, scratch_P: F32) -> F32:

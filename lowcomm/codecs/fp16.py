@@ -8,9 +8,9 @@ CPU treats denormals: the small ones are made by an addition of normal numbers.
 
 import numpy as np
 
-from lowcomm.arithmetic import BLOCK_ELEMENTS, F32
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import INFINITY_WORD, MAGNITUDE, U16, U32
+from lowcomm.numerics.kernels import BLOCK_ELEMENTS, F32
 
 _WIRE = np.dtype("<u2")
 _LARGEST_WORD = np.float32(65504).view(np.uint32)

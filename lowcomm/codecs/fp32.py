@@ -6,7 +6,7 @@ Must NOT touch the values: NaN payloads and signed zeros arrive as they were sen
 import numpy as np
 
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 WIRE = np.dtype("<f4")
 

@@ -22,7 +22,7 @@ from lowcomm.codecs.blocks import (
     to_units,
     unpack_nibbles,
 )
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 _ZERO_BELOW = 240
 """Exponent and first bit of the mantissa of 2**-7: (127 - 7) x 2."""

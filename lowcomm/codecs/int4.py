@@ -18,7 +18,7 @@ from lowcomm.codecs.blocks import (
     to_units,
     unpack_nibbles,
 )
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 LEVELS = 7
 OFFSET = 8

@@ -9,7 +9,7 @@ the value of a neighbour: there is no dither.
 import numpy as np
 
 from lowcomm.codecs.blocks import Array, BlockCodec, Scratch, compiled, scale_rows, to_units
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 LEVELS = 127
 

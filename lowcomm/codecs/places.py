@@ -1,7 +1,7 @@
 """Which values of a chunk are sent, and the 12 bits that say so of each: what top-k codecs share.
 
-`lowcomm.twins` has the same in torch. Must NOT know what is sent beside the places, nor accept
-indices out of order, twice, or beyond the chunk.
+`lowcomm.flexdemo.torch_codecs` has the same in torch. Must NOT know what is sent beside the places,
+nor accept indices out of order, twice, or beyond the chunk.
 
 Shapes: R chunks of C values, K of each sent; S bytes.
 """
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.bits import MAGNITUDE
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 U8 = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.intp]

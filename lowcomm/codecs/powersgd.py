@@ -22,7 +22,7 @@ import xxhash
 
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import bf16_of, counted_bits, from_bf16
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 SIDE = 256
 RANK = 4

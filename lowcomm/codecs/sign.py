@@ -3,15 +3,14 @@
 Every value of a block is decoded as plus or minus the mean of their magnitudes, which makes the
 error smallest; 0.0 is positive and -0.0 negative. Error: how far the value's magnitude is from the
 mean one, and 2**-23 of that or 2**-149 for rounding. The mean is summed in fp64 in one fixed order.
-A block with a NaN or an infinity is decoded as NaNs. `lowcomm.twins` makes the same bytes in torch.
-Must NOT be used without error feedback where magnitudes matter: it is biased.
+A block with a NaN or an infinity is decoded as NaNs. `lowcomm.flexdemo.torch_codecs` makes the same
+bytes in torch. Must NOT be used without error feedback where magnitudes matter: it is biased.
 """
 
 from functools import cache
 
 import numpy as np
 
-from lowcomm.arithmetic import ordered_sum
 from lowcomm.codecs.blocks import (
     NAN,
     Array,
@@ -21,7 +20,8 @@ from lowcomm.codecs.blocks import (
     take_values,
     value_table,
 )
-from lowcomm.outer import F32
+from lowcomm.numerics.kernels import ordered_sum
+from lowcomm.numerics.operations import F32
 
 
 class Sign(BlockCodec):

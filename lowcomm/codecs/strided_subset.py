@@ -1,8 +1,8 @@
 """Every sixteenth value, the first one named by the key, as fp32: 0.25 bytes a value.
 
 All others become 0. What is sent is exact and not scaled up: whoever uses it keeps the rest (error
-feedback, or momentum as FlexDeMo does). `lowcomm.twins` makes the same bytes in torch. Must NOT
-let two peers of a round use two keys.
+feedback, or momentum as FlexDeMo does). `lowcomm.flexdemo.torch_codecs` makes the same bytes in
+torch. Must NOT let two peers of a round use two keys.
 """
 
 import numpy as np

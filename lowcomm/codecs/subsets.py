@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 RATE = 16
 """One of so many values is sent."""

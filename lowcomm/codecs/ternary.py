@@ -26,7 +26,7 @@ from lowcomm.codecs.blocks import (
     take_values,
     value_table,
 )
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 
 _DRAWS = 1 << 24
 """A random number is one of so many, all of which fp32 holds exactly."""

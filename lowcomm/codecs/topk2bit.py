@@ -16,7 +16,6 @@ or beyond the chunk.
 import numpy as np
 import numpy.typing as npt
 
-from lowcomm.arithmetic import ordered_sum
 from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.blocks import NAN, pack_quarters
 from lowcomm.codecs.places import (
@@ -29,7 +28,8 @@ from lowcomm.codecs.places import (
     pack_places,
     unpack_places,
 )
-from lowcomm.outer import F32
+from lowcomm.numerics.kernels import ordered_sum
+from lowcomm.numerics.operations import F32
 
 GROUP = 16
 """Chunks that share a table: 16 bytes beside their 1792. Half as many would cost 1.8 % of them."""

@@ -12,7 +12,6 @@ infinity is decoded as NaNs. Must NOT be used for a sum of what it encoded.
 import numpy as np
 import numpy.typing as npt
 
-from lowcomm.arithmetic import ordered_sum
 from lowcomm.codecs.blocks import (
     NAN,
     Array,
@@ -20,7 +19,8 @@ from lowcomm.codecs.blocks import (
     Scratch,
     pack_quarters,
 )
-from lowcomm.outer import F32
+from lowcomm.numerics.kernels import ordered_sum
+from lowcomm.numerics.operations import F32
 
 BORDER = 0.9816
 """Lloyd and Max's, for four levels of a normal distribution."""

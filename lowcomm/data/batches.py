@@ -2,8 +2,8 @@
 
 The samples of a run are one endless sequence 0, 1, 2, ... It runs over the windows of the corpus in
 passes: sample n belongs to data_pass n // num_windows and is the window that this pass' own
-permutation has at n % num_windows. Who trains which sample is leased (protocols/ledger.py); so each
-pass visits every window once, whoever comes and goes.
+permutation has at n % num_windows. Who trains which sample is leased
+(protocols/state/sample_ledger.py); so each pass visits every window once, whoever comes and goes.
 
 Must NOT import torch, nor hold state that would have to be saved.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 FEISTEL_ROUNDS = 6
 """Four make a permutation that looks random, with perfect rounds; these are only good ones."""

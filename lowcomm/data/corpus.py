@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcomm.config import DataConfig
-from protocols.errors import ConfigError
+from lowcomm.config.schema import DataConfig
+from protocols.types.errors import ConfigError
 
 TRAIN = "train.bin"
 HELD_OUT = "held_out.bin"

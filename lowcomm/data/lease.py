@@ -6,8 +6,8 @@ what a sample is (batches.py), nor ask anybody for more: the daemon does, ahead 
 
 from collections import deque
 
-from protocols.errors import LowcommError
-from protocols.samples import Samples, count, first, subtract, union
+from protocols.types.errors import LowcommError
+from protocols.types.sample_ranges import Samples, count, first, subtract, union
 
 
 class NodeLease:

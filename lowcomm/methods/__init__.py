@@ -1,6 +1,10 @@
-"""Which low-communication methods there are. A new one is one file and one line here.
+"""The low-communication methods, one in each file: the half that the daemon runs.
 
-Must NOT import torch: the daemon steps.
+In: the table `[run.method]`. Out: what is contributed and when, in which codecs, how contributions
+become one result, and the outer step. The half that runs in the ranks is lowcomm/training (methods
+of rounds) and lowcomm/flexdemo. Must NOT import torch. No method imports another one.
+
+Start reading: base.py, then diloco.py. A new method is one file and one line here.
 """
 
 from typing import TypeAlias, get_args

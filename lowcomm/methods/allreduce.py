@@ -11,8 +11,8 @@ from typing import Literal
 
 from lowcomm.codecs import codec
 from lowcomm.methods.base import GATHERED, TABLE, ContributionCodec, Parameter, StepMethod
-from lowcomm.step_exchange import CodedExchange
-from protocols.errors import ConfigError
+from lowcomm.methods.step_exchange import CodedExchange
+from protocols.types.errors import ConfigError
 
 SMALLEST = "ternary"
 """Of the codecs that lose nothing on average."""

@@ -1,8 +1,8 @@
 """What a method is, as far as the daemon sees it; an object of it is the table `[run.method]`.
 
 A method's file says what is contributed, when, in which codecs, and what the outer step is. Must
-NOT import torch: the half that runs in the ranks is `lowcomm/trainer.py` (rounds) and
-`lowcomm/step_trainer.py` (per step), for all methods.
+NOT import torch: the half that runs in the ranks is `lowcomm/training/round_methods.py` (rounds)
+and `lowcomm/training/step_methods.py` (per step), for all methods.
 
 Methods are pure: they hold the agreed configuration, never the state of a run.
 """
@@ -13,8 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from lowcomm import outer
-from lowcomm.aggregates import (
+from lowcomm.codecs import codec
+from lowcomm.codecs.base import Codec
+from lowcomm.methods.step_exchange import StepExchange
+from lowcomm.numerics import operations
+from lowcomm.numerics.kernels import NORM_ELEMENTS
+from lowcomm.numerics.operations import F32, descent, nesterov_step
+from lowcomm.numerics.robust_means import (
     Aggregate,
     Room,
     centred_clipping,
@@ -22,15 +27,10 @@ from lowcomm.aggregates import (
     grain_of,
     trimmed_count,
 )
-from lowcomm.arithmetic import NORM_ELEMENTS
-from lowcomm.codecs import codec
-from lowcomm.codecs.base import Codec
-from lowcomm.outer import F32, descent, nesterov_step
-from lowcomm.step_exchange import StepExchange
 from lowcomm.validation import check_values
-from protocols.errors import ConfigError
-from protocols.ids import Contributor
-from protocols.limits import FRAGMENTS_MAX
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor
+from protocols.types.limits import FRAGMENTS_MAX
 
 TABLE = "run.method"
 GATHER = "gather"
@@ -115,7 +115,7 @@ class RoundMethod(ABC):
     made by then. If not, they wait until it has made all of the round."""
     needs_norms: ClassVar[bool] = False
     """What is made of contributions needs norms of whole tensors: everybody gets all of them, and
-    makes it at the commit (lowcomm/directions.py)."""
+    makes it at the commit (lowcomm/numerics/direction_means.py)."""
 
     def __post_init__(self) -> None:
         lengths = ("qsr_alpha", "round_s")
@@ -255,10 +255,10 @@ class RoundMethod(ABC):
         pieces are cut. Raises WeightsError when there is nothing to average."""
         match self.aggregate:
             case "mean":
-                outer.weighted_mean(contributions, self.weights(contributors), out)
+                operations.weighted_mean(contributions, self.weights(contributors), out)
             case "trimmed_mean":
                 trimmed = trimmed_count(len(contributions), self.trimmed_share)
-                outer.trimmed_mean(contributions, trimmed, out)
+                operations.trimmed_mean(contributions, trimmed, out)
             case "clipped_mean":
                 clipped_mean(contributions, self.weights(contributors), out)
             case "centred_clipping":

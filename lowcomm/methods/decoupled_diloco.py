@@ -19,8 +19,8 @@ from lowcomm.methods.base import (
     Parameter,
     check_fragments,
 )
-from protocols.errors import ConfigError
-from protocols.ids import Contributor
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

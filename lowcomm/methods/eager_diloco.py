@@ -4,8 +4,8 @@ of it at once, and the others' one round later.
 Node m applies, after round t, Delta_m(t) / M + (Delta(t-1) - Delta_m(t-1) / M), where Delta is the
 mean of all Delta_m. Nesterov is linear, so its parameters are S + O_m: S is driven by Delta(t-1),
 equal everywhere, and what daemons hold, compare and give to joiners; O_m is driven by the rest,
-Delta_m(t) / M - Delta_m(t-1) / M, and is the ranks' own (lowcomm/offset.py). A run ends with S.
-Must NOT import torch or another method.
+Delta_m(t) / M - Delta_m(t-1) / M, and is the ranks' own (lowcomm/training/eager_offset.py). A run
+ends with S. Must NOT import torch or another method.
 """
 
 from dataclasses import dataclass

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lowcomm.methods.base import TABLE, Parameter, StepMethod
-from lowcomm.replication import Replication, tensors_of
-from lowcomm.replicators import Demo, Full, Random, Replicator, Striding, Values, Wire
+from lowcomm.replicators.payload_mean import Replication, tensors_of
+from lowcomm.replicators.replicators import Demo, Full, Random, Replicator, Striding, Values, Wire
 from lowcomm.validation import check_values
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 CHUNKS = (8, 16, 32, 64)
 """The cosine transform halves them; a place in 64 x 64 values takes 12 bits."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lowcomm.methods.base import RoundMethod
-from lowcomm.outer import F32, descent
+from lowcomm.numerics.operations import F32, descent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """NoLoCo (arXiv:2506.10911): every H inner steps each node exchanges with one other, however many
 there are.
 
-Each round pairs the nodes anew (protocols/gossip.py); of an odd number one is alone. Node i has
-outer parameters phi_i and a momentum m_i of its own, and of the nodes j of its pair
+Each round pairs the nodes anew (protocols/state/gossip_pairs.py); of an odd number one is alone.
+Node i has outer parameters phi_i and a momentum m_i of its own, and of the nodes j of its pair
 
     m_i <- mu m_i + eta mean_j(theta_j - phi_j) + gamma (mean_j(phi_j) - phi_i)
     phi_i <- phi_i + m_i, theta_i <- phi_i
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lowcomm.methods.base import TABLE, ContributionCodec, ResultCodec, RoundMethod
-from lowcomm.outer import F32, heavy_ball_step
+from lowcomm.numerics.operations import F32, heavy_ball_step
 from lowcomm.validation import check_values
-from protocols.errors import ConfigError
-from protocols.ids import Contributor
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor
 
 CODECS: tuple[ContributionCodec, ...] = ("fp32", "bf16", "fp16")
 """Of parameters, which are hundreds of times as large as what a round changes."""

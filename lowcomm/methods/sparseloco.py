@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lowcomm.aggregates import Room, sent_mean
 from lowcomm.methods.base import TABLE, ContributionCodec, RoundMethod
-from lowcomm.outer import F32, descent
+from lowcomm.numerics.operations import F32, descent
+from lowcomm.numerics.robust_means import Room, sent_mean
 from lowcomm.validation import check_values
-from protocols.errors import ConfigError
-from protocols.ids import Contributor
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

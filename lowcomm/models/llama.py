@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it.
 from torch import Tensor, nn
 
-from lowcomm.config import ModelConfig
+from lowcomm.config.schema import ModelConfig
 
 
 class Attention(nn.Module):

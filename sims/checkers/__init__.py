@@ -1,9 +1,11 @@
-"""What must hold in every run, whatever fails: one module per promise of design.md section 2.
+"""What must hold in every simulated run, whatever fails: one module for each promise.
 
-`Checkers` is fed by the world as things happen and asks each of them; `violations` is what was
-found. A violation is a line of text; the world that produced it prints the story and the seed.
-I7 (convergence) is no property of one run in arithmetic modulo a prime: nobody checks it here.
-Must NOT change what a run does, nor draw from its random source.
+In: what happens in a world, as it happens. Out: violations, each a line of text; the command that
+drew the world prints its story and its seed. I7 (convergence) is no property of one run in
+arithmetic modulo a prime, so no checker looks at it. Must NOT change what a run does, nor draw from
+its random source.
+
+Start reading: Checkers below, then agreement.py.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.ids import PeerId, Stamp
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId, Stamp
 from sims.checkers.accounting import Accounting, Contribution
 from sims.checkers.admission import Admission
 from sims.checkers.agreement import Agreement
@@ -36,8 +38,8 @@ from sims.checkers.transfers import TransferChecks
 from sims.checkers.waits import Waits
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
-    from sims.world import World
+    from sims.node.node import Node
+    from sims.simulator.world import World
 
 __all__ = ["KEPT_MAX", "Checkers", "Contribution"]
 

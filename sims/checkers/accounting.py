@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols.ids import PeerId, Stamp
+from protocols.messages import log_entries as e
+from protocols.types.ids import PeerId, Stamp
 from sims.checkers.agreement import Agreement
-from sims.models import PRIME
+from sims.node.toy_model import PRIME
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import messages as m
-from protocols.ids import PeerId
+from protocols.interface import commands as c
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 
 class Admission:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocols import entries as e
-from protocols.ids import PeerId
+from protocols.messages import log_entries as e
+from protocols.types.ids import PeerId
 
 
 class Agreement:

@@ -1,6 +1,7 @@
 """Of two branches of a log one stays (protocol.md section 8): the one that has trained more.
 
-Fed by the worlds of two peers (forks.py). Must NOT look into a branch: it has checkers of its own.
+Fed by the worlds of two peers (scenarios/two_peers.py). Must NOT look into a branch: it has
+checkers of its own.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import messages as m
-from protocols.ids import PeerId
+from protocols.interface import commands as c
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
-    from sims.world import World
+    from sims.node.node import Node
+    from sims.simulator.world import World
 
 Name = tuple[int, ...]
 """Of a branch: its forks, oldest first."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 KEPT_MAX = 64
 """Of anything that a peer keeps by round of a fragment. Healthy runs stay far below."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.fencing import Fence
-from protocols.ids import PeerId, Stamp
-from protocols.rounds import KEEP_ROUNDS
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.rounds.fencing import Fence
+from protocols.rounds.fragment_rounds import KEEP_ROUNDS
+from protocols.types.ids import PeerId, Stamp
 from sims.checkers.elections import Reign
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 Life = tuple[PeerId, int]
 """(peer, incarnation)."""

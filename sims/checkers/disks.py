@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from protocols.promises import RETRY_S
-from protocols.votes import LAG_MAX, VOTERS_MAX
-from sims.stores import SLOW_SYNC_S
+from protocols.leader.voters import LAG_MAX, VOTERS_MAX
+from protocols.raft.durability import RETRY_S
+from sims.node.storage import SLOW_SYNC_S
 
 if TYPE_CHECKING:
-    from protocols.ids import PeerId
-    from sims.nodes import Node
+    from protocols.types.ids import PeerId
+    from sims.node.node import Node
 
 LOOK_S = 0.1
 """A leader's peers are looked at so often."""

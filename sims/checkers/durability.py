@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols import messages as m
-from protocols.ids import PeerId
-from protocols.log import Voters, voters_after
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.raft.log import Voters, voters_after
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 
 class Durability:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.ids import PeerId
-from protocols.log import Voters
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.raft.log import Voters
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 LEADS_ALONE_TIMEOUTS = 2.2
 """A leader looks once in an election timeout who answered since it looked last: it notices after

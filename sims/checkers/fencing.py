@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from protocols import commands as c
-from protocols import events as v
+from protocols.interface import commands as c
+from protocols.interface import events as v
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 
 class Fencing:

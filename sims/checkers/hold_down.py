@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.admission import HOLD_DOWN_MAX_S, HOLD_DOWN_S
-from protocols.ids import PeerId
+from protocols.interface import events as v
+from protocols.leader.joins import HOLD_DOWN_MAX_S, HOLD_DOWN_S
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 
 @dataclass(slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols.gossip import pairs_of
-from protocols.ids import PeerId, Stamp
+from protocols.messages import log_entries as e
+from protocols.state.gossip_pairs import pairs_of
+from protocols.types.ids import PeerId, Stamp
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 
 class Pairs:

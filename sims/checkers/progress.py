@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
+from protocols.messages import log_entries as e
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
-    from sims.world import World
+    from sims.node.node import Node
+    from sims.simulator.world import World
 
 CORRUPT_ROUNDS_MAX = 3
 """The commit after next names the majority's state: who differs asks for it then."""
@@ -51,7 +51,7 @@ class Progress:
         being given another one, no state was that of most; the last rounds may have come in that
         time."""
         for node in world.nodes.values() if not world.checkers.tainted else ():
-            # A step's state is in every commit of steps: step_checkers.py looks at those.
+            # A step's state is in every commit of steps: step_runs.py looks at those.
             if node.outcome != "finished" or not node.core.rounds:
                 continue
             for fragment, since in node.corrupt.items():

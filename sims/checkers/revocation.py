@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols import events as v
-from protocols.company import FAREWELL_S
-from protocols.ids import PeerId
-from protocols.log import Voters, voters_after
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.peer.connectivity import FAREWELL_S
+from protocols.raft.log import Voters, voters_after
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
-    from sims.world import World
+    from sims.node.node import Node
+    from sims.simulator.world import World
 
 HANGS_UP_S = FAREWELL_S + 1.5
 """A connection with a revoked peer ends within this time: a heartbeat more than it may read on."""

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.ids import PeerId
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from protocols.membership import Membership
+    from protocols.state.run_state import Membership
     from sims.checkers.agreement import Agreement
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 Life = tuple[PeerId, int]
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
-from protocols import samples as s
-from protocols.ids import PeerId
+from protocols.messages import log_entries as e
+from protocols.types import sample_ranges as s
+from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 ALIVE = 1 << 40
 """Newer than any view."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols import entries as e
+from protocols.messages import log_entries as e
 
 if TYPE_CHECKING:
-    from protocols.ids import PeerId
+    from protocols.types.ids import PeerId
     from sims.checkers.accounting import Accounting
 
 STALE_ROUNDS = 4

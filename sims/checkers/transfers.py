@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.ids import PeerId
-from protocols.transfers import REFILL_CELLS
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.transfer.receiver import REFILL_CELLS
+from protocols.types.ids import PeerId
 from sims.checkers.elections import Reign
 
 if TYPE_CHECKING:
-    from sims.nodes import Node
+    from sims.node.node import Node
 
 Cells = set[tuple[int, int]]
 """(fragment, cell)."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols.waiting import Wait, describe
+from protocols.peer.wait_reason import Wait, describe
 
 if TYPE_CHECKING:
-    from protocols.ids import PeerId
-    from sims.nodes import Node
+    from protocols.types.ids import PeerId
+    from sims.node.node import Node
 
 LONG_S = 5.0
 """A person looks after so long."""

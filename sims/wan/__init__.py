@@ -1,7 +1,10 @@
-"""Links of a wide-area network for real processes on one machine: `Wan`, `Link`; see docs/wan.md.
+"""Emulated links of a wide-area network for real processes on one machine (docs/wan.md).
 
-By network namespaces (real TCP; needs root) or by relayed streams (anywhere), one interface. Must
+In: bandwidth, delay, jitter and loss of each direction. Out: places in which processes run, with
+links between them: network namespaces (real TCP; needs root) or relayed streams (anywhere). Must
 NOT send anything but to loopback, or inside namespaces that the run itself made.
+
+Start reading: network.py.
 """
 
 from sims.wan.link import Counters, Link, Pair, WanError

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from peers.exit_status import SIGNALLED, shell_status
-from peers.processes import Child, dying_with_us, start_child
-from protocols.errors import ConfigError
+from peers.processes.exit_status import SIGNALLED, shell_status
+from peers.processes.processes import Child, dying_with_us, start_child
+from protocols.types.errors import ConfigError
 from sims.wan.check import check, row, table
 from sims.wan.link import Link
 from sims.wan.network import MEANS, Means, Place, Wan, why_not

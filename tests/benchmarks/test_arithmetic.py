@@ -10,8 +10,8 @@ import pytest
 from benchmarks import arithmetic
 from benchmarks.arithmetic import INSTALLED, Compiled, installed, main, measure, table
 from benchmarks.instruction_sets import BASELINE, InstructionSet, usable
-from lowcomm.arithmetic import NumpyLoops, loops
-from protocols.errors import ConfigError
+from lowcomm.numerics.kernels import NumpyLoops, loops
+from protocols.types.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import bars
 from benchmarks.asked import BARS, Bar
 from benchmarks.bars import choose, judged, kept_in, measure, table
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from tests.benchmarks.told import BY_NAME, TOLD
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.codecs import main, measure, table
 from lowcomm.codecs import known_codecs
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 ELEMENTS = 1 << 15
 

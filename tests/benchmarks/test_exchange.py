@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.exchange import chosen, main, table
 from benchmarks.exchanging.figures import Result
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 MEASURED = Result(
     system="lowcomm",

@@ -7,7 +7,7 @@ import pytest
 
 import benchmarks.joining
 from benchmarks.joining import main
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 
 def test_a_model_that_does_not_fit_is_refused_with_figures(

@@ -14,7 +14,7 @@ from benchmarks.comparing.settings import Setting
 from benchmarks.methods import Plan, main
 from lowcomm.data.corpus import Corpus
 from lowcomm.methods import AllReduce
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import CORPUS, outcome
 
 

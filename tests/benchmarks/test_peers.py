@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from benchmarks.peers import chart, main, moved_bytes
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 
 def test_what_all_but_the_owner_contribute_and_get_is_moved() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.waiting import mean_round_s, waited
-from lowcomm.events import Commit, Event, Ready
-from protocols.ids import PeerId
+from lowcomm.reports.events import Commit, Event, Ready
+from protocols.types.ids import PeerId
 
 
 def ready(name: str, round_: int, t: float, steps: int) -> Ready:

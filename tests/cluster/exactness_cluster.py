@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from lowcomm.checkpoint import FragmentArrays, newest_checkpoint, read_checkpoint
-from lowcomm.events import Commit, Event
-from lowcomm.timeline import read_timeline
-from peers.processes import dying_with_us, start_child
-from sims.cluster import LOG, LocalCluster, LocalNode
+from lowcomm.checkpoints.checkpoint import FragmentArrays, newest_checkpoint, read_checkpoint
+from lowcomm.reports.events import Commit, Event
+from lowcomm.reports.timeline import read_timeline
+from peers.processes.processes import dying_with_us, start_child
+from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
 
 HERE = Path(__file__).parent
 LOOK_S = 0.05
@@ -184,6 +184,6 @@ def maps_torch(pid: int) -> bool:
 
 
 def raw_events(run_dir: Path, name: str) -> list[dict[str, Any]]:
-    """Also those that `lowcomm.events` has no record for."""
+    """Also those that `lowcomm.reports.events` has no record for."""
     text = (run_dir / name / "events.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]

@@ -8,8 +8,9 @@ modules that this process has imported. Must NOT change what the daemon does.
 import json
 import sys
 
-from lowcomm import cli, daemon, node_side
-from protocols.ids import Stamp
+from lowcomm.cli import main
+from lowcomm.daemon import daemon, rank_control
+from protocols.types.ids import Stamp
 
 RECORD = "daemon.json"
 
@@ -37,6 +38,6 @@ MANIFESTS: dict[str, dict[str, str]] = {}
 if __name__ == "__main__":
     target = sys.argv.pop(1)
     if target:
-        node_side.WORKER = target  # pyright: ignore[reportConstantRedefinition]
+        rank_control.WORKER = target  # pyright: ignore[reportConstantRedefinition]
     daemon.Daemon = RecordingDaemon
-    cli.main()
+    main.main()

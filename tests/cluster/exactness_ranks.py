@@ -36,7 +36,7 @@ def main() -> int:
     import torch
 
     import lowcomm
-    from lowcomm.nodes import join_node, leave_node, reshard, shard_model
+    from lowcomm.training.fsdp import join_node, leave_node, reshard, shard_model
 
     peer = lowcomm.attach()
     torch.set_num_threads(1)

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from lowcomm.config import RunConfig, run_from_json
+from lowcomm.config.lr_schedule import CosineSchedule
+from lowcomm.config.schema import RunConfig, run_from_json
 from lowcomm.data.batches import Batches
 from lowcomm.data.corpus import Corpus
-from lowcomm.learning_rate import CosineSchedule
 from lowcomm.methods import DiLoCo
 from lowcomm.models.llama import build_model, next_token_loss
 

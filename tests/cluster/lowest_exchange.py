@@ -10,7 +10,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from lowcomm.events import MetricsListening, Witness
+from lowcomm.reports.events import MetricsListening, Witness
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import ending, of, token_of, until, write_config
 

@@ -6,16 +6,16 @@ Must NOT start anything: the tests do.
 from collections.abc import Sequence
 from pathlib import Path
 
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.config import RunConfig, load_config
-from lowcomm.events import Commit, Evaluated, Finished, Ready
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.config.round_length import planned_rounds
+from lowcomm.config.schema import RunConfig, load_config
 from lowcomm.methods import RoundMethod
-from lowcomm.round_lengths import planned_rounds
-from protocols.ids import PeerId
-from sims.lockstep_nodes import LockstepNodes
-from sims.paced import Pace
-from sims.paced_moves import stand_in_loss, tensors
-from sims.paced_parameters import PacedParameters
+from lowcomm.reports.events import Commit, Evaluated, Finished, Ready
+from protocols.types.ids import PeerId
+from sims.lockstep.nodes import LockstepNodes
+from sims.paced.moves import stand_in_loss, tensors
+from sims.paced.parameters import PacedParameters
+from sims.paced.rank import Pace
 from tests.cluster.running import of
 
 NAMES = ("alpha", "beta", "gamma")
@@ -112,7 +112,7 @@ def command_of(pid: int) -> str:
 
 
 class Parameters(PacedParameters):
-    """Implements lowcomm.round_state.RoundState."""
+    """Implements lowcomm.training.interfaces.RoundState."""
 
     def snapshot(self, directory: str) -> bool:
         raise AssertionError(f"nobody asked for {directory}")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm.attachment import Peer, attach
-from sims.paced import Pace, PacedTrainer
+from lowcomm.training.attach import Peer, attach
+from sims.paced.rank import Pace, PacedTrainer
 
 PACE = Pace(step_s=0.005, elements=6001)
 WRONG_FROM = 12

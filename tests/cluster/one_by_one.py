@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from lowcomm.events import Member, View
-from sims.cluster import LocalCluster, LocalNode
-from sims.paced import Pace
-from sims.paced_cluster import start_paced
+from lowcomm.reports.events import Member, View
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.paced.cluster import start_paced
+from sims.paced.rank import Pace
 from tests.cluster.running import of, until
 
 SLOTS = {"alpha": 0, "beta": 1, "gamma": 2, "delta": 3}

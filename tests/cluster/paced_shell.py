@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lowcomm.events import Commit
-from sims.paced import Pace
-from sims.paced_cluster import paced_command
+from lowcomm.reports.events import Commit
+from sims.paced.cluster import paced_command
+from sims.paced.rank import Pace
 from tests.cluster.running import Command, Shell, commits, of, until
 
 PACE = Pace(step_s=0.01, elements=4096)

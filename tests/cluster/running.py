@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lowcomm.events import Commit, Event
-from lowcomm.invitation import new_token
-from lowcomm.timeline import read_timeline
-from peers.processes import dying_with_us, kill_group
+from lowcomm.reports.events import Commit, Event
+from lowcomm.reports.timeline import read_timeline
+from lowcomm.startup.join_tokens import new_token
+from peers.processes.processes import dying_with_us, kill_group
 
 LOOK_S = 0.02
 MARK = "LOWCOMM_TEST"
@@ -118,7 +118,7 @@ class Shell:
 
     def start(self, *arguments: str, before: str = "") -> Command:
         """`lowcomm ARGUMENTS`; `before` is Python that runs in its process first."""
-        program = f"{before}\nfrom lowcomm.cli import main\nmain()"
+        program = f"{before}\nfrom lowcomm.cli.main import main\nmain()"
         argv = dying_with_us([sys.executable, "-c", program, *arguments])
         number = len(self.commands)
         out, err = self.directory / f"{number}.out", self.directory / f"{number}.err"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Listening, Member, Note
-from lowcomm.invitation import new_token, sealed_token
-from peers.certificates import CA_KEY, Authority
-from protocols.tokens import Token, decode_token, encode_token
-from sims.paced_cluster import paced_command
+from lowcomm.reports.events import Listening, Member, Note
+from lowcomm.startup.join_tokens import new_token, sealed_token
+from peers.security.certificates import CA_KEY, Authority
+from protocols.state.tokens import Token, decode_token, encode_token
+from sims.paced.cluster import paced_command
 from tests.cluster.paced_shell import PACE, PacedShell
 from tests.cluster.running import (
     commits,
@@ -27,7 +27,7 @@ from tests.cluster.running import (
     write_config,
 )
 
-IMPATIENT = "import peers.dialing\npeers.dialing.FIRST_DIAL_S = 0.1"
+IMPATIENT = "import peers.connections.dialer\npeers.dialing.FIRST_DIAL_S = 0.1"
 INSECURE = ("--set", "node.insecure=true")
 
 

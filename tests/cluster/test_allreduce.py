@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, Lost, View
-from sims.cluster import LocalCluster, LocalNode
+from lowcomm.reports.events import Commit, Lost, View
+from sims.cluster.local_cluster import LocalCluster, LocalNode
 from tests.cluster.running import commits_until, marked_processes, of, until, write_config
 
 METHOD = """name = "allreduce"

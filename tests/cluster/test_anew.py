@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.checkpoint import newest_checkpoint, read_cut
-from lowcomm.events import Commit, Forked
-from peers.wal import FILE
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_cut
+from lowcomm.reports.events import Commit, Forked
+from peers.storage.wal import FILE
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits, commits_until, ending, of, token_of, until, write_config
 

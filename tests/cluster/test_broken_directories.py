@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.checkpointer import CHECKPOINTS
-from lowcomm.identity import COPY, RECORD
-from peers.certificates import CA, OWN, OWN_KEY, OwnKey
-from peers.wal import FILE
+from lowcomm.checkpoints.checkpoint import CHECKPOINTS
+from lowcomm.startup.identity import COPY, RECORD
+from peers.security.certificates import CA, OWN, OWN_KEY, OwnKey
+from peers.storage.wal import FILE
 from tests.cluster.paced_shell import PacedShell
 from tests.cluster.running import (
     Command,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Lost
-from lowcomm.invitation import new_token
+from lowcomm.reports.events import Lost
+from lowcomm.startup.join_tokens import new_token
 from tests.cluster.running import (
     Command,
     Shell,
@@ -22,8 +22,8 @@ from tests.cluster.running import (
     write_config,
 )
 
-OTHER_PROTOCOL = "import protocols.ids\nprotocols.ids.PROTOCOL_VERSION += 1"
-IMPATIENT = "import peers.dialing\npeers.dialing.FIRST_DIAL_S = 0.1"
+OTHER_PROTOCOL = "import protocols.types.ids\nprotocols.ids.PROTOCOL_VERSION += 1"
+IMPATIENT = "import peers.connections.dialer\npeers.dialing.FIRST_DIAL_S = 0.1"
 
 DAEMON: dict[str, tuple[str, tuple[str, ...]]] = {
     "an unknown key": (

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowcomm.config import load_config, run_to_json
-from lowcomm.events import (
+from lowcomm.config.schema import load_config, run_to_json
+from lowcomm.numerics.operations import state_digest
+from lowcomm.reports.events import (
     Commit,
     Event,
     Finished,
@@ -26,10 +27,9 @@ from lowcomm.events import (
     Ready,
     Start,
 )
-from lowcomm.outer import state_digest
-from lowcomm.summary import build_summary
-from lowcomm.timeline import read_timeline
-from sims.cluster import LOG, LocalCluster
+from lowcomm.reports.summary import build_summary
+from lowcomm.reports.timeline import read_timeline
+from sims.cluster.local_cluster import LOG, LocalCluster
 from tests.cluster import exactness_ranks as odd
 from tests.cluster.exactness_cluster import (
     CHECKPOINT_ROUNDS,
@@ -170,8 +170,8 @@ def outer_step(
 
 
 def assert_no_torch(modules: Sequence[str]) -> None:
-    assert "lowcomm.daemon" in modules
-    assert "lowcomm.checkpoint" in modules
+    assert "lowcomm.daemon.daemon" in modules
+    assert "lowcomm.checkpoints.checkpoint" in modules
     assert "torch" not in modules
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Left, Start, Stopped, Witness
-from peers.bus import Stop, ask_daemon
+from lowcomm.reports.events import Left, Start, Stopped, Witness
+from peers.ipc.command_bus import Stop, ask_daemon
 from tests.cluster.paced_shell import PacedShell
 from tests.cluster.running import (
     Command,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lowcomm.config import load_config
-from lowcomm.events import (
+from lowcomm.config.schema import load_config
+from lowcomm.reports.events import (
     Attempt,
     Commit,
     Elected,
@@ -25,11 +25,11 @@ from lowcomm.events import (
     Stopped,
     Waiting,
 )
-from lowcomm.summary import build_summary
-from lowcomm.timeline import read_timeline
-from sims.cluster import LocalCluster
-from sims.launch import Watch, supervise
-from sims.paced_cluster import start_all
+from lowcomm.reports.summary import build_summary
+from lowcomm.reports.timeline import read_timeline
+from sims.cluster.launch import Watch, supervise
+from sims.cluster.local_cluster import LocalCluster
+from sims.paced.cluster import start_all
 from tests.cluster import once_wrong
 from tests.cluster.running import (
     Shell,

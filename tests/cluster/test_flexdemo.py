@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from lowcomm.config import load_config
-from lowcomm.events import Commit, Finished, RanksLost, Traffic, View
+from lowcomm.config.schema import load_config
 from lowcomm.methods import StepMethod
-from protocols.ids import TensorSpec
-from sims.cluster import LocalCluster
-from sims.paced import Pace
-from sims.paced_moves import tensors
-from sims.paced_nodes import paced_node
-from sims.step_lockstep import StepLockstep
+from lowcomm.reports.events import Commit, Finished, RanksLost, Traffic, View
+from protocols.types.ids import TensorSpec
+from sims.cluster.local_cluster import LocalCluster
+from sims.lockstep.step_lockstep import StepLockstep
+from sims.paced.moves import tensors
+from sims.paced.rank import Pace
+from sims.paced.step_nodes import paced_node
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
     children_of,

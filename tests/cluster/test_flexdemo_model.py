@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, Evaluated, Finished
-from sims.cluster import LocalCluster
+from lowcomm.reports.events import Commit, Evaluated, Finished
+from sims.cluster.local_cluster import LocalCluster
 from tests.cluster.running import marked_processes, of, write_config
 
 STEPS = 60

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, RanksReady
+from lowcomm.reports.events import Commit, RanksReady
 from tests.cluster.running import Shell, commits_until, new_shell, of, until, write_config
 
 HOSTILE = ("peers", "lowcomm", "protocols", "sims", "benchmarks")
@@ -17,7 +17,7 @@ TRAIN = """
 import os, sys
 import helper
 sys.path.remove(os.path.dirname(__file__))
-from sims.paced import main
+from sims.paced.rank import main
 sys.exit(main(["--step-s", "0.005", "--elements", "4096"]))
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, Dropped, Forked, GaveUp, Member, Witness
+from lowcomm.reports.events import Commit, Dropped, Forked, GaveUp, Member, Witness
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     Shell,

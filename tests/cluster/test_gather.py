@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit
+from lowcomm.reports.events import Commit
 from tests.cluster.running import (
     commits,
     commits_until,

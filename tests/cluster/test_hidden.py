@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Traffic
-from sims.paced import Pace
+from lowcomm.reports.events import Traffic
+from sims.paced.rank import Pace
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     commits_until,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import SnapshotReceived, SnapshotServed, Traffic
-from sims.cluster import LocalCluster, LocalNode
-from sims.paced import Pace
-from sims.paced_cluster import start_paced
+from lowcomm.reports.events import SnapshotReceived, SnapshotServed, Traffic
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.paced.cluster import start_paced
+from sims.paced.rank import Pace
 from sims.wan import Link, Wan, why_not
 from tests.cluster.running import marked_processes, of, until, write_config
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.events import Listening, Member
-from protocols.limits import TENSORS_MAX
-from sims.paced import Pace
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.reports.events import Listening, Member
+from protocols.types.limits import TENSORS_MAX
+from sims.paced.rank import Pace
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits, commits_until, ending, of, token_of, until, write_config
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, Finished, View
-from sims.cluster import LocalCluster
-from sims.paced import Pace
-from sims.paced_cluster import start_paced
+from lowcomm.reports.events import Commit, Finished, View
+from sims.cluster.local_cluster import LocalCluster
+from sims.paced.cluster import start_paced
+from sims.paced.rank import Pace
 from sims.wan import Link, Wan, why_not
 from sims.wan.link import all_pairs
 from tests.cluster.running import marked_processes, of, write_config

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.config import RunConfig, load_config
-from lowcomm.events import Attempt, Commit, Finished, RanksLost, Ready, Traffic
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.config.schema import RunConfig, load_config
 from lowcomm.methods import RoundMethod
-from protocols.ids import TensorSpec
-from sims.cluster import LocalCluster
-from sims.lockstep import Given, Lockstep
-from sims.paced import Pace
-from sims.paced_cluster import start_all
-from sims.paced_moves import FRAGMENT, initial_parameters, movement, tensors
+from lowcomm.reports.events import Attempt, Commit, Finished, RanksLost, Ready, Traffic
+from protocols.types.ids import TensorSpec
+from sims.cluster.local_cluster import LocalCluster
+from sims.lockstep.exchange import Given, Lockstep
+from sims.paced.cluster import start_all
+from sims.paced.moves import FRAGMENT, initial_parameters, movement, tensors
+from sims.paced.rank import Pace
 from tests.cluster.running import marked_processes, of, write_config
 
 NAMES = ("alpha", "beta", "gamma")
@@ -77,15 +77,15 @@ def test_real_daemons_make_the_bits_of_lockstep(name: str, tmp_path: Path) -> No
 
 BROKEN = """
 import sys
-from sims import paced_moves
-move = paced_moves.movement
+from sims.paced import moves
+move = moves.movement
 def broken(elements, *, slot, step):
     moved_P = move(elements, slot=slot, step=step)
     if step == 9:
         moved_P[elements // 3] = float("nan")
     return moved_P
-paced_moves.movement = broken
-from sims.paced import main
+moves.movement = broken
+from sims.paced.rank import main
 sys.exit(main())
 """
 """Ranks that have a parameter which is no number from their tenth step on, for good."""

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.config import load_config
-from lowcomm.events import Commit, Evaluated, Ready, Traffic
-from protocols.gossip import pairs_of
-from protocols.ids import PeerId
-from sims.cluster import LocalCluster
-from sims.paced import Pace
-from sims.paced_cluster import start_all
-from sims.paced_moves import stand_in_loss
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.config.schema import load_config
+from lowcomm.reports.events import Commit, Evaluated, Ready, Traffic
+from protocols.state.gossip_pairs import pairs_of
+from protocols.types.ids import PeerId
+from sims.cluster.local_cluster import LocalCluster
+from sims.paced.cluster import start_all
+from sims.paced.moves import stand_in_loss
+from sims.paced.rank import Pace
 from tests.cluster.method_runs import (
     ELEMENTS,
     METHODS,

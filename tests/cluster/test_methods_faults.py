@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, Evaluated, Finished, RanksLost, SnapshotReceived
-from sims.cluster import LocalCluster, LocalNode
-from sims.paced_cluster import start_all, start_paced
+from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, SnapshotReceived
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.paced.cluster import start_all, start_paced
 from tests.cluster.method_runs import METHODS, NAMES, NOLOCO, PACE, check_one_state, command_of
 from tests.cluster.running import (
     children_of,
@@ -38,7 +38,9 @@ def test_pairs_go_on_when_one_dies_and_take_in_who_comes_or_comes_back(tmp_path:
     def crash(victim: LocalNode) -> None:
         """Its ranks alone, and then all of another node."""
         commits_until(alpha, 3)
-        (rank,) = [pid for pid in children_of(victim.child.pid) if "sims.paced" in command_of(pid)]
+        (rank,) = [
+            pid for pid in children_of(victim.child.pid) if "sims.paced.rank" in command_of(pid)
+        ]
         os.kill(rank, signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")
         last = commits(alpha)[-1]
@@ -86,7 +88,9 @@ def test_fragments_outlive_a_crash_of_ranks_and_a_joiner_falls_in(tmp_path: Path
     def crash(victim: LocalNode) -> None:
         """One of two ranks, which costs both; and their daemon goes on."""
         commits_until(beta, 3)
-        ranks = [pid for pid in children_of(victim.child.pid) if "sims.paced" in command_of(pid)]
+        ranks = [
+            pid for pid in children_of(victim.child.pid) if "sims.paced.rank" in command_of(pid)
+        ]
         os.kill(max(ranks), signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")
         last = commits(alpha)[-1]

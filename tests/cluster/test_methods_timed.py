@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, RanksLost, Ready
-from sims.cluster import LocalCluster, LocalNode
-from sims.paced import Pace
-from sims.paced_cluster import start_all, start_paced
+from lowcomm.reports.events import Commit, RanksLost, Ready
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.paced.cluster import start_all, start_paced
+from sims.paced.rank import Pace
 from tests.cluster.method_runs import ELEMENTS, NAMES, PACE, check_by_lockstep, command_of
 from tests.cluster.running import (
     children_of,
@@ -63,7 +63,9 @@ def test_who_joins_a_run_of_timed_rounds_is_soon_counted_as_are_ranks_that_come_
     def play_faults(victim: LocalNode) -> None:
         commits_until(gamma, 3)
         until(lambda: counted(gamma, after=0), within_s=20, what="gamma counted")
-        ranks = [pid for pid in children_of(victim.child.pid) if "sims.paced" in command_of(pid)]
+        ranks = [
+            pid for pid in children_of(victim.child.pid) if "sims.paced.rank" in command_of(pid)
+        ]
         os.kill(max(ranks), signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")
         last = commits(alpha)[-1]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, RanksLost, Waiting
-from sims.paced import Pace
+from lowcomm.reports.events import Commit, RanksLost, Waiting
+from sims.paced.rank import Pace
 from tests.cluster.running import Command, Shell, new_shell, of, until, write_config
 
 PACED = Pace(step_s=0.001, elements=6001)
@@ -16,8 +16,8 @@ WRONG_AT = 12
 """An inner step that comes after two rounds of five."""
 PROGRAM = f"""
 import os, sys, time
-from lowcomm.attachment import attach
-from sims.paced import Pace, PacedTrainer
+from lowcomm.training.attach import attach
+from sims.paced.rank import Pace, PacedTrainer
 
 class Wrong(PacedTrainer):
     def _step(self):

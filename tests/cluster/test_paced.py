@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowcomm import outer
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.config import RunConfig, load_config
-from lowcomm.events import Commit, Evaluated, Finished, Lost, Ready
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.config.schema import RunConfig, load_config
 from lowcomm.methods import DiLoCo
-from protocols.ids import TensorSpec
-from sims.cluster import LOG, LocalCluster, LocalNode
-from sims.lockstep import Given, Lockstep
-from sims.paced import Pace
-from sims.paced_cluster import start_all, start_paced
-from sims.paced_moves import FRAGMENT, initial_parameters, movement, stand_in_loss
+from lowcomm.numerics import operations
+from lowcomm.reports.events import Commit, Evaluated, Finished, Lost, Ready
+from protocols.types.ids import TensorSpec
+from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from sims.lockstep.exchange import Given, Lockstep
+from sims.paced.cluster import start_all, start_paced
+from sims.paced.moves import FRAGMENT, initial_parameters, movement, stand_in_loss
+from sims.paced.rank import Pace
 from tests.cluster.running import (
     alive,
     children_of,
@@ -133,7 +133,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
     lockstep.begin(FRAGMENT, theta_P)
     for commit in of(Commit, run_dir / NAMES[0]):
         assert commit.roster == tuple(sorted(slots))  # All wait for all: 30 s, by default.
-        gradients: list[outer.F32] = []
+        gradients: list[operations.F32] = []
         given: dict[int, Given] = {}
         for node, peer in enumerate(commit.roster):
             local_P = theta_P.copy()
@@ -144,8 +144,8 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
             gradients.append(theta_P - local_P)
             given[node] = Given(local_P, steps[peer, commit.round])
         weights = [steps[peer, commit.round] for peer in commit.roster]
-        outer.weighted_mean(gradients, weights, mean_P)
-        outer.nesterov_step(
+        operations.weighted_mean(gradients, weights, mean_P)
+        operations.nesterov_step(
             theta_P,
             mean_P,
             momentum_P,
@@ -154,7 +154,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
             lr=method.outer_lr,
             beta=method.outer_momentum,
         )
-        digests.append(outer.state_digest(theta_P, momentum_P))
+        digests.append(operations.state_digest(theta_P, momentum_P))
         again.append(lockstep.exchange(FRAGMENT, given)[1])
     lockstep.close()
     return digests, stand_in_loss(theta_P), again

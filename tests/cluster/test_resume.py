@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from safetensors import safe_open
 
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.events import Commit, Finished, Member, RanksLost, Start
-from lowcomm.startup import own_rank_state
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
+from lowcomm.reports.events import Commit, Finished, Member, RanksLost, Start
+from lowcomm.startup.startup import own_rank_state
 from tests.cluster.running import (
     Shell,
     alive,

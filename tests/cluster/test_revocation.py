@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Commit, Lost, Note
-from peers.bus import Revoke, ask_daemon
-from protocols.tokens import Token, encode_token
+from lowcomm.reports.events import Commit, Lost, Note
+from peers.ipc.command_bus import Revoke, ask_daemon
+from protocols.state.tokens import Token, encode_token
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     Command,

@@ -13,23 +13,15 @@ import numpy as np
 import pytest
 import xxhash
 
-from lowcomm import outer
-from lowcomm.checkpoint import newest_checkpoint, read_cut
-from lowcomm.config import load_config
-from lowcomm.events import (
-    Commit,
-    Evaluated,
-    Finished,
-    RanksLost,
-    Samples,
-    Start,
-    View,
-)
-from lowcomm.outer import F32
-from sims.cluster import LocalCluster
-from sims.paced import Pace
-from sims.paced_moves import initial_parameters, movement, stand_in_loss
-from sims.paced_nodes import apply_step
+from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_cut
+from lowcomm.config.schema import load_config
+from lowcomm.numerics import operations
+from lowcomm.numerics.operations import F32
+from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, Samples, Start, View
+from sims.cluster.local_cluster import LocalCluster
+from sims.paced.moves import initial_parameters, movement, stand_in_loss
+from sims.paced.rank import Pace
+from sims.paced.step_nodes import apply_step
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
     children_of,
@@ -194,7 +186,7 @@ def states(directory: Path, steps: int, elements: int, seed: int) -> Iterator[tu
         roster = roster_of(views, step)
         slots = [SLOTS[peer.rpartition(".")[0]] for peer in sorted(roster)]
         moves = [movement(elements, slot=slot, step=step) for slot in slots]
-        outer.weighted_mean(moves, [1] * len(moves), mean_P)
+        operations.weighted_mean(moves, [1] * len(moves), mean_P)
         apply_step(state_3P, mean_P, step)
         yield step, state_3P
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowcomm.events import Commit, Layout, MetricsListening, Traffic, View, Witness
-from sims.cluster import LocalCluster
-from sims.paced import Pace
-from sims.paced_cluster import start_all
+from lowcomm.reports.events import Commit, Layout, MetricsListening, Traffic, View, Witness
+from sims.cluster.local_cluster import LocalCluster
+from sims.paced.cluster import start_all
+from sims.paced.rank import Pace
 from tests.cluster.running import (
     Shell,
     commits_until,

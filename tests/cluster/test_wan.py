@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import Finished
-from peers.processes import dying_with_us
-from sims.cluster import LocalCluster
-from sims.paced_cluster import start_paced
+from lowcomm.reports.events import Finished
+from peers.processes.processes import dying_with_us
+from sims.cluster.local_cluster import LocalCluster
+from sims.paced.cluster import start_paced
 from sims.wan import Link, Means, Place, Wan, why_not
 from sims.wan.probe import READY
 from tests.cluster.running import marked_processes, of, until, write_config

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.events import RanksLost
+from lowcomm.reports.events import RanksLost
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     alive,

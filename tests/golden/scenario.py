@@ -19,17 +19,16 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowcomm import cosines
-from lowcomm import outer as outer_module
-from lowcomm.aggregates import centred_clipping, clipped_mean
-from lowcomm.arithmetic import NumpyLoops
 from lowcomm.codecs import codec, known_codecs
 from lowcomm.codecs.fp4 import Fp4
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
-from lowcomm.outer import (
+from lowcomm.numerics import dct
+from lowcomm.numerics import operations as outer_module
+from lowcomm.numerics.kernels import NumpyLoops
+from lowcomm.numerics.operations import (
     F32,
     nesterov_step,
     pseudo_gradient,
@@ -37,7 +36,8 @@ from lowcomm.outer import (
     trimmed_mean,
     weighted_mean,
 )
-from lowcomm.replicators import Grid, Replicator, Turn
+from lowcomm.numerics.robust_means import centred_clipping, clipped_mean
+from lowcomm.replicators.replicators import Grid, Replicator, Turn
 
 ELEMENTS = 100_003  # Odd and prime: blocks, vector lanes and their tails all occur.
 LR, BETA = 0.7, 0.9
@@ -225,7 +225,7 @@ def torch_encode(
 ) -> tuple[bytes, bytes]:
     import torch
 
-    from lowcomm.replicator_twins import ReplicatorTwin
+    from lowcomm.flexdemo.torch_replicators import ReplicatorTwin
 
     records, said = ReplicatorTwin(replicator).encode(torch.from_numpy(values), grid, turn)
     return records.numpy().tobytes(), said.contiguous().numpy().tobytes()
@@ -242,7 +242,7 @@ def without_compiler() -> None:
     outer_module._loops = NumpyLoops()
     for one in COMPILED_CODECS:
         one.kernels = None
-    cosines.compiled = lambda: None
+    dct.compiled = lambda: None
 
 
 def our_report() -> dict[str, object]:
@@ -262,7 +262,7 @@ def report(which: str) -> dict[str, object]:
     if which == "compiled":
         assert not isinstance(outer_module._loops, NumpyLoops), "install with a compiler"
         assert all(one.kernels for one in COMPILED_CODECS), "install with a compiler"
-        assert cosines.compiled() is not None, "install with a compiler"
+        assert dct.compiled() is not None, "install with a compiler"
         return our_report()
     if which == "numpy":
         assert "NPY_DISABLE_CPU_FEATURES" not in os.environ

@@ -11,18 +11,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from lowcomm.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.checkpointer import CHECKPOINTS, Checkpointer
+from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_checkpoint
+from lowcomm.daemon.checkpoint_schedule import Checkpointer
 from lowcomm.methods import DiLoCo
-from lowcomm.outer import F32
-from lowcomm.replica import Replica
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols.config import ProtocolConfig
-from protocols.core import PeerCore
-from protocols.hellos import Identity
-from protocols.ids import (
+from lowcomm.numerics.operations import F32
+from lowcomm.outer_state.replica import Replica
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.peer.core import PeerCore
+from protocols.types.ids import (
     Contributor,
     FragmentParts,
     PeerId,
@@ -31,8 +30,9 @@ from protocols.ids import (
     TensorSpec,
     Version,
 )
-from protocols.layouts import pack_layout
-from protocols.samples import Samples
+from protocols.types.rules import ProtocolConfig
+from protocols.types.sample_ranges import Samples
+from protocols.wire.layout import pack_layout
 from tests.lowcomm.replicas import stamp
 
 ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")

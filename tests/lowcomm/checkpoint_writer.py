@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm.checkpoint import (
+from lowcomm.checkpoints.checkpoint import (
     CheckpointError,
     Cut,
     FragmentCut,
@@ -25,7 +25,7 @@ from lowcomm.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from lowcomm.outer import F32, state_digest
+from lowcomm.numerics.operations import F32, state_digest
 
 OPERATIONS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir"}
 LARGE, SMALL = 1 << 18, 64

@@ -16,11 +16,11 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from lowcomm.compression import Compression
-from lowcomm.flexdemo import gradient_rows, group_of
+from lowcomm.flexdemo.method import gradient_rows, group_of
+from lowcomm.flexdemo.momentum import Compression
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
-from lowcomm.nodes import join_node, leave_node, rank_device, shard_model, shard_views
+from lowcomm.training.fsdp import join_node, leave_node, rank_device, shard_model, shard_views
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 STEPS = 3

@@ -22,8 +22,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from lowcomm.muon import Muon
-from lowcomm.nodes import (
+from lowcomm.program.muon import Muon
+from lowcomm.training.fsdp import (
     join_node,
     leave_node,
     rank_device,
@@ -33,8 +33,8 @@ from lowcomm.nodes import (
     shard_views,
     write_shards,
 )
-from lowcomm.rank_state import RankFile, load_rank_state, save_rank_state
-from protocols.errors import ConfigError
+from lowcomm.training.rank_checkpoint import RankFile, load_rank_state, save_rank_state
+from protocols.types.errors import ConfigError
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 CPU = rank_device("cpu", local_rank=0)

@@ -14,11 +14,14 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from lowcomm.config import NodeConfig, RunConfig, run_to_json
-from lowcomm.outer import F32
-from peers.attempt import fragment_elements
-from peers.rank_config import RanksConfig
-from peers.rank_events import (
+from lowcomm.config.schema import NodeConfig, RunConfig, run_to_json
+from lowcomm.numerics.operations import F32
+from peers.ipc.messages import NONE, Answer, Boundary, Result
+from peers.ipc.shared_memory import MOVE, Slots, SlotsShape
+from peers.processes.supervisor import Spawner
+from peers.ranks.attempt import fragment_elements
+from peers.ranks.config import RanksConfig
+from peers.ranks.events import (
     RankContribution,
     RankEvent,
     RankMetrics,
@@ -26,11 +29,8 @@ from peers.rank_events import (
     RanksLost,
     RanksReady,
 )
-from peers.rank_messages import NONE, Answer, Boundary, Result
-from peers.ranks import RankGroup
-from peers.slots import MOVE, Slots, SlotsShape
-from peers.supervisor import Spawner
-from protocols.samples import SampleRange, Samples
+from peers.ranks.rank_group import RankGroup
+from protocols.types.sample_ranges import SampleRange, Samples
 
 TIMEOUT_S = 80.0
 LEASE: Samples = (SampleRange(0, 10_000),)

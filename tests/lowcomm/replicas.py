@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowcomm.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
+from lowcomm.checkpoints.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
 from lowcomm.methods import DiLoCo
-from lowcomm.outer import F32
-from lowcomm.replica import Replica
-from peers.slots import Slots, SlotsShape
-from protocols.ids import Contributor, PeerId, Stamp, TensorSpec
+from lowcomm.numerics.operations import F32
+from lowcomm.outer_state.replica import Replica
+from peers.ipc.shared_memory import Slots, SlotsShape
+from protocols.types.ids import Contributor, PeerId, Stamp, TensorSpec
 
 LAYOUT = (
     TensorSpec(0, "embed", (3, 4), 0),

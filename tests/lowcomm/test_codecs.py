@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from lowcomm.codecs import codec, known_codecs
 from lowcomm.codecs.base import CodecError
 from lowcomm.methods.base import GATHERED
-from lowcomm.outer import F32
-from protocols.errors import ConfigError
+from lowcomm.numerics.operations import F32
+from protocols.types.errors import ConfigError
 from tests.lowcomm.codecs.samples import (
     BOUNDS,
     BYTES,

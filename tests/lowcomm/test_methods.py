@@ -12,7 +12,7 @@ import pytest
 import lowcomm.methods
 from lowcomm.codecs import codec
 from lowcomm.codecs.fp32 import Fp32
-from lowcomm.config import RunConfig, load_config, run_from_json, run_to_json
+from lowcomm.config.schema import RunConfig, load_config, run_from_json, run_to_json
 from lowcomm.methods import (
     AllReduce,
     AnyMethod,
@@ -23,9 +23,9 @@ from lowcomm.methods import (
     StreamingDiLoCo,
 )
 from lowcomm.methods.base import GATHERED, Parameter, RoundMethod
-from lowcomm.outer import F32, nesterov_step, state_digest
-from protocols.errors import ConfigError
-from protocols.ids import Contributor, PeerId
+from lowcomm.numerics.operations import F32, nesterov_step, state_digest
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor, PeerId
 
 
 def test_diloco_has_one_fragment_and_the_configured_codecs() -> None:
@@ -126,7 +126,7 @@ def test_a_method_comes_back_from_the_log_as_it_was() -> None:
 
 def test_what_the_daemon_imports_reaches_no_torch() -> None:
     program = (
-        "import sys, lowcomm.methods, lowcomm.codecs, lowcomm.checkpoint;"
+        "import sys, lowcomm.methods, lowcomm.codecs, lowcomm.checkpoints.checkpoint;"
         "print(*({'torch', 'safetensors', 'pydantic'} & sys.modules.keys()))"
     )
     package: Any = lowcomm.methods

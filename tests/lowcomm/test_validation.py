@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
-from lowcomm.config import (
+from lowcomm.config.schema import (
     AdamWConfig,
     DataConfig,
     ModelConfig,
@@ -15,8 +15,8 @@ from lowcomm.config import (
 )
 from lowcomm.methods import DiLoCo
 from lowcomm.validation import SHOWN_CHARS_MAX, check_values, shown, validate
-from protocols.config import ProtocolConfig
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
+from protocols.types.rules import ProtocolConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

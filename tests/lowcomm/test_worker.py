@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from lowcomm.config import (
+from lowcomm.config.lr_schedule import CosineSchedule
+from lowcomm.config.schema import (
     AdamWConfig,
     DataConfig,
     ModelConfig,
@@ -25,17 +26,16 @@ from lowcomm.config import (
 )
 from lowcomm.data.batches import Batches
 from lowcomm.data.corpus import Corpus, build_corpus
-from lowcomm.evaluate import held_out_loss
-from lowcomm.learning_rate import CosineSchedule
 from lowcomm.methods import DiLoCo, StreamingDiLoCo
 from lowcomm.models.llama import Llama, build_model, next_token_loss
-from lowcomm.nodes import places
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
+from lowcomm.program.evaluate import held_out_loss
+from lowcomm.training.fsdp import places
 from lowcomm.worker import make_optimizer
-from peers.rank_events import RanksEvaluated, RanksFinished, RanksSnapshotted
-from peers.rank_messages import NONE, Answer, Boundary
-from peers.supervisor import ZygoteSpawner
-from protocols.samples import SampleRange, Samples
+from peers.ipc.messages import NONE, Answer, Boundary
+from peers.processes.supervisor import ZygoteSpawner
+from peers.ranks.events import RanksEvaluated, RanksFinished, RanksSnapshotted
+from protocols.types.sample_ranges import SampleRange, Samples
 from tests.lowcomm import rank_driver
 
 H = 4

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import fully_shard
 
 import lowcomm
-from protocols.errors import ConfigError, LowcommError
+from protocols.types.errors import ConfigError, LowcommError
 
 ITEMS = 40
 FULL = StateDictOptions(full_state_dict=True)

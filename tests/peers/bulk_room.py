@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from peers.bulk import Bulk, Seals
-from peers.frames import Frame, PlainWriter
-from peers.seals import Seal
-from protocols.ids import PeerId
-from protocols.messages import Chunk, Padding
+from peers.connections.bulk import Bulk, Seals
+from peers.connections.encryption import Seal
+from peers.connections.frames import Frame, PlainWriter
+from protocols.messages.peer import Chunk, Padding
+from protocols.types.ids import PeerId
 from tests.peers.chunk_room import PEER, Taker, state_chunk, written
 from tests.peers.link_room import Raw, sockets
 

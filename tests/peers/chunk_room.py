@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
-from peers.frames import STAGE_BYTES, Frame, Reader, Writer
-from peers.seals import RECORD_BYTES
-from protocols.ids import PeerId
-from protocols.messages import Chunk, StateChunk
+from peers.connections.encryption import RECORD_BYTES
+from peers.connections.frames import STAGE_BYTES, Frame, Reader, Writer
+from protocols.messages.peer import Chunk, StateChunk
+from protocols.types.ids import PeerId
 
 PEER = PeerId("beta.00000002")
 SIZES = st.lists(

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import pytest
 
-from peers.rank_config import RanksConfig
-from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksLost, RanksReady
-from peers.rank_messages import NONE, Answer, Boundary, Result
-from peers.ranks import RankGroup
-from peers.slots import COPIES, Slots, SlotsShape
-from peers.supervisor import Spawner, ZygoteSpawner
+from peers.ipc.messages import NONE, Answer, Boundary, Result
+from peers.ipc.shared_memory import COPIES, Slots, SlotsShape
+from peers.processes.supervisor import Spawner, ZygoteSpawner
+from peers.ranks.config import RanksConfig
+from peers.ranks.events import RankEvent, RankMetrics, RanksLayout, RanksLost, RanksReady
+from peers.ranks.rank_group import RankGroup
 
 pytest.register_assert_rewrite("tests.peers.xor_node")  # Before anybody imports it.
 
@@ -45,7 +45,8 @@ class Owner:
         self.ranks = config.ranks
         self.group = RankGroup(
             config,
-            spawner=spawner or ZygoteSpawner(["peers.rank_client"], target="rank_programs:rank"),
+            spawner=spawner
+            or ZygoteSpawner(["peers.ipc.rank_client"], target="rank_programs:rank"),
             on_event=self.on_event,
             decide_boundary=decide_boundary,
             answer=lambda _: json.dumps({"state": "training"}),

@@ -3,15 +3,15 @@
 Must NOT hold tests.
 """
 
-from peers.exchange import Exchange
-from peers.frames import Frame
-from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
-from protocols import commands as c
-from protocols import events as v
-from protocols.core import PeerCore
-from protocols.errors import LowcommError
-from protocols.hellos import Identity
-from protocols.ids import PeerId
+from peers.connections.frames import Frame
+from peers.exchange.data_plane import Exchange
+from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Pool
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.peer.core import PeerCore
+from protocols.types.errors import LowcommError
+from protocols.types.ids import PeerId
 from tests.peers.payload_room import ALPHA, BETA, STAMP, CodedWork, contributor
 
 ME = PeerId("me.0")

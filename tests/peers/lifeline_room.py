@@ -9,10 +9,8 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from peers.lifeline import Closed, Lifeline, LifelineServer
-from peers.orders import Obeyed
-from peers.rank_link import RankLink
-from peers.rank_messages import (
+from peers.ipc.daemon_socket import Closed, Lifeline, LifelineServer
+from peers.ipc.messages import (
     Answer,
     Attached,
     Boundary,
@@ -30,10 +28,12 @@ from peers.rank_messages import (
     Snapshotted,
     TensorPlace,
 )
-from peers.records import kinds_of
-from peers.slots import SlotsShape
-from protocols.layouts import pack_layout
-from protocols.samples import SampleRange
+from peers.ipc.msgpack_records import kinds_of
+from peers.ipc.rank_socket import RankLink
+from peers.ipc.shared_memory import SlotsShape
+from peers.ipc.step_orders import Obeyed
+from protocols.types.sample_ranges import SampleRange
+from protocols.wire.layout import pack_layout
 
 HELLO = Hello(rank=1, world_size=2, attempt=3, pid=4)
 TENSORS = (TensorPlace(0, "w", (2, 3), 0), TensorPlace(0, "b", (), 6))

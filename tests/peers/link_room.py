@@ -8,11 +8,11 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from peers.frames import PREFIX
-from peers.link import Link
-from protocols import wire
-from protocols.ids import PeerId
-from protocols.messages import Message, ReadLog, StateChunk
+from peers.connections.control import Link
+from peers.connections.frames import PREFIX
+from protocols.messages.peer import Message, ReadLog, StateChunk
+from protocols.types.ids import PeerId
+from protocols.wire import codec
 
 PEER = PeerId("beta.00000002")
 BEATS = [ReadLog(index) for index in range(3)]
@@ -23,7 +23,7 @@ def state_chunk(size: int) -> StateChunk:
 
 
 def frame(message: Message, payload: bytes = b"") -> bytes:
-    head = wire.encode(message)
+    head = codec.encode(message)
     return PREFIX.pack(len(head), len(payload)) + head + payload
 
 

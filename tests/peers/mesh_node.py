@@ -19,17 +19,15 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from peers.bulk import Bulk
-from peers.certificates import Authority, OwnKey, contexts
-from peers.frames import PREFIX, Frame
-from peers.link import Link
-from peers.listening import bind
-from peers.mesh import Mesh
-from peers.pieces import PIECE_ELEMENTS, spans
-from peers.session import Tls
-from protocols import limits, wire
-from protocols.ids import PROTOCOL_VERSION, PeerId
-from protocols.messages import (
+from peers.connections.bulk import Bulk
+from peers.connections.control import Link
+from peers.connections.frames import PREFIX, Frame
+from peers.connections.mesh import Mesh
+from peers.connections.session import Tls
+from peers.exchange.pieces import PIECE_ELEMENTS, spans
+from peers.security.certificates import Authority, OwnKey, contexts
+from peers.sockets.listener import bind
+from protocols.messages.peer import (
     Admit,
     BulkKeys,
     Chunk,
@@ -41,7 +39,10 @@ from protocols.messages import (
     Refused,
     StateChunk,
 )
-from protocols.reduction import ELEMENT_BYTES
+from protocols.state.parts import ELEMENT_BYTES
+from protocols.types import limits
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from protocols.wire import codec
 
 RUN = 7
 ALPHA, BETA, EVE = PeerId("alpha.00000001"), PeerId("beta.00000002"), PeerId("eve.00000003")
@@ -321,12 +322,12 @@ def decoded(received: bytes | bytearray) -> list[Message]:
         size, _ = PREFIX.unpack_from(received)
         head, received = received[PREFIX.size :][:size], received[PREFIX.size + size :]
         if len(head) == size:
-            found.append(wire.decode(head, size_max=limits.CONTROL_BYTES_MAX))
+            found.append(codec.decode(head, size_max=limits.CONTROL_BYTES_MAX))
     return found
 
 
 def frame(message: Message, payload: bytes = b"") -> bytes:
-    head = wire.encode(message)
+    head = codec.encode(message)
     return PREFIX.pack(len(head), len(payload)) + head + payload
 
 

@@ -6,14 +6,14 @@ Must NOT hold tests.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from peers.inbound import Inbound, Received
-from peers.keys import ResultKey, SliceKey
-from peers.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of, spans
-from peers.work import Bytes, SlicesError
-from protocols import events as v
-from protocols.errors import LowcommError
-from protocols.ids import Contributor, PeerId, Stamp
-from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
+from peers.exchange.inbound import Inbound, Received
+from peers.exchange.interfaces import Bytes, SlicesError
+from peers.exchange.payload_keys import ResultKey, SliceKey
+from peers.exchange.pieces import PIECE_ELEMENTS, Payload, Pool, digest_of, spans
+from protocols.interface import events as v
+from protocols.messages.peer import ContributionChunk, PieceChunk, ResultChunk
+from protocols.types.errors import LowcommError
+from protocols.types.ids import Contributor, PeerId, Stamp
 
 ALPHA, BETA, GAMMA = PeerId("alpha.1"), PeerId("beta.2"), PeerId("gamma.3")
 STAMP = Stamp(run=1, lineage=2, view=1, fragment=0, round=5, attempt=0)

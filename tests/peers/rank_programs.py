@@ -13,13 +13,13 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from peers.rank_client import RankClient
-from peers.rank_config import RanksConfig
-from peers.rank_events import RankEvent, RankMetrics, RanksLayout, RanksReady
-from peers.rank_messages import NONE, Answer, Boundary, Contributed, Metrics, Result, TensorPlace
-from peers.ranks import RankGroup
-from peers.slots import COPIES, Slots, SlotsShape
-from peers.supervisor import ZygoteSpawner
+from peers.ipc.messages import NONE, Answer, Boundary, Contributed, Metrics, Result, TensorPlace
+from peers.ipc.rank_client import RankClient
+from peers.ipc.shared_memory import COPIES, Slots, SlotsShape
+from peers.processes.supervisor import ZygoteSpawner
+from peers.ranks.config import RanksConfig
+from peers.ranks.events import RankEvent, RankMetrics, RanksLayout, RanksReady
+from peers.ranks.rank_group import RankGroup
 
 ELEMENTS = 1 << 10
 TENSORS = (TensorPlace(0, "a", (2, ELEMENTS // 4), 0), TensorPlace(0, "b", (ELEMENTS // 2,), 512))
@@ -202,7 +202,7 @@ async def _daemon() -> None:
 
     group = RankGroup(
         RanksConfig(ranks=2),
-        spawner=ZygoteSpawner(["peers.rank_client"], target="rank_programs:rank"),
+        spawner=ZygoteSpawner(["peers.ipc.rank_client"], target="rank_programs:rank"),
         on_event=on_event,
         decide_boundary=decide_boundary,
         answer=lambda _: "{}",

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from peers.keys import ResultKey, key_of
-from peers.pieces import PIECE_ELEMENTS, Payload
-from peers.wal import SYSTEM, Wal
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.errors import LowcommError
-from protocols.ids import Contributor, PeerId
-from protocols.reduction import ELEMENT_BYTES
+from peers.exchange.payload_keys import ResultKey, key_of
+from peers.exchange.pieces import PIECE_ELEMENTS, Payload
+from peers.storage.wal import SYSTEM, Wal
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.state.parts import ELEMENT_BYTES
+from protocols.types.errors import LowcommError
+from protocols.types.ids import Contributor, PeerId
 from tests.peers.xor_node import (
     ALPHA,
     BETA,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from peers.wal import FILE, SYSTEM, WAL_BYTES_MAX, Disk, Wal
-from protocols.commands import Persist
-from protocols.entries import LogEntry, Lost
-from protocols.ids import PeerId
-from protocols.storage import Saved, Snapshot
+from peers.storage.wal import FILE, SYSTEM, WAL_BYTES_MAX, Disk, Wal
+from protocols.interface.commands import Persist
+from protocols.messages.log_entries import LogEntry, Lost
+from protocols.messages.persisted import Saved, Snapshot
+from protocols.types.ids import PeerId
 
 NOTHING = Saved(0, "", None, ())
 
@@ -42,7 +42,7 @@ def persist(
 
 
 def after(saved: Saved, change: Persist) -> Saved:
-    """The model: as protocols/commands.py describes a Persist, word by word."""
+    """The model: as protocols/interface/commands.py describes a Persist, word by word."""
     kept = {one.index: one for one in saved.entries if one.index < change.first}
     kept |= {one.index: one for one in change.entries}
     snapshot = change.snapshot or saved.snapshot

@@ -13,25 +13,25 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from peers.connections.mesh import Mesh
 from peers.driver import Driver
-from peers.listening import bind
-from peers.mesh import Mesh
-from peers.outbound import Stream
-from peers.pieces import digest_of, spans
-from peers.wal import SYSTEM, Disk, Wal
-from peers.work import Bytes, StateTaken, Told
-from protocols import commands as c
-from protocols import events as v
-from protocols import messages as m
-from protocols.config import ProtocolConfig
-from protocols.core import PeerCore
-from protocols.entries import Run
-from protocols.errors import LowcommError
-from protocols.hellos import Identity
-from protocols.ids import Contributor, PeerId, Stamp, Version
-from protocols.messages import Kept
-from protocols.plan import Plan
-from protocols.reduction import ELEMENT_BYTES
+from peers.exchange.interfaces import Bytes, StateTaken, Told
+from peers.exchange.outbound import Stream
+from peers.exchange.pieces import digest_of, spans
+from peers.sockets.listener import bind
+from peers.storage.wal import SYSTEM, Disk, Wal
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import peer as m
+from protocols.messages.log_entries import Run
+from protocols.messages.peer import Kept
+from protocols.peer.core import PeerCore
+from protocols.state.parts import ELEMENT_BYTES
+from protocols.state.round_plan import Plan
+from protocols.types.errors import LowcommError
+from protocols.types.ids import Contributor, PeerId, Stamp, Version
+from protocols.types.rules import ProtocolConfig
 
 ELEMENTS = 550_000
 """2.2 MB: a part for each of three peers, and a state of three chunks."""

@@ -1,12 +1,12 @@
 """What a peer sends arrives as bytes: here each message is encoded, decoded, and the same again."""
 
-from protocols import wire
-from protocols.limits import CONTROL_BYTES_MAX
-from protocols.messages import Control
+from protocols.messages.peer import Control
+from protocols.types.limits import CONTROL_BYTES_MAX
+from protocols.wire import codec
 
 
 def carried(message: Control) -> Control:
     """The same message, which its receiver can read; AssertionError or WireError if it cannot."""
-    decoded = wire.decode(wire.encode(message), size_max=CONTROL_BYTES_MAX)
+    decoded = codec.decode(codec.encode(message), size_max=CONTROL_BYTES_MAX)
     assert decoded == message
     return message

@@ -1,4 +1,5 @@
-"""A few Raft objects, their disks, and what is under way between them: for the tests of raft.py.
+"""A few Raft objects, their disks, and what is under way between them: for the tests of
+raft/node.py.
 
 Nothing moves by itself: a test delivers messages and lets disks answer, in any order it likes, or
 lets everything settle. Must NOT judge anything.
@@ -6,14 +7,14 @@ lets everything settle. Must NOT judge anything.
 
 from collections.abc import Callable
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import messages as m
-from protocols.config import ProtocolConfig
-from protocols.ids import PeerId
-from protocols.log import Voters
-from protocols.raft import Raft
-from protocols.storage import Snapshot
+from protocols.interface import commands as c
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.messages.persisted import Snapshot
+from protocols.raft.log import Voters
+from protocols.raft.node import Raft
+from protocols.types.ids import PeerId
+from protocols.types.rules import ProtocolConfig
 from tests.protocols.carried import carried
 from tests.protocols.disk import Disk
 from tests.protocols.scenes import A, info, run
@@ -85,7 +86,7 @@ class Circle:
             if isinstance(command, c.Persist):
                 self.writes[peer].append(command)
             elif isinstance(command, c.Send) and command.peer == peer:
-                raft.receive(peer, command.message, self.now)  # As core.py does.
+                raft.receive(peer, command.message, self.now)  # As peer/core.py does.
                 self.collect(peer)
             elif isinstance(command, c.Send):
                 self._send(peer, command)
@@ -111,7 +112,7 @@ class Circle:
         raft = self.rafts.get(to)
         if raft is None:
             return
-        if isinstance(message, m.Install):  # As logbook.py does.
+        if isinstance(message, m.Install):  # As state/log_applier.py does.
             snapshot = raft.incoming.take(sender, message) if message.term >= raft.term else None
             if snapshot is not None:
                 voters = voters_of(snapshot.image)
@@ -158,7 +159,7 @@ class Circle:
             self.settle()
 
     def compact(self, peer: PeerId, index: int, voters: Voters) -> None:
-        """As logbook.py does, but none of the log stays."""
+        """As state/log_applier.py does, but none of the log stays."""
         raft = self.rafts[peer]
         term = raft.log.term_at(index)
         assert term is not None

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from protocols.commands import Persist
-from protocols.storage import Saved
+from protocols.interface.commands import Persist
+from protocols.messages.persisted import Saved
 
 
 @dataclass(slots=True)

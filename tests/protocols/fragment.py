@@ -5,17 +5,17 @@ Must NOT judge anything.
 
 from dataclasses import replace
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import messages as m
-from protocols.contributions import PartResult
-from protocols.events import ContributionReady, ResultReceived, SliceBegun, SliceReceived
-from protocols.fencing import Fence
-from protocols.ids import PeerId, Stamp, Version
-from protocols.log import Log
-from protocols.membership import Membership
-from protocols.reduction import replace_owners, undivided
-from protocols.rounds import FragmentRounds
+from protocols.interface import commands as c
+from protocols.interface.events import ContributionReady, ResultReceived, SliceBegun, SliceReceived
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.raft.log import Log
+from protocols.rounds.contributions import PartResult
+from protocols.rounds.fencing import Fence
+from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.state.parts import replace_owners, undivided
+from protocols.state.run_state import Membership
+from protocols.types.ids import PeerId, Stamp, Version
 from tests.protocols.scenes import (
     ELEMENTS,
     START,

@@ -7,13 +7,13 @@ entry is committed is a matter of test_raft.py and test_core.py. Must NOT judge 
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.config import ProtocolConfig
-from protocols.ids import PeerId, digest_text
-from protocols.leader import Leader
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.leader.decisions import Leader
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId, digest_text
+from protocols.types.rules import ProtocolConfig
 from tests.protocols.scenes import (
     RULES,
     START,

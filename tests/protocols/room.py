@@ -10,15 +10,15 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TypeVar
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.config import ProtocolConfig
-from protocols.core import PeerCore
-from protocols.hellos import Identity
-from protocols.ids import Contributor, PeerId, digest_text
-from protocols.samples import Samples
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.peer.core import PeerCore
+from protocols.types.ids import Contributor, PeerId, digest_text
+from protocols.types.rules import ProtocolConfig
+from protocols.types.sample_ranges import Samples
 from tests.protocols.carried import carried
 from tests.protocols.disk import Disk
 

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.config import ProtocolConfig
-from protocols.core import PeerCore
-from protocols.hellos import Identity
-from protocols.ids import (
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.messages.persisted import Saved
+from protocols.peer.core import PeerCore
+from protocols.raft.log import Log
+from protocols.state.run_state import Membership
+from protocols.types.ids import (
     Contributor,
     FragmentParts,
     PeerId,
@@ -25,9 +27,7 @@ from protocols.ids import (
     Version,
     digest_text,
 )
-from protocols.log import Log
-from protocols.membership import Membership
-from protocols.storage import Saved
+from protocols.types.rules import ProtocolConfig
 from tests.protocols.carried import carried
 
 A, B, C, D = (PeerId(f"{name}.0000000{i}") for i, name in enumerate("abcd"))

@@ -4,14 +4,14 @@
 rule that every log has to keep.
 """
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols.config import ProtocolConfig
-from protocols.hellos import refusal
-from protocols.ids import PROTOCOL_VERSION, PeerId
-from protocols.log import Voters, voters_after
-from protocols.messages import Hello
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import refusal
+from protocols.messages import log_entries as e
+from protocols.messages.peer import Hello
+from protocols.raft.log import Voters, voters_after
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from protocols.types.rules import ProtocolConfig
 from tests.protocols.room import RULES, Room
 
 

@@ -5,11 +5,11 @@ Must NOT judge anything.
 
 from dataclasses import replace
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.ids import PeerId, Stamp, Version, digest_text
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from tests.protocols.scenes import RULES, START, A, B, Follower, info, run
 
 STEPS = 24

@@ -7,11 +7,11 @@ disk is compared with the disk at that moment. Must NOT be kind to any peer.
 
 import random
 
-from protocols import entries as e
-from protocols import messages as m
-from protocols.ids import PeerId
-from protocols.log import Voters, voters_after
-from protocols.raft import Raft
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.raft.log import Voters, voters_after
+from protocols.raft.node import Raft
+from protocols.types.ids import PeerId
 from tests.protocols.circle import Circle, note, votes
 
 VOTERS_MIN = 1

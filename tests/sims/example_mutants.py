@@ -3,9 +3,9 @@
 `python -m sims.sweep --mutant tests/sims/example_mutants.py:example-counts-all` plants one of them.
 """
 
-from protocols.leader import Leader
-from protocols.rounds import FragmentRounds
-from sims.planting import Edit, Mutant
+from protocols.leader.decisions import Leader
+from protocols.rounds.fragment_rounds import FragmentRounds
+from sims.mutations.patch import Edit, Mutant
 
 MUTANTS = [
     Mutant(

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.ids import PeerId, Stamp, Version, digest_text
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import KEPT_MAX, Checkers, Contribution
-from sims.models import PRIME, state_digest
-from sims.nodes import Node
-from sims.world import World
+from sims.node.node import Node
+from sims.node.toy_model import PRIME, state_digest
+from sims.simulator.world import World
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
 OURS, THEIRS = 2, 3

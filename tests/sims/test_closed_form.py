@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from protocols import commands as c
-from protocols import events as v
-from protocols.rounds import FragmentRounds
-from sims.models import Value
-from sims.mutations import MUTANTS
-from sims.nodes import Node
-from sims.ranks import Training
-from sims.world import World
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.rounds.fragment_rounds import FragmentRounds
+from sims.mutations.rounds import MUTANTS
+from sims.node.node import Node
+from sims.node.ranks import Training
+from sims.node.toy_model import Value
+from sims.simulator.world import World
 
 INNER_STEPS, ROUNDS, INITIAL = 8, 12, 5.0
 TRAINING = Training(inner_steps=INNER_STEPS)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from protocols import entries as e
-from sims.nodes import Node
-from sims.world import World
-from tests.sims.test_world import commits, entries, followers
+from protocols.messages import log_entries as e
+from sims.node.node import Node
+from sims.simulator.world import World
+from tests.sims.simulator.test_world import commits, entries, followers
 
 
 def cut(world: World, pairs: list[tuple[Node, Node]], *, until_s: float) -> None:

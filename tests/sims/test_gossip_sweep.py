@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from sims.faults import Fault
 from sims.gossip_sweep import main, run_seed
 from sims.mutants import Hunt, hunt_all
+from sims.scenarios.fault_plan import Fault
 from sims.sweep import SeedResult
 
 CHUNKS, CHUNK_SEEDS = 6, 10

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from protocols import entries as e
-from protocols import events as v
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
 from sims.hidden import HiddenStepWorld, HiddenWorld, main, run_seed
-from sims.nodes import Node
-from tests.sims.test_world import commits, entries
+from sims.node.node import Node
+from tests.sims.simulator.test_world import commits, entries
 
 
 def hidden(world: HiddenWorld) -> list[Node]:

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from protocols import steps
-from protocols.errors import ConfigError
-from protocols.raft import Raft
-from protocols.rounds import FragmentRounds
-from protocols.step_entries import step_view
-from sims.catalogue import KNOWN, OF_PAIRS, find
-from sims.faults import draw_plan
-from sims.mutant_files import read_mutants
+from protocols.raft.node import Raft
+from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.state.step_entries import step_view
+from protocols.steps import step_machine
+from protocols.types.errors import ConfigError
 from sims.mutants import (
     PLOTS,
     Hunt,
@@ -24,8 +21,11 @@ from sims.mutants import (
     main,
     what_fails,
 )
-from sims.mutations import MUTANTS as CORE_MUTANTS
-from sims.planting import Edit, Mutant, UnplantableError
+from sims.mutations.catalogue import KNOWN, OF_PAIRS, find
+from sims.mutations.mutant_files import read_mutants
+from sims.mutations.patch import Edit, Mutant, UnplantableError
+from sims.mutations.rounds import MUTANTS as CORE_MUTANTS
+from sims.scenarios.fault_plan import draw_plan
 from sims.sweep import PAIR_EVERY, SAFETY_S
 
 EASY = (
@@ -38,8 +38,8 @@ SAMPLE = 12
 DO_NOTHING = "def plant():\n    pass\n"
 EXAMPLE = Path(__file__).parent / "example_mutants.py"
 HEAD = """\
-from protocols.rounds import FragmentRounds
-from sims.planting import Edit, Mutant
+from protocols.rounds.fragment_rounds import FragmentRounds
+from sims.mutations.patch import Edit, Mutant
 """
 NOT_MUTANTS = {
     "": r"defines no mutant; write MUTANTS = \[Mutant\(name, why, Edit\(.*\)\)\] or a function",
@@ -152,15 +152,15 @@ def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.Monkey
 
 def test_who_imported_a_function_has_the_bug_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_view, "__code__", step_view.__code__)
-    before = steps.step_view.__code__
+    before = step_machine.step_view.__code__
     Edit(step_view, "if ended else", "if not ended else").plant()
-    assert steps.step_view.__code__ != before
+    assert step_machine.step_view.__code__ != before
 
 
 def test_a_mutant_of_another_author_is_planted(tmp_path: Path) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(
-        "from protocols.rounds import FragmentRounds\n"
+        "from protocols.rounds.fragment_rounds import FragmentRounds\n"
         "def plant():\n"
         "    FragmentRounds._counted = lambda self, round_: True\n"
     )

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from protocols import relays, votes
-from protocols.commands import Command
-from protocols.relaying import Relaying
+from protocols.interface.commands import Command
+from protocols.leader import relay_plan, voters
+from protocols.links.log_relay import Relaying
 from sims.checkers.disks import Disks
 from sims.scale import CountingWorld, Load, Measured, main, measure, table
 from sims.sweep import SeedResult, run_seed
@@ -15,8 +15,8 @@ from sims.sweep import SeedResult, run_seed
 @pytest.fixture
 def relays_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the small runs of the sweep."""
-    monkeypatch.setattr(votes, "VOTERS_MAX", 3)
-    monkeypatch.setattr(relays, "LEARNERS_MIN", 1)
+    monkeypatch.setattr(voters, "VOTERS_MAX", 3)
+    monkeypatch.setattr(relay_plan, "LEARNERS_MIN", 1)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protocols.errors import ConfigError
-from sims.catalogue import UNIT_TESTED
-from sims.planting import Edit, Mutant, UnplantableError
+from protocols.types.errors import ConfigError
+from sims.mutations.catalogue import UNIT_TESTED
+from sims.mutations.patch import Edit, Mutant, UnplantableError
+from sims.planted_tests import ROOT, plant, run_tests
 from sims.shell_mutants import (
     TABLE_BEGINS,
     Verdict,
@@ -21,13 +22,12 @@ from sims.shell_mutants import (
     try_all,
     write_table,
 )
-from sims.shell_mutations import SHELL_MUTANTS
-from sims.tested import ROOT, plant, run_tests
+from sims.shell_mutations.all import SHELL_MUTANTS
 
 SAMPLE = 16
 """Of all mutants, in each run of the long tests; `make nightly` plants all."""
 QUICK = "private-file-readable-for-all"
-DURABLE = "tests/peers/test_durable.py"
+DURABLE = "tests/peers/storage/test_fsync.py"
 DOCUMENT = ROOT / "docs" / "planted-bugs.md"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sims.faults import Fault, draw_plan
-from sims.plans import read_plan
+from sims.scenarios.fault_plan import Fault, draw_plan
+from sims.scenarios.plan_files import read_plan
 from sims.shrink import failures, kinds, main, shrink
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from sims.checkers import Checkers
-from sims.faults import KINDS, Fault
+from sims.scenarios.fault_plan import KINDS, Fault
 from sims.sweep import (
     PEERS,
     SeedResult,

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import events as v
-from protocols.ids import PeerId
-from sims.models import Value
-from sims.nodes import Node
-from sims.stores import Disk
-from sims.world import World
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.types.ids import PeerId
+from sims.node.node import Node
+from sims.node.storage import Disk
+from sims.node.toy_model import Value
+from sims.simulator.world import World
 
 ROUND_TRIPS_MAX = 3.2
 SYNC_S = 0.002

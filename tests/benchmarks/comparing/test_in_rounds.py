@@ -11,7 +11,7 @@ from benchmarks.comparing.in_rounds import JOIN_WARMUP_STEPS, RoundGroup
 from benchmarks.comparing.node import Node, State, fragment_slices
 from benchmarks.comparing.per_step import AllReduceGroup
 from benchmarks.comparing.settings import Setting
-from lowcomm.learning_rate import CosineSchedule
+from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.methods import (
     DecoupledDiLoCo,
     DiLoCo,
@@ -23,8 +23,8 @@ from lowcomm.methods import (
     StreamingDiLoCo,
 )
 from lowcomm.models.llama import build_model
-from lowcomm.outer import F32
-from protocols.errors import ConfigError
+from lowcomm.numerics.operations import F32
+from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import BATCHES, SETTING, Halves
 
 

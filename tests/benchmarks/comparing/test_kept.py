@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.comparing.kept import check_corpus, file_of, keep, kept
 from lowcomm.methods import AllReduce
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import SETTING, outcome
 
 

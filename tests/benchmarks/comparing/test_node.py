@@ -8,9 +8,9 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.comparing.node import Node, fragment_slices
-from lowcomm.config import MuonConfig
+from lowcomm.config.schema import MuonConfig
 from lowcomm.models.llama import build_model, next_token_loss
-from lowcomm.muon import orthogonalised, scale
+from lowcomm.program.muon import orthogonalised, scale
 from tests.benchmarks.comparing.tiny import BATCHES, SETTING, Halves
 
 

@@ -9,11 +9,11 @@ import torch
 from benchmarks.comparing.groups import Feed
 from benchmarks.comparing.node import Node
 from benchmarks.comparing.per_step import AllReduceGroup, FlexDeMoGroup
-from lowcomm.config import AdamWConfig
-from lowcomm.learning_rate import CosineSchedule
+from lowcomm.config.lr_schedule import CosineSchedule
+from lowcomm.config.schema import AdamWConfig
 from lowcomm.methods import FlexDeMo
 from lowcomm.models.llama import build_model, next_token_loss
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import BATCHES, SETTING
 
 

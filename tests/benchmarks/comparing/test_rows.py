@@ -16,7 +16,7 @@ from benchmarks.comparing.rows import (
     choose,
     setting,
 )
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 
 def test_every_method_has_a_grid_of_the_same_size_or_takes_anothers_point() -> None:

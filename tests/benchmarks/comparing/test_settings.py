@@ -15,9 +15,9 @@ from benchmarks.comparing.settings import (
     said,
     setting_of,
 )
-from lowcomm.config import AdamWConfig, ModelConfig, MuonConfig
+from lowcomm.config.schema import AdamWConfig, ModelConfig, MuonConfig
 from lowcomm.methods import AllReduce, AnyMethod, DecoupledDiLoCo, DiLoCo
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 DILOCO = DiLoCo(inner_steps=30)
 SETTING = Setting(method=DILOCO)

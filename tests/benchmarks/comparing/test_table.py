@@ -22,7 +22,7 @@ from benchmarks.comparing.table import (
     words,
 )
 from benchmarks.comparing.traffic import Traffic
-from lowcomm.config import MuonConfig
+from lowcomm.config.schema import MuonConfig
 from lowcomm.methods import AllReduce, DiLoCo, FlexDeMo
 from tests.benchmarks.comparing.tiny import outcome
 

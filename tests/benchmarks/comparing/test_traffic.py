@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.comparing.traffic import Traffic, traffic_of
 from lowcomm.methods import AllReduce, DiLoCo, FlexDeMo, NoLoCo, SparseLoCo
-from protocols.ids import TensorSpec
-from sims.lockstep import Given, Lockstep
+from protocols.types.ids import TensorSpec
+from sims.lockstep.exchange import Given, Lockstep
 
 SIZE = 3 << 12
 LAYOUT = (TensorSpec(0, "w", (SIZE,), 0),)

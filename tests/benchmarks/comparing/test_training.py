@@ -12,12 +12,12 @@ from benchmarks.comparing import training
 from benchmarks.comparing.kept import kept
 from benchmarks.comparing.settings import recorded
 from benchmarks.comparing.training import main, train, warm_file, warm_start
-from lowcomm.config import DataConfig
+from lowcomm.config.schema import DataConfig
 from lowcomm.data.corpus import Corpus, build_corpus
-from lowcomm.evaluate import held_out_loss
 from lowcomm.methods import AllReduce
 from lowcomm.models.llama import build_model
-from protocols.errors import ConfigError
+from lowcomm.program.evaluate import held_out_loss
+from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import BATCHES, CORPUS, DATA, SETTING
 
 

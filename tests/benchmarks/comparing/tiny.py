@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.comparing.kept import Outcome
 from benchmarks.comparing.settings import Setting
-from lowcomm.config import AdamWConfig, DataConfig, ModelConfig
+from lowcomm.config.schema import AdamWConfig, DataConfig, ModelConfig
 from lowcomm.data.batches import Batches
 from lowcomm.data.corpus import Corpus
 from lowcomm.methods import DiLoCo

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.exchanging.lowcomm_system import Journals, settings, system, with_events, with_lag
 from benchmarks.exchanging.worker import Marks
-from lowcomm.config import load_config
-from lowcomm.journal import EVENTS
+from lowcomm.config.schema import load_config
 from lowcomm.methods import DiLoCo
-from protocols.errors import ConfigError
+from lowcomm.reports.event_log import EVENTS
+from protocols.types.errors import ConfigError
 
 MARKS = Marks(handed=1.0, received=2.0)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.exchanging.network import Conditions
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 
 def test_without_conditions_the_own_loopback_would_do() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.exchanging.others import others
 from benchmarks.exchanging.systems import prepared
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 
 def test_gloo_sends_fp32_whatever_is_asked() -> None:

@@ -6,7 +6,7 @@ from benchmarks.exchanging.lowcomm_system import system
 from benchmarks.exchanging.network import Conditions
 from benchmarks.exchanging.others import others
 from benchmarks.exchanging.rounds import Plan, check_memory
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 
 def plan(peers: int, mib: int) -> Plan:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.exchanging import venvs
-from protocols.errors import LowcommError
+from protocols.types.errors import LowcommError
 
 
 def test_a_name_says_what_is_in_it() -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from hypothesis import strategies as st
 
-from lowcomm.arithmetic import F32, F64
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
 from lowcomm.codecs.places import CHUNK
 from lowcomm.codecs.twobit import BORDER
+from lowcomm.numerics.kernels import F32, F64
 
 SPECIAL = (
     *(0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000),  # 0, denormals

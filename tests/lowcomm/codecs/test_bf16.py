@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from lowcomm.codecs.bf16 import Bf16
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 from tests.lowcomm.codecs.samples import encoded, there_and_back
 
 

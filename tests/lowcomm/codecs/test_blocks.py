@@ -14,7 +14,7 @@ from lowcomm.codecs.blocks import BlockCodec, Kernels, compiled
 from lowcomm.codecs.fp4 import Fp4
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 from tests.lowcomm.codecs.samples import SPECIAL, encoded, make_values
 
 CODECS = (Int8, Int4, Fp4)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from lowcomm.codecs import codec, direct, known_codecs
 from lowcomm.codecs.base import CodecError
-from lowcomm.outer import F32
-from peers.pieces import PIECE_ELEMENTS
-from protocols.limits import CHUNK_BYTES_MAX
+from lowcomm.numerics.operations import F32
+from peers.exchange.pieces import PIECE_ELEMENTS
+from protocols.types.limits import CHUNK_BYTES_MAX
 from tests.lowcomm.codecs.samples import encoded, some_values
 
 NAMES = st.sampled_from(known_codecs())

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcomm.codecs.fp4 import Fp4
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 from tests.lowcomm.codecs.samples import encoded, make_values, there_and_back
 
 NUMBERS = np.array([0.0, *(2.0**power for power in range(-6, 1))])

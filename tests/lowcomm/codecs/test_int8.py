@@ -8,7 +8,7 @@ import pytest
 from lowcomm.codecs.base import Codec
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 from tests.lowcomm.codecs.samples import encoded, there_and_back
 
 

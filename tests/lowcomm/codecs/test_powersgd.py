@@ -5,7 +5,7 @@ import pytest
 
 from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.powersgd import RANK, SIDE, PowerSGD
-from lowcomm.outer import F32
+from lowcomm.numerics.operations import F32
 from tests.lowcomm.codecs.samples import encoded, there_and_back
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcomm.arithmetic import F32
 from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.ternary import Ternary
+from lowcomm.numerics.kernels import F32
 from tests.lowcomm.codecs.samples import encoded, largest, there_and_back
 
 DRAWS = 2000

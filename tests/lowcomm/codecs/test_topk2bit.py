@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcomm.arithmetic import F32
 from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.topk import TopK
 from lowcomm.codecs.topk2bit import CHUNK, GROUP, TopK2Bit
+from lowcomm.numerics.kernels import F32
 from tests.lowcomm.codecs.samples import encoded, there_and_back
 
 SHARED = GROUP * CHUNK

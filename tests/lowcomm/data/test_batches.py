@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowcomm.data.batches import Batches, permutation_keys, permuted, rank_rows, raw_words
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 TEXT = np.random.default_rng(0).integers(0, 256, 1003).astype(np.uint8)
 

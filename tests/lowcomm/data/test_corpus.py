@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowcomm.config import DataConfig
+from lowcomm.config.schema import DataConfig
 from lowcomm.data.corpus import (
     HELD_OUT,
     MANIFEST,
@@ -21,7 +21,7 @@ from lowcomm.data.corpus import (
     is_held_out,
     manifest_digest,
 )
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 FILES = DataConfig(source="files", window=8, held_out_below=64)
 

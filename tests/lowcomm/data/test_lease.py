@@ -3,8 +3,8 @@
 import pytest
 
 from lowcomm.data.lease import NodeLease
-from protocols.errors import LowcommError
-from protocols.samples import SampleRange, Samples
+from protocols.types.errors import LowcommError
+from protocols.types.sample_ranges import SampleRange, Samples
 
 
 def ranges(*pairs: tuple[int, int]) -> Samples:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from lowcomm.config import load_config
+from lowcomm.config.schema import load_config
 from lowcomm.methods import DecoupledDiLoCo
 from lowcomm.methods.base import Parameter
-from lowcomm.startup import common_grain
-from protocols.errors import ConfigError
-from protocols.ids import Contributor, PeerId
+from lowcomm.startup.startup import common_grain
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor, PeerId
 
 SIZES = (50, 7, 7, 30, 1, 20, 20, 9)
 PARAMETERS = [Parameter(f"w{number}", (size,)) for number, size in enumerate(SIZES)]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from lowcomm.config import load_config
+from lowcomm.config.schema import load_config
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 
 MATRIX = [Parameter("a", (640, 1024)), Parameter("b", (256, 64))]
 ELEMENTS = sum(math.prod(each.shape) for each in MATRIX)

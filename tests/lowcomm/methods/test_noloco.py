@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from lowcomm.codecs import codec
-from lowcomm.config import AdamWConfig, RunConfig
+from lowcomm.config.round_length import planned_rounds
+from lowcomm.config.schema import AdamWConfig, RunConfig
 from lowcomm.methods import NoLoCo
 from lowcomm.methods.base import Parameter
-from lowcomm.outer import F32
-from lowcomm.replica import Replica
-from lowcomm.round_lengths import planned_rounds
-from peers.pieces import PIECE_ELEMENTS, Encoding, Pool
-from peers.slots import Slots
-from protocols.errors import ConfigError
-from protocols.gossip import pairs_of, state_digest
-from protocols.ids import Contributor, PeerId, Stamp, TensorSpec
-from sims.lockstep import Given, Lockstep
+from lowcomm.numerics.operations import F32
+from lowcomm.outer_state.replica import Replica
+from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Pool
+from peers.ipc.shared_memory import Slots
+from protocols.state.gossip_pairs import pairs_of, state_digest
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor, PeerId, Stamp, TensorSpec
+from sims.lockstep.exchange import Given, Lockstep
 from tests.lowcomm.replicas import LINEAGE
 
 SIZE = PIECE_ELEMENTS + 4097

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.config import load_config
+from lowcomm.config.schema import load_config
 from lowcomm.methods import SparseLoCo
-from lowcomm.outer import F32, weighted_mean
-from protocols.errors import ConfigError
-from protocols.ids import Contributor, PeerId
+from lowcomm.numerics.operations import F32, weighted_mean
+from protocols.types.errors import ConfigError
+from protocols.types.ids import Contributor, PeerId
 from tests.lowcomm.replicas import gaussian
 
 TERMS = [Contributor(PeerId(f"p{i}.0"), count, 1, "m") for i, count in enumerate((30, 10, 20))]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from lowcomm.config import ModelConfig
+from lowcomm.config.schema import ModelConfig
 from lowcomm.models.llama import Llama, build_model, next_token_loss
 
 SMALL = ModelConfig(

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from protocols import commands as c
-from protocols import entries as e
-from protocols import messages as m
-from sims.world import World
+from protocols.interface import commands as c
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from sims.simulator.world import World
 
 
 @pytest.mark.parametrize("attempts", [0, 1])

@@ -1,10 +1,10 @@
 """Which peers have votes while disks are full, as its checker sees it."""
 
-from protocols.commands import Persist
+from protocols.interface.commands import Persist
 from sims.checkers.disks import LOOK_S, NOTICE_S
-from sims.nodes import Node
-from sims.stores import SLOW_SYNC_S
-from sims.world import World
+from sims.node.node import Node
+from sims.node.storage import SLOW_SYNC_S
+from sims.simulator.world import World
 
 LATE_S = NOTICE_S + 10 * LOOK_S
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from protocols import entries as e
-from protocols import events as v
-from protocols import messages as m
-from protocols.admission import HOLD_DOWN_S
-from protocols.ids import PeerId, PeerInfo
-from sims.world import World
+from protocols.interface import events as v
+from protocols.leader.joins import HOLD_DOWN_S
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId, PeerInfo
+from sims.simulator.world import World
 
 FLAPPER = PeerId("flapper.1")
 

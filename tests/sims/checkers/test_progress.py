@@ -2,9 +2,9 @@
 
 import pytest
 
-from protocols import entries as e
+from protocols.messages import log_entries as e
 from sims.checkers.progress import CORRUPT_ROUNDS_MAX
-from sims.world import World
+from sims.simulator.world import World
 
 
 @pytest.mark.parametrize(("members", "found"), [(3, True), (4, False)])

@@ -1,11 +1,11 @@
 """When a run went back too far, or for nothing, as its checker sees it."""
 
-from protocols import events as v
-from protocols import recovery
-from protocols.ids import Version
-from protocols.messages import Kept
-from sims.nodes import Node
-from sims.world import World
+from protocols.interface import events as v
+from protocols.leader import recovery
+from protocols.messages.peer import Kept
+from protocols.types.ids import Version
+from sims.node.node import Node
+from sims.simulator.world import World
 
 
 def quiet() -> tuple[World, Node, Node]:

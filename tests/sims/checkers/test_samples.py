@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from protocols import entries as e
-from protocols.ids import Contributor, FragmentParts, PeerId, PeerInfo, Version, digest_text
-from protocols.image import Gone, Held
-from protocols.ledger import Ledger
-from protocols.samples import Grant, Remaining, SampleRange, Samples
+from protocols.messages import log_entries as e
+from protocols.messages.snapshot import Gone, Held
+from protocols.state.sample_ledger import Ledger
+from protocols.types.ids import Contributor, FragmentParts, PeerId, PeerInfo, Version, digest_text
+from protocols.types.sample_ranges import Grant, Remaining, SampleRange, Samples
 from sims.checkers import samples as checker
 
 A, B = PeerId("a.00000000"), PeerId("b.00000001")

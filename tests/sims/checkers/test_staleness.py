@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocols import entries as e
+from protocols.messages import log_entries as e
 from sims.checkers import Checkers, Contribution
 from sims.checkers.staleness import STALE_ROUNDS
 from tests.protocols.scenes import BORDERS, A, contributor, manifest

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from protocols import entries as e
-from protocols import messages as m
-from protocols.ids import Version
-from sims.world import World
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import Version
+from sims.simulator.world import World
 from tests.protocols.scenes import B, info
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 import sims.checkers.waits
-from protocols.core import PeerCore
-from protocols.waiting import Wait
+from protocols.peer.core import PeerCore
+from protocols.peer.wait_reason import Wait
 from sims.checkers.waits import LONG_S, LOOK_S
-from sims.world import World
+from sims.simulator.world import World
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, *reasons: str) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from sims.wan.commands import wan
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from sims.wan.link import Link, Pair, WanError
 from sims.wan.network import Means, Wan
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocols.errors import ConfigError
+from protocols.types.errors import ConfigError
 from sims.wan.units import RATE, SHARE, TIME, Units, parse, show
 
 

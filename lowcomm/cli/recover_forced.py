@@ -1,0 +1,129 @@
+"""`lowcomm recover --force`: one survivor goes on when a majority is gone for good.
+
+What its log holds, committed or not, is followed by a Restore that names it as the only voter and
+opens a new lineage (protocol.md section 8); `lowcomm resume` then starts it as ever. Must NOT
+decide who survives: a person does.
+"""
+
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_cut
+from lowcomm.cli.status import node_directories
+from lowcomm.daemon.event_writer import fork_fields
+from lowcomm.reports.event_log import Journal
+from lowcomm.startup import startup
+from lowcomm.startup.identity import NodeDirectory, read_record
+from peers.storage.wal import Wal
+from protocols.interface.commands import Persist
+from protocols.messages.log_entries import Restore
+from protocols.messages.peer import Kept
+from protocols.messages.persisted import Saved
+from protocols.peer.branches import fork_of
+from protocols.state.log_applier import Logbook
+from protocols.types.errors import ConfigError, LogError
+from protocols.types.ids import PeerId
+
+STOPPED = "leave it alone: a node that runs needs no recovery unless its voters are gone for good"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What would be done to one node's directory."""
+
+    directory: Path
+    _wal: Wal
+    _me: PeerId
+    _book: Logbook
+    """The whole log that the node holds: nobody else can say which of it was committed."""
+    _kept: Kept
+
+    def lines(self) -> list[str]:
+        """What happens and what is lost, for a person."""
+        members, kept, me = self._book.members, self._kept, self._me
+        names = {peer: info.name for peer, info in {**members.seats, **members.witnesses}.items()}
+        others = [names.get(peer, peer) for peer in members.voters if peer != me]
+        steps, tokens = members.inner_step - kept.inner_step, members.tokens - kept.tokens
+        round_, unit = kept.versions[0].round, "step" if members.stepwise else "round"
+        rounds = members.committed(0) - round_
+        return [
+            f"{names.get(me, me)} goes on alone from its checkpoint of {unit} {round_} "
+            f"(inner step {kept.inner_step:,}, {kept.tokens:,} committed {members.progress_unit})",
+            f"no longer voters: {', '.join(others) or 'nobody'}",
+            f"lost: {rounds} committed {unit}s ({steps:,} inner steps, "
+            f"{tokens:,} {members.progress_unit})"
+            if rounds
+            else f"lost: no committed {unit} that its log knows of",
+            "also lost is what others committed that its log does not hold; a node that comes "
+            "back gives up what it has and joins anew",
+        ]
+
+    def write(self) -> None:
+        """Do it: the log ends with the fork, safe on the disk. Raises WalError."""
+        fork = fork_of(self._book.members, self._me, self._kept, lonely=False)
+        seize(self.directory, self._wal, self._me, self._book, fork)
+
+
+def seize(directory: Path, wal: Wal, me: PeerId, book: Logbook, fork: Restore) -> None:
+    """End the log of this node with the fork, safe on the disk. Raises WalError."""
+    book.raft.seize(0.0, fork, after=book.raft.log.last_index)
+    for command in book.raft.take():
+        if isinstance(command, Persist):
+            wal.write(command)
+    name = book.members.seats[me].name
+    with closing(Journal(directory, peer=me, name=name)) as journal:
+        journal.record("forked", **fork_fields(fork, lambda _: name))
+
+
+@contextmanager
+def recovery(directory: Path) -> Generator[Recovery]:
+    """For one node's directory, or the best one in a run's; holds it meanwhile.
+
+    Raises ConfigError: the node runs, or has nothing to go on from.
+    """
+    chosen = best_of(directory)
+    with closing(NodeDirectory(chosen, remedy=STOPPED)) as node:
+        wal, saved = startup.open_log(node.path)
+        with closing(wal):
+            record, (kept, _) = node.read(), startup.kept(node.path)
+            if record is None or saved is None:
+                raise cannot(chosen, "it has no log of a run")
+            if kept is None:
+                raise cannot(chosen, "it has no complete checkpoint")
+            me = PeerId(record.peer)
+            book = read_log_of(me, saved, chosen)
+            if me not in book.members.seats:
+                raise cannot(chosen, "it never trained in the run")
+            if not book.members.is_kept(kept.lineage, kept.versions):
+                raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
+            yield Recovery(chosen, wal, me, book, kept)
+
+
+def best_of(directory: Path) -> Path:
+    """This node's directory; of a run's, that with most committed tokens in its newest checkpoint.
+    Raises ConfigError."""
+    found = node_directories(directory)
+    return max(found, key=_tokens) if len(found) > 1 else found[0]
+
+
+def cannot(directory: Path, why: str) -> ConfigError:
+    return ConfigError(f"cannot recover from {directory}: {why}; give another node's directory")
+
+
+def _tokens(directory: Path) -> int:
+    """Committed, in the newest checkpoint of a node."""
+    record = read_record(directory)
+    path, _ = newest_checkpoint(directory / CHECKPOINTS)
+    if record is None or record.witness or path is None:
+        return -1
+    return read_cut(path).fragments[0].tokens
+
+
+def read_log_of(me: PeerId, saved: Saved, directory: Path) -> Logbook:
+    """All that a node's disk held, applied. Raises ConfigError."""
+    try:
+        return startup.whole_log(me, saved)
+    except LogError as error:
+        raise cannot(directory, str(error)) from error

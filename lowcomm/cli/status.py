@@ -1,0 +1,171 @@
+"""What the daemons of a run on this machine do, asked over their buses, and whether it is over.
+
+Must NOT change anything.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from lowcomm.reports.svg_charts import bytes_text, milliseconds_text
+from lowcomm.startup.identity import COPY, RECORD, is_node, read_record, runs
+from protocols.types.errors import ConfigError
+
+ASK_TIMEOUT_S = 2.0
+NOT_RUNNING = "not running"
+TOLD_WAIT_S = 1.0
+"""A wait that is shorter is no news."""
+
+
+def node_directories(directory: Path) -> list[Path]:
+    """The node's own directory, or all those in a run directory. Raises ConfigError: neither."""
+    if is_node(directory):
+        return [directory]
+    found = sorted({path.parent for name in (RECORD, COPY) for path in directory.glob(f"*/{name}")})
+    if not found:
+        what = "holds no node" if directory.exists() else "does not exist"
+        raise ConfigError(
+            f"{directory} {what}: give the directory of a run (runs/NAME) or of one of its nodes "
+            "(runs/NAME/NODE)"
+        )
+    return found
+
+
+def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, object] | None:
+    """The status of the daemon of a node directory; None if none answers.
+
+    Numbers that are not finite (a loss before the first step) are None, as JSON wants it.
+    """
+    from peers.ipc.command_bus import Status, ask_daemon
+    from peers.ipc.msgpack_records import LinkError
+
+    record = read_record(directory)
+    if record is None or not record.bus or not Path(record.bus.removeprefix("ipc://")).exists():
+        return None
+    try:
+        answer = ask_daemon(record.bus, Status(), timeout_s=timeout_s)
+    except LinkError:
+        return None
+    return {key: None if _odd(value) else value for key, value in answer.items()}
+
+
+def ask_all(directory: Path) -> list[dict[str, object]]:
+    """A line for each node: what its daemon answers, or why there is no answer. None at all if no
+    daemon runs. Raises ConfigError when there is no node."""
+    lines = [_line(path) for path in node_directories(directory)]
+    return lines if any(line["state"] != NOT_RUNNING for line in lines) else []
+
+
+def _line(directory: Path) -> dict[str, object]:
+    try:
+        answer, record = ask(directory), read_record(directory)
+    except ConfigError as error:
+        return {"name": directory.name, "state": "unreadable", "reason": str(error)}
+    if answer is not None:
+        return answer
+    assert record is not None, "it is the directory of a node"
+    line: dict[str, object] = {"peer": record.peer, "name": record.name}
+    if not runs(directory, record):
+        return {**line, "state": NOT_RUNNING}
+    why = f"no answer within {ASK_TIMEOUT_S:g} s: see `ps -p {record.pid}`"
+    return {**line, "state": "silent", "reason": why, "address": record.address}
+
+
+def finished(directories: Sequence[Path]) -> str:
+    """A sentence if the last life of one of these nodes reached the end of the run, else ""."""
+    from lowcomm.reports.events import Checkpoint, Finished, Start
+    from lowcomm.reports.timeline import read_timeline
+
+    for directory in directories:
+        outer_steps, kept = 0, ""
+        for event in read_timeline(directory).events:
+            match event:
+                case Start():
+                    outer_steps = 0
+                case Finished():
+                    outer_steps = event.outer_steps
+                case Checkpoint():
+                    kept = f"; its last checkpoint is {event.path}"
+                case _:
+                    pass
+        if outer_steps:
+            return f"finished after {outer_steps} outer steps: nothing to resume{kept}"
+    return ""
+
+
+def print_tables(answers: Sequence[Mapping[str, object]]) -> None:
+    """For people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    if not answers:
+        console.print("no daemon of this run answers: it has ended, or runs on another machine")
+        return
+    does = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("peer", "state", "outer step", "inner steps", "loss", "waits for"):
+        does.add_column(column, overflow="fold")
+    moves = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("peer", "address"):
+        moves.add_column(column, overflow="fold")
+    for column in ("out/s", "in/s", "loop lag"):
+        moves.add_column(column, justify="right", no_wrap=True)
+    for answer in answers:
+        loss = answer.get("loss")
+        does.add_row(
+            _text(answer, "name"),
+            _text(answer, "state"),
+            f"{_text(answer, 'outer_step')}/{_text(answer, 'outer_steps')}".strip("/"),
+            _text(answer, "inner_steps"),
+            f"{loss:.3f}" if isinstance(loss, float) else "",
+            _wait(answer),
+        )
+        moves.add_row(
+            _text(answer, "name"),
+            _text(answer, "address"),
+            _rate(answer, "sent_bytes_per_s"),
+            _rate(answer, "received_bytes_per_s"),
+            _lag(answer),
+        )
+    console.print(does, "", moves)
+    newest = max(answers, key=lambda answer: cast(int, answer.get("outer_step") or 0))
+    if newest.get("samples"):
+        again = f", {newest['samples_again']} leased again" * bool(newest.get("samples_again"))
+        console.print(f"samples: {newest['samples']} committed{again}")
+
+
+def _wait(answer: Mapping[str, object]) -> str:
+    """Whom or what, since when, until when."""
+    reason, since_s, until_s = (answer.get(key) for key in ("reason", "since_s", "until_s"))
+    if not reason:
+        return ""
+    times = [f"for {since_s:.0f} s"] if _at_least(since_s) else []
+    times += [f"{until_s:.0f} s left"] if _at_least(until_s) else []
+    return _text(answer, "reason") + (f" ({', '.join(times)})" if times else "")
+
+
+def _rate(answer: Mapping[str, object], key: str) -> str:
+    value = answer.get(key)
+    return bytes_text(value) if isinstance(value, int | float) else ""
+
+
+def _lag(answer: Mapping[str, object]) -> str:
+    """Of a hundred things that the loop has to do, the second latest is so late."""
+    value = answer.get("lag_p99_s")
+    return milliseconds_text(value) if isinstance(value, int | float) else ""
+
+
+def _at_least(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and seconds >= TOLD_WAIT_S
+
+
+def _text(answer: Mapping[str, object], key: str) -> str:
+    """Without the control characters that a stranger's name may hold."""
+    from lowcomm.reports.timeline import printable
+
+    return printable(str(answer.get(key, "")))
+
+
+def _odd(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,41 @@
+"""What a `[run]` may say so that every message, and every entry of the log, can hold it.
+
+Must NOT look at anything else of a configuration: schema.py does.
+"""
+
+from typing import TYPE_CHECKING
+
+from lowcomm.methods import RoundMethod, StepMethod
+from lowcomm.validation import shown
+from protocols.types.errors import ConfigError
+from protocols.types.limits import (
+    CONTRIBUTION_STEPS_MAX,
+    CONTRIBUTION_TOKENS_MAX,
+    PEERS_MAX,
+    ROUNDS_MAX,
+    SAMPLES_MAX,
+)
+
+if TYPE_CHECKING:
+    from lowcomm.config.schema import RunConfig
+
+
+def check_limits(run: "RunConfig") -> None:
+    """Raise ConfigError for what no message, or no entry of the log, could say."""
+    steps = run.method.inner_steps if isinstance(run.method, RoundMethod) else 1
+    rhythm = run.method.snapshot_every_steps if isinstance(run.method, StepMethod) else 0
+    for key, value, most in (
+        ("run.peers_min", run.peers_min, PEERS_MAX),
+        ("run.outer_steps", run.outer_steps, ROUNDS_MAX),
+        ("run.method.inner_steps", steps, CONTRIBUTION_STEPS_MAX),
+        ("run.method.snapshot_every_steps", rhythm, ROUNDS_MAX),
+        ("run.data.batch", run.data.batch, SAMPLES_MAX),
+        ("run.data.batch * run.method.inner_steps", run.data.batch * steps, SAMPLES_MAX),
+        (
+            "run.data.batch * run.data.window * run.method.inner_steps",
+            run.data.step_tokens * steps,
+            CONTRIBUTION_TOKENS_MAX,
+        ),
+    ):
+        if value > most:
+            raise ConfigError(f"{key} must be at most {most}, got {shown(value)}")

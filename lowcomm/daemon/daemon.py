@@ -1,0 +1,411 @@
+"""A node's peer daemon: composes the core, its shell, the outer state and the ranks.
+
+Listens first and loads the rest afterwards. Must NOT import torch (a test looks), nor decide
+anything that all peers must agree on: that is protocols/.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from lowcomm.checkpoints.checkpoint import CHECKPOINTS, Cut
+from lowcomm.config.addresses import advertised, check_founder
+from lowcomm.config.schema import FileConfig, RunConfig, check_node
+from lowcomm.daemon.checkpoint_schedule import Checkpointer
+from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
+from lowcomm.daemon.founding import refuse_joiners
+from lowcomm.daemon.rank_control import NodeSide
+from lowcomm.daemon.revoke_command import revoke_json
+from lowcomm.data.corpus import build_corpus
+from lowcomm.exit_codes import EXIT_CONFIG, LEAVE_TIMEOUT_S, exit_code_of
+from lowcomm.outer_state.replica import Replica
+from lowcomm.outer_state.step_replica import StepReplica
+from lowcomm.reports.event_log import Journal
+from lowcomm.startup import memory_budget, startup
+from lowcomm.startup.admission import Security
+from lowcomm.startup.identity import NodeDirectory, exec_time
+from lowcomm.startup.start_options import Start
+from peers.connections.bulk import Bulk
+from peers.connections.mesh import Mesh
+from peers.driver import Driver
+from peers.exchange.interfaces import StateTaken, Told
+from peers.fault_injection import FaultInjector
+from peers.ipc.command_bus import Question, Status
+from peers.processes.cgroups import available_memory_bytes
+from peers.sockets.listener import Listening
+from peers.sockets.options import known_congestion
+from peers.storage.wal import FILE as WAL_FILE
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.messages.peer import Chunk
+from protocols.peer.core import PeerCore
+from protocols.state.tokens import encode_token
+from protocols.types.errors import ConfigError, LowcommError, RefusedError
+from protocols.types.ids import PeerId, Stamp, TensorSpec
+
+FINISH_TIMEOUT_S = 60.0
+"""For the ranks' last evaluation after the run is over."""
+
+
+class Daemon:
+    """`run()` once; returns the exit code. Implements peers.exchange.interfaces.Listener."""
+
+    def __init__(
+        self, config: FileConfig, *, directory: Path, start: Start, listening: Listening
+    ) -> None:
+        """Takes the node's directory. Raises ConfigError."""
+        self.config = config
+        self.run_config: RunConfig | None = config.run
+        self.replica: Replica | StepReplica | None = None
+        self._start = start
+        self.founds = start.kind == "new"  # This node begins the run.
+        self._directory = NodeDirectory(directory)
+        path = self._directory.path
+        used = (path / WAL_FILE).exists() or any((path / CHECKPOINTS).glob("*"))
+        if self.founds and used:
+            raise ConfigError(
+                f"{directory} holds the log or checkpoints of an earlier run: go on with "
+                f"`lowcomm resume {directory}`, or start the new run elsewhere with "
+                "--set node.directory=PATH"
+            )
+        self._wal, saved = startup.open_log(path)
+        self._record = startup.new_record(
+            self._directory,
+            config,
+            knows_log=saved is not None,
+            join=encode_token(start.token) if start.token else start.address,
+            command=start.command,
+        )
+        self._socket = listening.socket
+        self.listen_cpu_s = listening.cpu_s
+        me = Identity(
+            peer=PeerId(self._record.peer),
+            name=self._record.name,
+            incarnation=self._record.incarnation,
+            address=advertised(config.node, listening.address, start.address),
+        )
+        self._record = replace(self._record, address=me.address)
+        self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
+        self.security = Security(path, config.node, token=start.token, note=self.journal.note)
+        if start.kind == "new":
+            check_founder(me.address)
+            self.security.found(me, start.run_directory)
+        alone = None if start.address else saved
+        kept, self._skipped = startup.kept(self._directory.path, alone=alone)
+        self.core = PeerCore(
+            me,
+            join=start.kind != "new",
+            saved=saved,
+            kept=kept,
+            contact=start.address,
+            rules=startup.known_rules(saved),
+        )
+        self.driver = Driver(self.core, listener=self, wal=self._wal)
+        congestion = known_congestion(config.node.congestion)
+        self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook(), congestion=congestion)
+        self.driver.use(self.mesh)
+        self.checkpointer = Checkpointer(
+            self._directory.path,
+            every_rounds=config.node.checkpoint_every_rounds,
+            compute=self.driver.compute,
+            written=self._checkpointed,
+            failed=lambda why: self.journal.note("checkpoint", why),
+        )
+        self.node = NodeSide(self, command=start.command)
+        self.rejoins_at = ""  # Where it joins anew: its branch of the log was given up.
+        self.ending: c.Stop | None = None
+        """Why this peer ends, once it does."""
+        self._code = self._signal = 0
+        self._stopped = asyncio.Event()
+        self._caught_up = False
+        """The log has come to the entry that lets us in."""
+        self._checking: asyncio.Future[None] | None = None
+
+    # Life -----------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Until the run is finished, or this peer leaves it. Leaves nothing behind."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number)
+        self._note_start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                driver = group.create_task(self._guarded(self.driver.run()), name="driver")
+                tasks = [
+                    driver,
+                    group.create_task(self._guarded(self.node.run()), name="ranks"),
+                    group.create_task(self._guarded(self._begin()), name="begin"),
+                    group.create_task(self._guarded(report(self)), name="report"),
+                ]
+                await self._stopped.wait()
+                if self._start.kind == "new":
+                    await refuse_joiners(self)
+                await self._end_driver(driver)
+                await self._wind_up()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await self.mesh.close()
+            self.checkpointer.close()
+            self.journal.close()
+            self._wal.close()
+            self._directory.close()
+        return self._code
+
+    async def _guarded(self, life: Coroutine[object, object, None]) -> None:
+        """Turn an operating error of one part into one line and the end of this daemon."""
+        try:
+            await life
+        except ConfigError as error:
+            self.stop(str(error), "failed", code=EXIT_CONFIG)
+        except RefusedError as error:
+            self.stop(str(error), "refused")
+        except (LowcommError, OSError) as error:
+            self.stop(str(error), "failed")
+
+    async def _begin(self) -> None:
+        """Start the run, or go and find it."""
+        me = self.core.me
+        await self.security.enter(self.mesh, me, self._start.address, self.driver.feed)
+        self.mesh.listen(self._socket)
+        self.journal.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
+        for why in self._skipped:
+            self.journal.note("checkpoint", why)
+        if not self.founds:
+            self.driver.feed(v.DeadlineReached())  # It dials.
+            return
+        run = self.run_config
+        assert run is not None
+        check_node(run, self.config.node)
+        digest = await self._corpus(run)
+        self.node.configure(run)
+        layout = await self.node.initial_layout()
+        self._hold(run, layout)
+        digests = await self.node.initial_state()
+        run_id = startup.new_run_id()
+        self._remember(run_id)
+        agreed = await asyncio.to_thread(
+            startup.run_entry,
+            run,
+            run_id=run_id,
+            founder=self.core.me.peer,
+            corpus_digest=digest,
+            layout=layout,
+        )
+        self.driver.feed(startup.accepted(run))
+        self.driver.feed(v.Bootstrap(agreed, digests))
+
+    def _hold(self, run: RunConfig, layout: Sequence[TensorSpec]) -> None:
+        """What the model needs; refuse with figures before anything is allocated."""
+        peers = max(run.peers_min, len(self.core.members.receivers) + 1)
+        memory_budget.check_memory(
+            startup.memory_needed(run, layout, peers=peers, joins=self._start.kind != "new"),
+            memory_max_bytes=self.config.node.memory_max_bytes,
+            free_bytes=available_memory_bytes(),
+        )
+        self.replica = self.driver.exchange.states = replica = startup.new_replica(run, layout)
+        replica.checkpoints = self._directory.path / CHECKPOINTS
+        if isinstance(replica, Replica):
+            self.driver.exchange.work = replica
+        else:
+            self.driver.stepping = self.node.stepping(replica)
+        self.journal.write("layout", params=sum(replica.sizes))
+        gc.freeze()  # What is here stays. To look through it takes 20 to 50 ms, each time.
+
+    async def _corpus(self, run: RunConfig) -> str:
+        """Build or reuse this node's copy of the text; return its manifest's digest."""
+        directory = self.corpus_directory
+        corpus = await asyncio.to_thread(
+            build_corpus, run.data, folder=self.config.node.corpus, directory=directory
+        )
+        return corpus.digest
+
+    @property
+    def path(self) -> Path:
+        """This node's directory."""
+        return self._directory.path
+
+    @property
+    def corpus_directory(self) -> Path:
+        return self.path / "corpus"
+
+    # The listener's side --------------------------------------------------------------------
+
+    def check_run(self, run: e.Run) -> None:
+        """We join: see whether this node can take part, in a task of its own."""
+        task = asyncio.ensure_future(self._guarded(self._check_run(run)))
+        self._checking = task
+
+    async def _check_run(self, run: e.Run) -> None:
+        if self._record.run and self._record.run != run.run:
+            raise RefusedError(
+                f"{self._directory.path} holds another run: give this node a "
+                "directory of its own (--set node.directory=PATH)"
+            )
+        agreed = startup.agreed_run(run, self.config.run)
+        check_node(agreed, self.config.node)
+        kept = await asyncio.to_thread(startup.own_rank_state, self._directory.path)
+        self.checkpointer.kept_rank_state = kept
+        digest = await self._corpus(agreed)
+        if digest != run.corpus_digest:
+            raise RefusedError(
+                "this node's text is not the run's (another Python version, or other files): "
+                "every node needs the same bytes"
+            )
+        layout = await asyncio.to_thread(startup.agreed_layout, run)
+        self.run_config = agreed
+        self._remember(run.run)
+        self._hold(agreed, layout)
+        self.node.configure(agreed)
+        self.driver.feed(startup.accepted(agreed))
+
+    def handle(self, command: Told) -> None:
+        """What the core decided, beyond moving bytes."""
+        match command:
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                self.security.do(command)
+            case c.Resume():
+                self.node.resume(command)
+            case c.Leased():
+                self.node.leased(command)
+            case c.Applied():
+                self._tell(command)
+            case c.Note(kind=kind, text=text):
+                self.journal.note(kind, text)
+            case c.Stop(why=why, outcome=outcome, contact=contact):
+                self.rejoins_at = contact
+                self.stop(why, outcome)
+
+    def applied(self, stamp: Stamp, state_digest: str) -> None:
+        """The outer step of a committed round is made."""
+        assert self.replica is not None
+        fragment, round_ = stamp.fragment, stamp.round
+        if stamp.lineage != self.core.members.lineage:
+            return  # A Restore took it back meanwhile.
+        commit = self.core.members.commit(fragment, round_)
+        if commit is not None:
+            self.journal.write(
+                "commit",
+                fragment=fragment,
+                round=round_,
+                attempt=commit.attempt,
+                roster=[x.peer for x in commit.contributors],
+                tokens=sum(x.tokens for x in commit.contributors),
+                counted=self.core.me.peer in [x.peer for x in commit.contributors],
+                state_digest=state_digest,
+                inner_step=self.core.members.inner_step,
+                lineage=f"{stamp.lineage:016x}",
+            )
+        if fragment == 0 and self.checkpointer.is_due(round_):
+            self.checkpointer.begin(self.core, self.replica)
+
+    def _checkpointed(self, path: Path, cut: Cut) -> None:
+        self.journal.write("checkpoint", path=str(path), round=cut.round)
+        self.driver.feed(v.Checkpointed(startup.kept_in(cut)))
+
+    def reduced(self, stamp: Stamp, seconds: float) -> None:
+        self.journal.write("reduced", fragment=stamp.fragment, round=stamp.round, seconds=seconds)
+
+    def served(self, peer: PeerId, size_bytes: int) -> None:
+        self.journal.write("snapshot_served", to=peer, size_bytes=size_bytes)
+
+    def received_state(self, state: StateTaken) -> None:
+        self.journal.write("snapshot_received", **asdict(state))
+        assert self.replica is not None
+        self.node.provide(self.core.members.seats[self.core.me.peer].slot)
+        self.checkpointer.begin(self.core, self.replica)  # If all die now, this one has it.
+
+    def _tell(self, command: c.Applied) -> None:
+        """Log entries as events; and what follows from them for the ranks."""
+        journal, entry, me = self.journal, command.entry, self.core.me.peer
+        if isinstance(entry, e.Run) and self.founds:
+            assert self.replica is not None
+            self.checkpointer.begin(self.core, self.replica)  # Of the state that all begin with.
+        if isinstance(entry, e.Restore):
+            ended = {f"{branch.lineage:016x}" for branch in self.core.members.branches}
+            self.checkpointer.take_back(entry.versions[0].round, ended=ended)
+        if isinstance(entry, e.Cut | e.Member):
+            journal.names[entry.info.peer] = entry.info.name
+            ours = (entry.info.peer, entry.info.incarnation)
+            if ours == (me, self.core.me.incarnation):
+                self._caught_up = True
+                if isinstance(entry, e.Member):  # Else when the state is here: memory takes time.
+                    self.node.provide(entry.info.slot)
+        if not self._caught_up:
+            return  # History from before our time: others told it when it happened.
+        tokens = self.run_config.data.step_tokens if self.run_config is not None else 0
+        tell_entry(journal, command, self.core, step_tokens=tokens)
+
+    # Ending ---------------------------------------------------------------------------------
+
+    def stop(self, why: str, outcome: c.Outcome, *, code: int | None = None) -> None:
+        """The first reason counts."""
+        if self.ending is None:
+            self.ending = c.Stop(why, outcome)
+            self._code = exit_code_of(outcome, signalled=self._signal) if code is None else code
+            self._stopped.set()
+
+    async def _end_driver(self, driver: asyncio.Task[None]) -> None:
+        """Where it has stopped the last outer step reaches the ranks. Elsewhere it makes no other
+        one, whose scratch and whose versions are those that the last checkpoint is made with."""
+        if not self.core.stopped:
+            driver.cancel()
+        await asyncio.wait([driver])
+
+    async def _wind_up(self) -> None:
+        """Let the ranks finish if the run is finished; keep what was reached."""
+        assert self.ending is not None
+        if self.ending.outcome == "finished":
+            await self.node.wait_finished(FINISH_TIMEOUT_S)
+        if self.replica is not None and self.ending.outcome != "refused":
+            await self.checkpointer.finish(self.core, self.replica)
+        tell_end(self, self.ending, kept=self._directory.path / startup.DROPPED)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self.ending is not None or self.core.standing.leaving:
+            return
+        self._signal = number
+        if not self.security.entered:
+            self.stop(number.name, "left")  # Nobody knows us; and we say nothing in the clear.
+            return
+        self.driver.feed(v.LeaveRequested(number.name))
+        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.stop, number.name, "left")
+
+    # What people see ------------------------------------------------------------------------
+
+    def _note_start(self) -> None:
+        self._record = replace(self._record, bus=self.node.bus_endpoint)
+        self._directory.write(self._record)
+        self.journal.write(
+            "start",
+            pid=os.getpid(),
+            exec_t=exec_time(),
+            incarnation=self.core.me.incarnation,
+            ranks=self.config.node.ranks,
+            params=0,
+        )
+
+    def answer(self, question: Question) -> str:
+        """JSON for `lowcomm status`, live views and `lowcomm revoke`."""
+        return status_json(self) if isinstance(question, Status) else revoke_json(self, question)
+
+    # Helpers --------------------------------------------------------------------------------
+
+    def _remember(self, run_id: int) -> None:
+        self._record = replace(self._record, run=run_id)
+        self._directory.write(self._record)
+
+    def _fault_hook(self) -> Callable[[PeerId, Chunk, Bulk], None] | None:
+        if self._start.fault is None:
+            return None
+        injector = FaultInjector(
+            self._start.fault, lambda what: self.journal.write("fault", what=what)
+        )
+        return injector.chunk_sent

@@ -1,0 +1,324 @@
+"""What a daemon tells about itself while it runs. Must NOT change anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lowcomm.daemon.gauges import figures_of, gauges_of, served
+from lowcomm.daemon.program_notices import node_wait
+from peers.metrics.counters import PURPOSES, RATE_WINDOW_S, watch
+from protocols.messages import log_entries as e
+from protocols.state.step_entries import step_view
+from protocols.state.tokens import subject
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lowcomm.daemon.daemon import Daemon
+    from lowcomm.reports.event_log import Journal
+    from peers.metrics.counters import Counters, PeerTraffic
+    from peers.metrics.prometheus import Figures
+    from protocols.interface.commands import Applied, Stop
+    from protocols.peer.core import PeerCore
+    from protocols.state.run_state import Membership
+    from protocols.types.ids import PeerId
+
+METRICS_INTERVAL_S = 1.0
+TRAFFIC_INTERVAL_S = RATE_WINDOW_S
+"""So that the rates of one event go on where those of the last one ended."""
+TRAFFIC_PEER_S = 0.5
+"""Of many peers it is told less often: at most every so many seconds for each."""
+TRAFFIC_IDLE_S = 60.0
+"""While no payload moves, and no state, traffic is told so rarely."""
+
+
+async def report(daemon: Daemon) -> None:
+    """For ever: figures, waits, and what the connections carry. Raises ConfigError."""
+
+    def figures() -> Figures:
+        driver, gauges = daemon.driver, gauges_of(daemon)
+        return figures_of(driver.counters, driver.discarded, daemon.run_config, gauges)
+
+    async with (
+        served(daemon.config.node.metrics, daemon.journal, figures),
+        asyncio.TaskGroup() as group,
+    ):
+        traffic = report_traffic(
+            daemon.journal, daemon.driver.counters, method=lambda: _method(daemon)
+        )
+        group.create_task(traffic, name="traffic")
+        group.create_task(report_metrics(daemon), name="metrics")
+
+
+async def report_metrics(daemon: Daemon) -> None:
+    """About each second, for ever: figures, and a wait that is new."""
+    loop, told, samples = asyncio.get_running_loop(), "", (0, 0)
+    while True:
+        await asyncio.sleep(METRICS_INTERVAL_S)
+        wait = node_wait(daemon, loop.time())
+        if wait.phase in ("joining", "waiting") and wait.reason != told:
+            daemon.journal.write("waiting", reason=wait.reason)
+        told = wait.reason
+        samples = tell_samples(daemon, told=samples)
+        node = daemon.node
+        if node.steps:
+            sent, received = daemon.mesh.bytes_moved()
+            daemon.journal.write(
+                "metrics",
+                step=node.steps,
+                tokens=node.tokens,
+                loss=node.loss,
+                tokens_per_s=node.tokens_per_s,
+                bytes_sent=sent,
+                bytes_received=received,
+            )
+
+
+async def report_traffic(
+    journal: Journal, counters: Counters, *, method: Callable[[], str] = str
+) -> None:
+    """For ever: count, and tell what was counted. `method`: the run's, as far as it is known."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch(counters), name="counters")
+        pace = Pace()
+        while True:
+            await asyncio.sleep(TRAFFIC_INTERVAL_S)
+            peers = counters.traffic(time.monotonic())
+            if pace.is_due(_moved_bytes(peers), time.monotonic(), peers=len(peers)):
+                tell_traffic(journal, counters, method=method())
+
+
+@dataclass(slots=True)
+class Pace:
+    """When traffic is told: while something moves, and now and then."""
+
+    told_bytes: int = 0
+    told_at: float | None = None
+
+    def is_due(self, moved_bytes: int, now: float, *, peers: int) -> bool:
+        """Asked each TRAFFIC_INTERVAL_S; if it says so, it is told."""
+        self.told_at = now if self.told_at is None else self.told_at
+        idle = moved_bytes == self.told_bytes
+        # A line grows with the peers; what is written in an hour need not.
+        if now - self.told_at < min(TRAFFIC_IDLE_S, TRAFFIC_PEER_S * peers + TRAFFIC_IDLE_S * idle):
+            return False
+        self.told_bytes, self.told_at = moved_bytes, now
+        return True
+
+
+def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
+    """Payload and states, in both directions."""
+    return sum(
+        each.sent[purpose] + each.received[purpose]
+        for each in peers
+        for purpose in PURPOSES
+        if purpose != "control"
+    )
+
+
+def tell_traffic(journal: Journal, counters: Counters, *, method: str = "") -> None:
+    """As it is now. Microseconds and single bytes a second are as much as anybody reads."""
+    peers, lag = counters.traffic(time.monotonic()), counters.lag()
+    moved = {
+        f"{purpose}_{direction}_bytes": [getattr(each, direction)[purpose] for each in peers]
+        for purpose in PURPOSES
+        for direction in ("sent", "received")
+    }
+    journal.write(
+        "traffic",
+        method=method,
+        peers=[each.peer for each in peers],
+        **moved,
+        refused_bytes=[each.refused_bytes for each in peers],
+        stalls=[each.stalls for each in peers],
+        stalled_s=[round(each.stalled_s, 3) for each in peers],
+        round_trip_s=[round(each.round_trip_s or 0.0, 6) for each in peers],
+        sent_bytes_per_s=float(round(sum(each.sent_per_s for each in peers))),
+        received_bytes_per_s=float(round(sum(each.received_per_s for each in peers))),
+        lag_p50_s=round(lag.p50_s, 6),
+        lag_p99_s=round(lag.p99_s, 6),
+        lag_max_s=round(lag.max_s, 6),
+    )
+
+
+def _method(daemon: Daemon) -> str:
+    return daemon.run_config.method.name if daemon.run_config is not None else ""
+
+
+def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """How far the run is in its data, if it is elsewhere than `told`; returns where."""
+    now = _samples(daemon)
+    if now != told:
+        daemon.journal.write("samples", committed=now[0], again=now[1])
+    return now
+
+
+def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
+    """The last word; of a failure also to whoever started this. `kept`: where branches are put
+    that were given up."""
+    journal, core = daemon.journal, daemon.core
+    tell_traffic(journal, daemon.driver.counters, method=_method(daemon))
+    sent, received = daemon.mesh.bytes_moved()
+    if stop.outcome == "finished" and daemon.replica is not None:
+        version, digest = daemon.replica.version(0)
+        tell_samples(daemon)
+        journal.write(
+            "finished",
+            outer_steps=version,
+            bytes_sent=sent,
+            bytes_received=received,
+            state_digest=digest,
+        )
+    elif stop.outcome == "dropped":
+        contact, place = daemon.rejoins_at, str(kept / core.me.peer)
+        journal.write("gave_up", why=stop.why, contact=contact, kept=place)
+    elif stop.outcome == "left":
+        journal.write("stopped", why=stop.why)
+    else:
+        journal.record("stopped", why=stop.why)
+        print(f"lowcomm: {stop.why}", file=sys.stderr)  # noqa: T201
+
+
+def _samples(daemon: Daemon) -> tuple[int, int]:
+    """(committed, leased once more). In a stepwise run the log counts batches, of which none is
+    leased before it is certain whose it is."""
+    members, run = daemon.core.members, daemon.run_config
+    if members.stepwise:
+        return (members.tokens * run.data.batch if run is not None else 0), 0
+    return members.ledger.consumed, members.ledger.again
+
+
+def status_json(daemon: Daemon) -> str:
+    """One JSON object: what it does, whom it waits for, how far it is."""
+    core, node, now = daemon.core, daemon.node, asyncio.get_running_loop().time()
+    wait = node_wait(daemon, now)
+    sent, received = daemon.mesh.bytes_moved()
+    run, members = core.members.run, core.members
+    counters = daemon.driver.counters
+    traffic, lag = counters.traffic(time.monotonic()), counters.lag()
+    heartbeats, busy_lag = counters.heartbeats(time.monotonic()), counters.busy_lag()
+    return json.dumps(
+        {
+            "peer": core.me.peer,
+            "name": core.me.name,
+            "state": wait.phase,
+            "reason": wait.reason,
+            "since_s": now - wait.since,
+            "until_s": wait.until - now if wait.until < float("inf") else None,
+            "inner_steps": node.steps,
+            "tokens": node.tokens,
+            "samples": _samples(daemon)[0],
+            "samples_again": _samples(daemon)[1],
+            "tokens_per_s": node.tokens_per_s,
+            "loss": node.loss,
+            "bytes_sent": sent,
+            "bytes_received": received,
+            "sent_bytes_per_s": sum(each.sent_per_s for each in traffic),
+            "received_bytes_per_s": sum(each.received_per_s for each in traffic),
+            "lag_p50_s": lag.p50_s,
+            "lag_p99_s": lag.p99_s,
+            "lag_max_s": lag.max_s,
+            "busy_lag_p99_s": busy_lag.p99_s,
+            "busy_lag_max_s": busy_lag.max_s,
+            "heartbeat_late_p99_s": heartbeats.p99_s,
+            "heartbeat_late_max_s": heartbeats.max_s,
+            "outer_step": members.committed(0) if run else 0,
+            "outer_steps": run.outer_steps if run else 0,
+            "roster": list(members.views[-1].roster) if members.views else [],
+            "members": {peer: info.name for peer, info in members.members.items()},
+            "leader": core.leader_id or "",
+            "ranks": daemon.config.node.ranks,
+            "address": core.me.address,
+            "listen_cpu_s": daemon.listen_cpu_s,
+            "discarded": daemon.driver.discarded,
+        }
+    )
+
+
+def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_tokens: int) -> None:
+    """A log entry as an event. Commits of rounds are told when they are applied, those of steps
+    when the log has them, unless we are a witness and have no state; the rest is no news.
+    `step_tokens`: of one node, in each inner step."""
+    entry, name_of = command.entry, core.name_of
+    match entry:
+        case e.Member(info=info):
+            journal.write("member", member=info.peer, member_name=info.name, index=command.index)
+        case e.Left(peer=peer, why=why) | e.Lost(peer=peer, why=why):
+            kind = "left" if isinstance(entry, e.Left) else "lost"
+            journal.write(kind, member=peer, member_name=name_of(peer), why=why)
+        case e.Elected(peer=peer):
+            journal.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
+        case e.Restore() if entry.fork:
+            journal.write("forked", **fork_fields(entry, name_of))
+        case e.Dropped(peer=peer, tokens=tokens):
+            tokens *= step_tokens if core.members.stepwise else 1  # A stepwise log counts batches.
+            journal.write("dropped", member=peer, member_name=name_of(peer), tokens=tokens)
+        case e.Witness(info=info):
+            journal.write("witness", member=info.peer, member_name=info.name)
+        case e.TokenSpent(peer=peer):
+            journal.write("note", topic="admission", text=f"{peer} is let in with a token")
+        case e.Revoked(by=by, why=why) | e.TokenRevoked(by=by, why=why):
+            what = "certificate of" if isinstance(entry, e.Revoked) else "token"
+            text = f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
+            journal.write("note", topic="revoked", text=text)
+        case e.Restore(versions=versions, inner_step=inner_step):
+            journal.write("restored", round=versions[0].round, inner_step=inner_step)
+        case e.View(view=view, roster=roster, parts=parts, first_round=first):
+            owners = sorted({owner for each in parts for owner in each.owners})
+            journal.write(
+                "view", view=view, roster=list(roster), owners=owners, first_round=first[0]
+            )
+        case e.Attempt():
+            journal.write(
+                "attempt",
+                fragment=entry.fragment,
+                round=entry.round,
+                attempt=entry.attempt,
+                roster=list(entry.roster),
+                why=entry.why,
+            )
+        case e.StepCommit(upto_step=step, state_digest=digest) if not core.me.witness:
+            roster = core.members.views[-1].roster
+            journal.write(
+                "commit",
+                fragment=0,
+                round=step,
+                attempt=0,
+                roster=list(roster),
+                tokens=step_tokens * _payloads_of(core.members, step),
+                counted=core.me.peer in roster,
+                state_digest=digest,
+                inner_step=step,
+                lineage=f"{command.lineage:016x}",
+            )
+        case e.Halt(view=view, why=why):
+            journal.write("note", topic="steps", text=f"view {view} stops: {why}")
+        case _:
+            pass
+
+
+def _payloads_of(members: Membership, upto_step: int) -> int:
+    """How many payloads are in the steps that a commit adds."""
+    assert members.run is not None
+    every = members.run.commit_every_steps
+    first = (upto_step - 1) // every * every + 1
+    views = [step_view(members, step) for step in range(first, upto_step + 1)]
+    return sum(len(view.roster) for view in views if view is not None)
+
+
+def fork_fields(fork: e.Restore, name_of: Callable[[PeerId], str]) -> dict[str, object]:
+    """Of a "forked" event."""
+    (voter,) = fork.voters
+    return {
+        "round": fork.versions[0].round,
+        "inner_step": fork.inner_step,
+        "voter": voter,
+        "voter_name": name_of(voter),
+        "lonely": fork.lonely,
+    }

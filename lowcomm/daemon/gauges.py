@@ -1,0 +1,66 @@
+"""What a daemon gives to Prometheus, if its node is told to. Must NOT change anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from peers.sockets.listener import bind
+
+if TYPE_CHECKING:
+    from lowcomm.config.schema import RunConfig
+    from lowcomm.daemon.daemon import Daemon
+    from lowcomm.reports.event_log import Journal
+    from peers.metrics.counters import Counters
+    from peers.metrics.prometheus import Figures
+
+
+@asynccontextmanager
+async def served(
+    address: str, journal: Journal, figures: Callable[[], Figures]
+) -> AsyncGenerator[None]:
+    """At HOST:PORT while the context lasts; "": nowhere. Raises ConfigError."""
+    if not address:
+        yield
+        return
+    from peers.metrics.prometheus import served as answered
+
+    bound, taken = bind(address, key="node.metrics")
+    with bound:
+        async with answered(bound, figures):
+            journal.write("metrics_listening", address=taken)
+            yield
+
+
+def figures_of(
+    counters: Counters,
+    discarded: int,
+    run: RunConfig | None,
+    gauges: Mapping[str, tuple[str, float]],
+) -> Figures:
+    """Now. `run`: None until it is agreed. `gauges`: {name without `lowcomm_`: (what, value)}"""
+    from peers.metrics.prometheus import Figures
+
+    name, method = (run.name, run.method.name) if run is not None else ("", "")
+    return Figures(
+        labels={"run": name, "method": method},
+        traffic=counters.traffic(time.monotonic()),
+        lag=counters.lag(),
+        heartbeats=counters.heartbeats(time.monotonic()),
+        discarded=discarded,
+        gauges=gauges,
+    )
+
+
+def gauges_of(daemon: Daemon) -> dict[str, tuple[str, float]]:
+    """How far it is."""
+    node, members = daemon.node, daemon.core.members
+    return {
+        "outer_step": ("Committed.", members.committed(0) if members.run else 0),
+        "inner_steps": ("Of this node's ranks.", node.steps),
+        "tokens": ("Trained by this node's ranks.", node.tokens),
+        "tokens_per_second": ("Of this node's ranks.", node.tokens_per_s),
+        "training_loss": ("Of this node's last inner step.", node.loss),
+    }

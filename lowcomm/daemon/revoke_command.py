@@ -1,0 +1,82 @@
+"""What a daemon answers to `lowcomm revoke`. What a revocation means is in protocols/.
+
+Must NOT decide: the run does.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from protocols.interface import events as v
+from protocols.messages.log_entries import Revocation, Revoked, TokenRevoked
+from protocols.state.run_state import Membership
+from protocols.state.tokens import PREFIX, cannot_revoke, subject
+from protocols.types.errors import ConfigError
+from protocols.types.ids import PeerId
+from protocols.wire.codec import one_line
+
+if TYPE_CHECKING:
+    from lowcomm.daemon.daemon import Daemon
+    from peers.ipc.command_bus import Revoke
+
+TEXT_MAX = 200
+"""Of what a person typed."""
+
+
+def revoke_json(daemon: Daemon, asked: Revoke) -> str:
+    """The daemon's answer; the first question has it ask the run."""
+    members = daemon.core.members
+    if daemon.config.node.insecure:
+        return _error("this run has no certificates (node.insecure): there is none to revoke")
+    try:
+        entry = _meant(daemon, asked)
+    except ConfigError as error:
+        return _error(str(error))
+    if done := _done(members, entry):
+        return json.dumps({"done": done})
+    refused = daemon.core.gate.refused.get(subject(entry), "") if asked.again else ""
+    if why := cannot_revoke(members, entry) or refused:
+        return _error(f"{subject(entry)} cannot be revoked: {why}")
+    if not asked.again:
+        daemon.driver.feed(v.RevokeAsked(entry, asked.force))
+    return json.dumps({"asked": subject(entry)})
+
+
+def _meant(daemon: Daemon, asked: Revoke) -> Revocation:
+    """What a person means. Raises ConfigError."""
+    me, why = daemon.core.me.peer, one_line(asked.why)[:TEXT_MAX]
+    if asked.what.startswith(PREFIX):
+        return TokenRevoked(daemon.security.token_of(asked.what).number.hex(), me, why)
+    found = _named(daemon.core.members, asked.what)
+    if len(found) != 1:
+        what = f"{len(found)} peers have the name" if found else "nobody in the run has the name"
+        ids = f": say which one, {', '.join(found)}" if found else " or the id"
+        raise ConfigError(f"{what} {one_line(asked.what)[:TEXT_MAX]}{ids}")
+    return Revoked(found[0], me, why)
+
+
+def _done(members: Membership, entry: Revocation) -> str:
+    """A line for whoever asked, once the log holds it."""
+    spent = members.spendings
+    if isinstance(entry, Revoked):
+        shut_out = f"{entry.peer} is shut out: its certificate is revoked"
+        return shut_out if entry.peer in spent.revoked else ""
+    if entry.token not in spent.revoked_tokens:
+        return ""
+    came = [peer for peer, one in spent.peers.items() if one.token == entry.token]
+    stay = f"; who came with it stays: {', '.join(came)}" if came else ""
+    return f"the token lets nobody in any more{stay}"
+
+
+def _named(members: Membership, name: str) -> list[PeerId]:
+    """Whom a person may mean: an id that is known, or whoever has that name and is in."""
+    known = {**members.seats, **members.witnesses}
+    if name in known or name in members.spendings.peers:
+        return [PeerId(name)]
+    named = [peer for peer, info in known.items() if info.name == name]
+    return sorted(set(named) & members.readers.keys()) or sorted(named)
+
+
+def _error(text: str) -> str:
+    return json.dumps({"error": text})

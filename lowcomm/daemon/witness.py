@@ -1,0 +1,251 @@
+"""`lowcomm witness`: a peer that votes on the run's log and does nothing else (protocol.md 2).
+
+The same core and shell as a node's daemon, without ranks, outer state or data. Must NOT import
+torch, nor hold an array (numpy itself comes with startup/startup.py): it runs where nothing else
+does.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowcomm.config.addresses import advertised
+from lowcomm.config.schema import FileConfig, RunConfig
+from lowcomm.daemon.event_writer import report_traffic, tell_entry, tell_traffic
+from lowcomm.daemon.gauges import figures_of, served
+from lowcomm.daemon.witness_bus import witness_answer, witness_bus
+from lowcomm.exit_codes import LEAVE_TIMEOUT_S, exit_code_of
+from lowcomm.reports.event_log import Journal
+from lowcomm.startup import startup
+from lowcomm.startup.admission import Security
+from lowcomm.startup.identity import NodeDirectory, exec_time
+from peers.connections.mesh import Mesh
+from peers.driver import Driver
+from peers.exchange.interfaces import StateTaken, Told
+from peers.ipc.command_bus import serve
+from peers.sockets.listener import Listening
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages.log_entries import Run
+from protocols.peer.core import PeerCore
+from protocols.state.tokens import Token, encode_token
+from protocols.types.errors import ConfigError, LowcommError, RefusedError
+from protocols.types.ids import PeerId, Stamp
+
+if TYPE_CHECKING:
+    from peers.metrics.prometheus import Figures
+
+
+class WitnessDaemon:
+    """`run()` once; returns the exit code. Implements peers.exchange.interfaces.Listener."""
+
+    def __init__(
+        self,
+        config: FileConfig,
+        *,
+        directory: Path,
+        address: str,
+        token: Token | None,
+        listening: Listening,
+    ) -> None:
+        """`address`: of any peer of the run; `token`: with which to join. Takes the directory.
+
+        Raises ConfigError.
+        """
+        self._directory = NodeDirectory(directory)
+        self._wal, saved = startup.open_log(self._directory.path)
+        record = startup.new_record(
+            self._directory,
+            config,
+            knows_log=saved is not None,
+            join=encode_token(token) if token else address,
+            witness=True,
+        )
+        self._listening = listening
+        me = Identity(
+            peer=PeerId(record.peer),
+            name=record.name,
+            incarnation=record.incarnation,
+            address=advertised(config.node, listening.address, address),
+            witness=True,
+        )
+        self._record = replace(record, address=me.address)
+        self._directory.write(self._record)
+        self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
+        rules = startup.known_rules(saved)
+        self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
+        self._driver = Driver(self.core, listener=self, wal=self._wal)
+        self._mesh = Mesh(self._driver)
+        self._driver.use(self._mesh)
+        self.rejoins_at = ""
+        """Where the run is, if the branch of it that we knew was given up."""
+        note, path = self.journal.note, self._directory.path
+        self._security = Security(path, config.node, token=token, note=note)
+        self._stop: c.Stop | None = None
+        self._signal = 0
+        self._stopped = asyncio.Event()
+        self._metrics = config.node.metrics
+        self._agreed: RunConfig | None = None
+        self._contact = address
+        self._caught_up = False
+
+    async def run(self) -> int:
+        """Until the run ends, or somebody ends us. Leaves nothing behind."""
+        me, loop = self.core.me, asyncio.get_running_loop()
+        self.journal.write(
+            "start",
+            pid=os.getpid(),
+            exec_t=exec_time(),
+            incarnation=me.incarnation,
+            ranks=0,
+            params=0,
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            async with asyncio.TaskGroup() as group:
+                bus = group.create_task(self._answer(), name="bus")
+                counters = self._driver.counters
+                driver = group.create_task(self._drive(), name="driver")
+                report = group.create_task(self._report(), name="report")
+                await self._stopped.wait()
+                if self.core.stopped:
+                    await driver
+                tell_traffic(self.journal, counters)
+                for task in (driver, report, bus):
+                    task.cancel()
+        finally:
+            await self._mesh.close()
+            self._tell_end()
+            self.journal.close()
+            self._wal.close()
+            self._directory.close()
+        assert self._stop is not None
+        return exit_code_of(self._stop.outcome, signalled=self._signal)
+
+    async def _enter(self) -> None:
+        me = self.core.me
+        await self._security.enter(self._mesh, me, self._contact, self._driver.feed)
+        self._mesh.listen(self._listening.socket)
+        self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
+
+    async def _answer(self) -> None:
+        """For ever: questions of people."""
+        loop = asyncio.get_running_loop()
+
+        def left() -> None:
+            self._driver.feed(v.LeaveRequested("asked to stop"))
+
+        try:
+            with witness_bus() as (bus, endpoint):
+                self._record = replace(self._record, bus=endpoint)
+                self._directory.write(self._record)
+                await serve(bus, lambda asked: witness_answer(self.core, asked, loop.time()), left)
+        except (ConfigError, OSError) as error:
+            self._end(c.Stop(f"its bus cannot be made: {error}", "failed"))
+
+    async def _report(self) -> None:
+        """For ever: what the connections carry."""
+
+        def figures() -> "Figures":
+            driver = self._driver
+            return figures_of(driver.counters, driver.discarded, self._agreed, {})
+
+        try:
+            async with served(self._metrics, self.journal, figures):
+                await report_traffic(self.journal, self._driver.counters)
+        except ConfigError as error:
+            self._end(c.Stop(str(error), "failed"))
+
+    async def _drive(self) -> None:
+        try:
+            await self._enter()
+            self._driver.feed(v.DeadlineReached())  # It dials.
+            await self._driver.run()
+        except ConfigError as error:
+            self._end(c.Stop(str(error), "failed"))
+        except RefusedError as error:
+            self._end(c.Stop(str(error), "refused"))
+        except (LowcommError, OSError) as error:
+            self._end(c.Stop(str(error), "failed"))
+
+    # The listener's side --------------------------------------------------------------------
+
+    def check_run(self, run: Run) -> None:
+        """Only its timing concerns us."""
+        if self._record.run and self._record.run != run.run:
+            why = (
+                f"{self._directory.path} holds another run: give this node a "
+                "directory of its own (--set node.directory=PATH)"
+            )
+            self._end(c.Stop(why, "refused"))
+            return
+        self._record = replace(self._record, run=run.run)
+        self._directory.write(self._record)
+        try:
+            agreed = startup.agreed_run(run, None)
+        except RefusedError as error:
+            self._end(c.Stop(str(error), "refused"))
+        else:
+            self._agreed = agreed
+            self._driver.feed(v.RunAccepted(agreed.protocol))
+
+    def handle(self, command: Told) -> None:
+        match command:
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                self._security.do(command)
+            case c.Applied():
+                self._caught_up |= self.core.me.peer in self.core.members.witnesses
+                if self._caught_up:
+                    tokens = self._agreed.data.step_tokens if self._agreed is not None else 0
+                    tell_entry(self.journal, command, self.core, step_tokens=tokens)
+            case c.Note(kind=kind, text=text):
+                self.journal.note(kind, text)
+            case c.Stop():
+                self._end(command)
+            case c.Resume() | c.Leased():
+                raise AssertionError("a witness has no ranks")
+
+    def applied(self, stamp: Stamp, state_digest: str) -> None:
+        raise AssertionError("a witness has no outer state")
+
+    def reduced(self, stamp: Stamp, seconds: float) -> None:
+        raise AssertionError("a witness has no outer state")
+
+    def served(self, peer: PeerId, size_bytes: int) -> None:
+        raise AssertionError("a witness gives nobody a state")
+
+    def received_state(self, state: StateTaken) -> None:
+        raise AssertionError("a witness asks for no state")
+
+    # Ending ---------------------------------------------------------------------------------
+
+    def _end(self, stop: c.Stop) -> None:
+        """The first reason counts."""
+        if self._stop is None:
+            self._stop, self.rejoins_at = stop, stop.contact
+            self._stopped.set()
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stop is not None or self.core.standing.leaving:
+            return
+        self._signal, left = number, c.Stop(number.name, "left")
+        if not self._security.entered:
+            self._end(left)  # Nobody knows us; and we say nothing in the clear.
+            return
+        self._driver.feed(v.LeaveRequested(number.name))
+        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._end, left)
+
+    def _tell_end(self) -> None:
+        if self._stop is None:
+            return  # An error of our own is on its way up.
+        if self._stop.outcome in ("refused", "failed"):
+            self.journal.record("stopped", why=self._stop.why)
+            print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
+        else:
+            self.journal.write("stopped", why=self._stop.why)

@@ -1,0 +1,66 @@
+"""The bus of a witness: `lowcomm status` asks it as it asks a node. Must NOT decide anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from peers.ipc.command_bus import Bus, Status
+from peers.ranks.config import free_directory
+from protocols.peer.wait_reason import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from peers.ipc.command_bus import Question
+    from protocols.peer.core import PeerCore
+
+VOTING = "voting"
+"""What a witness does while members train."""
+
+
+@contextmanager
+def witness_bus() -> Generator[tuple[Bus, str]]:
+    """A bus and where it is, in a directory of its own that goes with it. Raises ConfigError, and
+    OSError when it cannot be made."""
+    directory = free_directory("")
+    endpoint = f"ipc://{directory}/bus"
+    os.mkdir(directory, 0o700)
+    try:
+        bus = Bus(endpoint)
+        try:
+            yield bus, endpoint
+        finally:
+            bus.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def witness_answer(core: PeerCore, question: Question, now: float) -> str:
+    """JSON. A witness has no say in what is revoked: a node has."""
+    if not isinstance(question, Status):
+        why = "this node is a witness: give the directory of a node that trains (runs/NAME/NODE)"
+        return json.dumps({"error": why})
+    wait, members = describe(core, now), core.members
+    votes = wait.phase in ("training", "reducing")
+    return json.dumps(
+        {
+            "peer": core.me.peer,
+            "name": core.me.name,
+            "state": VOTING if votes else wait.phase,
+            "reason": "" if votes else wait.reason,
+            "since_s": now - wait.since,
+            "until_s": wait.until - now if wait.until < float("inf") else None,
+            "witness": True,
+            "inner_steps": members.inner_step,
+            "outer_step": members.committed(0) if members.run else 0,
+            "outer_steps": members.run.outer_steps if members.run else 0,
+            "roster": list(members.views[-1].roster) if members.views else [],
+            "members": {peer: info.name for peer, info in members.members.items()},
+            "leader": core.leader_id or "",
+            "address": core.me.address,
+        }
+    )

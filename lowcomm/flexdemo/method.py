@@ -1,0 +1,152 @@
+"""FlexDeMo in the training loop of each rank: compressed momentum out, the mean update in.
+
+Must NOT decide when a step is applied, nor speak to a peer.
+"""
+
+import logging
+import math
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.optim import SGD, Optimizer
+
+from lowcomm import methods
+from lowcomm.flexdemo.momentum import Compression
+from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
+from lowcomm.methods.base import Parameter
+from lowcomm.training import deterministic_ops
+from lowcomm.training.fsdp import ShardView, local_of, reshard, whole, window
+from lowcomm.training.rank_checkpoint import RankFile
+from lowcomm.training.step_methods import StepTrainer, check_adamw
+from protocols.types.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+class FlexDeMo(StepTrainer):
+    """Every step each node says what moves fastest of its momentum, and all apply the mean.
+
+    The optimizer says learning rate and (decoupled) weight decay: SGD without momentum, or AdamW
+    where run.method.step is "adamw". Clip the gradients yourself, if at all. `fully_shard` goes
+    over all ranks of the node, and shards the first dimension.
+    """
+
+    name = "flexdemo"
+
+    def _check_optimizer(self, optimizer: Optimizer) -> None:
+        if self._method.step == "adamw":
+            check_adamw(optimizer, self.name)
+        else:
+            check_sgd(optimizer, self.name)
+
+    def _prepare(self) -> None:
+        shards, peer, method = self._shards, self._peer, self._method
+        parameters = [Parameter(shard.place.name, shard.place.shape) for shard in shards]
+        self._compression = Compression(
+            method.exchange(parameters, seed=peer.run.seed),
+            momentum=method.momentum,
+            rank=peer.rank,
+            world_size=peer.world_size,
+            group=group_of(shards),
+        )
+        for shard, rows in zip(shards, self._compression.borders.held, strict=True):
+            # An empty shard begins nowhere in particular.
+            if shard.sizes and len(rows) and shard.offsets[0] != rows.first:
+                raise ConfigError(
+                    f"parameter {shard.place.name} is not cut into equal pieces over the ranks of "
+                    "the node: shard the model with fully_shard over one mesh of all of them"
+                )
+
+    @property
+    def _method(self) -> methods.FlexDeMo:
+        method = self._peer.run.method
+        assert isinstance(method, methods.FlexDeMo), "checked by its name"
+        return method
+
+    def _recall(self, directory: str) -> None:
+        kept = load_momentum(self._file(directory), self._compression.shapes)
+        if kept is not None:
+            self._compression.recall(kept)
+
+    def _file(self, directory: str) -> RankFile:
+        return RankFile(Path(directory), self._peer.rank, self._peer.world_size)
+
+    # StepState ------------------------------------------------------------------------------
+
+    def keep(self, directory: str, step: int) -> None:
+        kept = self._compression.kept(step)
+        if kept is None:
+            return
+        try:
+            save_momentum(self._file(directory), kept)
+        except OSError as error:
+            # Not worth the run: a restart begins with none.
+            log.warning("rank %d keeps no momentum: %s", self._peer.rank, error)
+
+    @torch.no_grad()
+    def write_payload(self, payload: memoryview) -> None:
+        step = self._rank.step
+        rates = [each.lr for each in self._rates_of(step)]
+        self._compression.write([gradient_rows(x) for x in self._shards], rates, step, payload)
+        for shard in self._shards:
+            shard.parameter.grad = None
+        reshard(self._model)
+
+    @torch.no_grad()
+    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
+        if counted:
+            self._compression.counted(step)
+        mean_P, method = whole(mean), self._method
+        reshard(self._model)
+        for shard, moments, rates in self._steps_by(step):
+            update = window(mean_P, shard).to(shard.local.device, copy=True)
+            if method.sign == "after":
+                update.sign_()
+            if method.step == "adamw":
+                first, second = moments
+                deterministic_ops.adamw_step(shard.local, update, (first, second), step, rates)
+            else:
+                rate = 1.0 if method.update_has_rate else rates.lr
+                deterministic_ops.descend(shard.local, update, rates, rate=rate)
+
+
+def check_sgd(optimizer: Optimizer, method: str) -> None:
+    """Raises ConfigError if it is not an SGD, or one that does something else."""
+    if type(optimizer) is not SGD:
+        raise ConfigError(
+            f"the optimizer is {type(optimizer).__name__}: with run.method.name = "
+            f'"{method}" the model steps as with torch.optim.SGD; '
+            'for AdamW set run.method.step = "adamw"'
+        )
+    if any(group["momentum"] or group["maximize"] for group in optimizer.param_groups):
+        raise ConfigError(
+            "SGD with momentum or maximize is not what all nodes do: set momentum=0, each node has "
+            "its own (run.method.momentum)"
+        )
+
+
+def group_of(shards: list[ShardView]) -> dist.ProcessGroup | None:
+    """Of the node's ranks. Raises ConfigError unless all parameters are sharded alike."""
+    group: dist.ProcessGroup | None = None
+    for shard in shards:
+        parameter = shard.parameter
+        if not isinstance(parameter, DTensor):
+            continue
+        if parameter.placements != (Shard(0),):
+            raise ConfigError(
+                f"parameter {shard.place.name} is placed as {parameter.placements}: FlexDeMo needs "
+                "the first dimension sharded over all ranks of the node, and nothing else"
+            )
+        group = parameter.device_mesh.get_group()
+    return group
+
+
+def gradient_rows(shard: ShardView) -> Tensor:
+    """Of the rows that this rank holds: [rows, columns]."""
+    grad, local = shard.parameter.grad, shard.local
+    values = torch.zeros_like(local) if grad is None else local_of(grad).float()
+    rows = local.shape[0] if local.dim() else 1
+    return values.reshape(rows, math.prod(local.shape[1:]))

@@ -1,0 +1,410 @@
+"""The outer state of one node, and all arithmetic that the daemon does on it.
+
+Implements peers.exchange.interfaces.Work with numpy, piece by piece. The ranks own the local
+parameters; this owns the outer ones, their momentum, and the version that the ranks started from.
+Must NOT import torch or know of connections.
+
+Two threads: the loop's encodes and reduces, the worker's does the rest, each with scratch of its
+own. What is encoded is made from arrays that never change; only the next version of the outer
+parameters is made by both, under a lock for which the loop's thread never waits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
+from lowcomm.checkpoints.residue_file import find_residue
+from lowcomm.codecs import direct
+from lowcomm.methods.base import RoundMethod
+from lowcomm.numerics import operations
+from lowcomm.numerics.arrays import copy_of
+from lowcomm.numerics.direction_means import Directions
+from lowcomm.numerics.operations import F32
+from lowcomm.outer_state.error_feedback import ErrorFeedback
+from lowcomm.outer_state.fragment_layout import fragment_elements
+from lowcomm.outer_state.outer_step import OuterStep
+from lowcomm.outer_state.results import Results, Scratch
+from lowcomm.outer_state.state_moment import FIRST_LINEAGE, FragmentMoment, Moment
+from lowcomm.outer_state.versions import Committed, OuterState, Places
+from peers.exchange.interfaces import Bytes, no_matter
+from peers.ipc.shared_memory import Slots, SlotsShape
+from protocols.state import gossip_pairs
+from protocols.types.ids import Contributor, Stamp, TensorSpec
+
+_NOTHING: F32 = np.empty(0, np.float32)
+
+
+@dataclass(slots=True)
+class Contribution:
+    """fp32 [P] each; neither changes while `encode` is about it, but where that itself writes."""
+
+    base_P: F32
+    local_P: F32
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What the ranks go on with, and what is in it."""
+
+    place: int
+    """Its number among the fragment's slots."""
+    version: int
+    """The last round in it: there may be later ones than that which the ranks wait for."""
+
+
+class Replica:
+    """One per node, for the life of its daemon."""
+
+    def __init__(self, method: RoundMethod, layout: Sequence[TensorSpec]) -> None:
+        """All zeros until `initialise`, `restore` or `adopt_state`. Raises LayoutError."""
+        self.method = method
+        self.layout = tuple(layout)
+        self.checkpoints: Path | None = None
+        """Where this node's checkpoints are."""
+        self.sizes = fragment_elements(layout)
+        """Elements of each fragment."""
+        keeps_momentum = "momentum" in method.state_arrays
+        self._states = [
+            OuterState(size, keeps_momentum=keeps_momentum, compared=method.replicas_equal)
+            for size in self.sizes
+        ]
+        self._local: dict[int, F32] = {}
+        """By fragment: the ranks' parameters, in the slot of their last contribution."""
+        self._given: dict[int, Contribution] = {}
+        """By fragment: what `encode` is about."""
+        codec, decay = method.codec, method.feedback
+        self._feedback = (
+            [ErrorFeedback(codec, size, decay=decay) for size in self.sizes] if decay else []
+        )
+        """By fragment, of a codec that leaves much out."""
+        self._results = Results(method)
+        self._directions = (
+            [
+                Directions([each for each in layout if each.fragment == f], method.by_direction)
+                for f in range(len(self.sizes))
+            ]
+            if method.needs_norms
+            else []
+        )
+        """By fragment, of a method that needs whole tensors."""
+        self._step = OuterStep(method, self._results)
+        """With the worker's scratch."""
+        self._looping = Scratch()
+        self._slots: Slots | None = None
+        self._finite: dict[int, bool] = {}
+        """By fragment: whether what the ranks contributed last is, where its memory is gone."""
+        self.in_flight = min(method.in_flight(len(self.sizes)), len(self.sizes))
+        """So many fragments are exchanged at once; the others have no memory for it meanwhile."""
+
+    # What the node does ---------------------------------------------------------------------
+
+    def share(self, slots: Slots) -> None:
+        """The ranks will read the outer parameters where they are made, for as long as we live.
+
+        Called before they got any.
+        """
+        self._slots = slots
+        for fragment, state in enumerate(self._states):
+            with state.lock:
+                state.share(Places(slots, fragment))
+
+    def initialise(self, fragment: int, local: memoryview) -> str:
+        """The ranks' first parameters are version 0. Returns the state digest."""
+        state = self._states[fragment]
+        local_P = np.frombuffer(local, np.float32)
+        digest = self.restore(fragment, 0, local_P, state.momentum_P, lineage=FIRST_LINEAGE)
+        if self._slots is not None:
+            state.base_P = state.outer_P  # What was there before, nobody has seen.
+            state.forget_places()
+            self._slots.forget_contribution(fragment, self._slots.places[fragment])
+        return digest
+
+    def restore(
+        self, fragment: int, version: int, outer_P: F32, momentum_P: F32, *, lineage: int
+    ) -> str:
+        """Go on from a checkpoint, in this lineage; the ranks' base is what it was. Returns the
+        state digest."""
+        state = self._states[fragment]
+        with state.lock:
+            state.make_room()
+            state.next_outer_P[:] = outer_P
+            next_momentum_P = state.room_for_momentum()
+            next_momentum_P[:] = momentum_P
+            state.momentum_P, state.due = next_momentum_P, None
+            return self._turn(fragment, version, lineage)
+
+    def take_local(self, fragment: int, local: memoryview) -> None:
+        """The ranks wrote their parameters there. Nobody but `encode` writes there until the next
+        `place_result`, or, once those ranks are lost, as long as `needs` says that it must stay."""
+        self._local[fragment] = np.frombuffer(local, np.float32)
+        self._finite.pop(fragment, None)
+        self._states[fragment].contributed()
+
+    def is_finite(self, fragment: int) -> bool:
+        """What the ranks contributed last, encoded in its place or not; True of nothing."""
+        if fragment in self._finite:
+            return self._finite[fragment]
+        return operations.all_finite(self._local.get(fragment, _NOTHING))
+
+    def place_result(self, fragment: int, *, full: bool) -> Placed:
+        """What the ranks go on with: the outer parameters, or what those moved by. It stays in its
+        place until there is another one."""
+        state = self._states[fragment]
+        self._local.pop(fragment, None)
+        with state.lock:
+            if full and not state.is_shown:
+                self._step.settle(state)
+            return Placed(state.show() if full else state.show_move(), state.version)
+
+    def shape(self, ranks: int) -> SlotsShape:
+        """The shared memory that the ranks need."""
+        is_lasting = self.in_flight == len(self.sizes)
+        return SlotsShape(ranks, tuple(4 * size for size in self.sizes), is_lasting=is_lasting)
+
+    def arrays(self, fragment: int) -> tuple[F32, F32]:
+        """Copies of (outer, momentum)."""
+        outer_P, momentum_P = self.lend(fragment)
+        return outer_P.copy(), momentum_P.copy()
+
+    def lend(self, fragment: int) -> tuple[F32, F32]:
+        """(outer, momentum): nobody writes there while anybody has these arrays or memory of
+        them."""
+        state = self._states[fragment]
+        with state.lock:
+            self._step.settle(state)
+            return state.lend()
+
+    def capture(self) -> Moment:
+        """The state of all fragments, lent as `lend` says. In the worker thread."""
+        return Moment(tuple(self._captured(fragment) for fragment in range(len(self.sizes))))
+
+    def _captured(self, fragment: int) -> FragmentMoment:
+        state = self._states[fragment]
+        outer_P, momentum_P = self.lend(fragment)
+        return FragmentMoment(
+            version=state.version,
+            lineage=state.lineage,
+            state_digest=state.digest,
+            outer_P=outer_P,
+            momentum_P=momentum_P,
+            residue_P=self._feedback[fragment].residue_P if self._feedback else None,
+        )
+
+    def version(self, fragment: int) -> tuple[int, str]:
+        """(the last round in the outer parameters, the state digest)."""
+        state = self._states[fragment]
+        return state.version, state.digest
+
+    def _turn(self, fragment: int, version: int, lineage: int) -> str:
+        """To a state that no round led to."""
+        digest = self._states[fragment].turn(version, lineage, {})
+        if self._feedback:
+            self._feedback[fragment].forget(self._kept_residue(fragment, version, digest))
+        return digest
+
+    def _kept_residue(self, fragment: int, version: int, digest: str) -> F32 | None:
+        """Ours at this state, if we have been there in this life or an earlier one."""
+        if self.checkpoints is None:
+            return None
+        elements = self.sizes[fragment]
+        return find_residue(self.checkpoints, fragment, version, digest, elements=elements)
+
+    # Work -----------------------------------------------------------------------------------
+
+    def begin(self, fragment: int, manifest: str) -> memoryview | None:
+        local_P, state = self._local.get(fragment), self._states[fragment]
+        assert local_P is not None, "nothing was contributed"
+        self._given[fragment] = Contribution(state.base_P, local_P, manifest)
+        if not state.compared and state.base_P is not state.outer_P:
+            state.carry(local_P)
+        if self._feedback:
+            self._feedback[fragment].begin(manifest)
+            return None
+        return direct.in_place(self.method.codec, local_P)
+
+    def needs(self, fragment: int, local: memoryview, *, encoding: bool) -> bool:
+        """Is a contribution made from what the ranks wrote there? `encoding`: the one that was
+        begun last is for an open round; else one that waits may be begun yet."""
+        given = self._given.get(fragment)
+        needed_P = given.local_P if encoding and given is not None else self._local.get(fragment)
+        return needed_P is not None and np.may_share_memory(needed_P, np.asarray(local))
+
+    def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
+        given, codec = self._given.get(fragment), self.method.codec
+        assert given is not None, "nothing was contributed"
+        if not self.method.replicas_equal:
+            direct.encode(codec, given.local_P[start:stop], out)
+            return
+        delta = direct.to_encode(codec, out, self._looping.piece(0, stop - start))
+        operations.pseudo_gradient(given.base_P[start:stop], given.local_P[start:stop], delta)
+        if self._feedback:
+            scratch = self._looping.piece(1, stop - start)
+            self._feedback[fragment].encode(start, delta, out, scratch)
+        else:
+            direct.encode(codec, delta, out)
+
+    def reduce(
+        self,
+        elements: int,
+        slices: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+        out: memoryview,
+    ) -> None:
+        self._results.make(elements, slices, contributors, out, self._looping)
+
+    def check_result(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+    ) -> None:
+        self._results.check(piece, elements, self._looping)
+
+    def ahead(
+        self,
+        stamp: Stamp,
+        start: int,
+        piece: Bytes,
+        part: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+    ) -> None:
+        if self._directions:
+            self._results.check(piece, elements, self._looping)  # No tensor is whole yet.
+            return
+        state = self._states[stamp.fragment]
+        # Decoded in any case: what is no payload must not be found out by the step.
+        mean_C = self._results.mean(piece, elements, contributors, self._looping)
+        if not state.lock.acquire(blocking=False):
+            return  # It is made with the rest, once it is committed.
+        try:
+            if state.version != stamp.round - 1 or state.due is not None:
+                return
+            made = state.ahead_of(stamp)
+            self._step.make_piece(state, made, start, mean_C, self._looping)
+            made.parts[start] = part
+        finally:
+            state.lock.release()
+
+    def apply(
+        self,
+        stamp: Stamp,
+        borders: Sequence[int],
+        parts: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+    ) -> str:
+        state = self._states[stamp.fragment]
+        with state.lock:
+            self._step.settle(state)
+            made = state.ahead_of(stamp)
+            of = Committed(state.outer_P, borders, parts, contributors)
+            if self._directions:
+                self._step.make_by_direction(state, made, of, self._directions[stamp.fragment])
+            else:
+                self._step.make_rest(state, made, of)
+            if self._feedback:
+                self._feedback[stamp.fragment].counted(each.manifest for each in contributors)
+            digest = state.turn(stamp.round, stamp.lineage, made.digests)
+        self._forget_contribution(stamp.fragment, contributors)
+        return digest
+
+    def _forget_contribution(self, fragment: int, contributors: Sequence[Contributor]) -> None:
+        """If ours was counted: nobody asks for it any more, and the ranks write no other one before
+        they are told of the result, which comes after this."""
+        given, slots = self._given.get(fragment), self._slots
+        if slots is None or slots.shape.is_lasting or given is None:
+            return
+        if given.manifest not in [each.manifest for each in contributors]:
+            return
+        place = slots.places[fragment]
+        if np.may_share_memory(given.local_P, np.asarray(slots.contribution(fragment))):
+            if self.method.trims:
+                self._finite[fragment] = operations.all_finite(given.local_P)
+            slots.forget_contribution(fragment, place)
+
+    def skip(self, stamp: Stamp) -> str:
+        state = self._states[stamp.fragment]
+        with state.lock:
+            return state.pass_by(stamp.round, stamp.lineage)
+
+    def settle(self, fragment: int) -> None:
+        state = self._states[fragment]
+        with state.lock:
+            self._step.settle(state)
+            state.forget_places()
+        if self._slots is not None and not self._slots.shape.is_lasting:
+            following = (fragment + self.in_flight) % len(self.sizes)
+            self._slots.expect_contribution(following)
+            with self._states[following].lock:
+                self._states[following].expect_next()
+
+    def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
+        if self._states[fragment].version != round_:
+            return ()
+        return tuple(array_P.data.cast("B") for array_P in self.lend(fragment) if array_P.size)
+
+    def check_state(
+        self,
+        fragment: int,
+        round_: int,
+        state: Sequence[Bytes],
+        before_cell: Callable[[], None] = no_matter,
+    ) -> str:
+        expected = self.state_bytes(fragment)
+        if not expected or sum(memoryview(buffer).nbytes for buffer in state) != expected:
+            return ""
+        if not self.method.replicas_equal:
+            return gossip_pairs.state_digest(round_)
+        return operations.state_digest(*self._split(fragment, state), before_cell)
+
+    def adopt_state(
+        self,
+        fragment: int,
+        round_: int,
+        buffer: bytearray | memoryview,
+        *,
+        lineage: int,
+        kept: bool = False,
+    ) -> None:
+        state = self._states[fragment]
+        outer_P, momentum_P = self._split(fragment, [buffer])
+        with state.lock:
+            state.take(copy_of(outer_P) if kept else outer_P, momentum_P)
+            self._turn(fragment, round_, lineage)
+
+    def _split(self, fragment: int, state: Sequence[Bytes]) -> tuple[F32, F32]:
+        """(outer, momentum), of one buffer or as `lend_state` made them."""
+        first, *rest = (np.frombuffer(buffer, np.float32) for buffer in state)
+        size = self.sizes[fragment]
+        return first[:size], rest[0] if rest else first[size:]
+
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
+        try:
+            path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
+            if path is None:
+                return ""
+            cut, _, arrays = read_checkpoint(path)
+        except CheckpointError:
+            return ""
+        if fragment >= len(arrays) or cut.fragments[fragment].version != round_:
+            return ""
+        pair, state = arrays[fragment], self._states[fragment]
+        if (pair.outer.size, pair.momentum.size) != (state.outer_P.size, state.momentum_P.size):
+            return ""
+        return self.restore(fragment, round_, pair.outer, pair.momentum, lineage=lineage)
+
+    def contribution_bytes(self, fragment: int, elements: int) -> int:
+        return self.method.codec.encoded_bytes(elements)
+
+    def result_bytes(self, fragment: int, elements: int) -> int:
+        return self._results.layer_bytes(elements)
+
+    def layers(self, contributors: int) -> int:
+        return self._results.layers(contributors)
+
+    def state_bytes(self, fragment: int) -> int:
+        if fragment >= len(self._states):
+            return 0
+        state = self._states[fragment]
+        return state.outer_P.nbytes + state.momentum_P.nbytes

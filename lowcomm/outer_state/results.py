@@ -1,0 +1,145 @@
+"""What is in a part's result: the mean of the slices, encoded once; or, by gather, the slices.
+
+Codecs whose payloads cannot be summed go by gather: the owner puts the slices of all contributors
+side by side, piece by piece and in their order, and every peer makes the mean for itself, with the
+bits that an owner would have given it (numerics/operations.py). Must NOT keep anything between
+calls, nor decide who contributes.
+
+Shapes: P elements of a piece.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lowcomm.codecs import direct
+from lowcomm.codecs.base import CodecError
+from lowcomm.methods.base import RoundMethod
+from lowcomm.numerics import operations
+from lowcomm.numerics.operations import F32
+from peers.exchange.interfaces import Bytes, SlicesError
+from peers.exchange.pieces import PIECE_ELEMENTS
+from protocols.types.ids import Contributor
+
+
+class Scratch:
+    """Arrays for pieces, made when they are first needed."""
+
+    def __init__(self) -> None:
+        self._pieces: list[F32] = []
+
+    def piece(self, number: int, elements: int) -> F32:
+        """fp32 [elements]; what is in it is anybody's guess."""
+        while len(self._pieces) <= number:
+            self._pieces.append(np.empty(PIECE_ELEMENTS, np.float32))
+        return self._pieces[number][:elements]
+
+
+class Results:
+    """Of one method. Raises lowcomm errors for pieces that are not what their codec says."""
+
+    def __init__(self, method: RoundMethod) -> None:
+        self._method = method
+        self._contribution = method.codec
+        self._result = method.mean_codec
+        """None: contributions are gathered."""
+        self._codec = self._result or self._contribution
+        """Of a layer."""
+
+    def layers(self, contributors: int) -> int:
+        """How many payloads lie in a result of so many contributions."""
+        return contributors if self._result is None else 1
+
+    def layer_bytes(self, elements: int) -> int:
+        return self._codec.encoded_bytes(elements)
+
+    def cut(self, part: Bytes, start: int, stop: int, contributors: int) -> Bytes:
+        """All layers of one piece of a part."""
+        layers = self.layers(contributors)
+        first, last = layers * self.layer_bytes(start), layers * self.layer_bytes(stop)
+        return memoryview(part)[first:last]
+
+    def check(self, piece: Bytes, elements: int, scratch: Scratch) -> None:
+        """Raises lowcomm errors for what the codec cannot read."""
+        if self._result is None:
+            self.gathered(piece, elements, scratch)
+        else:
+            direct.decoded(self._result, piece, scratch.piece(0, elements))
+
+    def make(
+        self,
+        elements: int,
+        slices: Sequence[Bytes],
+        contributors: Sequence[Contributor],
+        out: memoryview,
+        scratch: Scratch,
+    ) -> None:
+        """Fill `out` with what these pieces make, in this order. Raises SlicesError for those of
+        which nobody can make anything; those that are not finite only as long as others are: else
+        the run has diverged, and no attempt would end."""
+        values = self._sound(elements, slices, scratch)
+        if self._result is None:
+            _refuse_infinite(values)
+            size = self.layer_bytes(elements)
+            for layer, piece in enumerate(slices):
+                out[layer * size : (layer + 1) * size] = piece
+            return
+        mean_P = direct.to_encode(self._result, out, scratch.piece(0, elements))
+        self._combine(values, contributors, mean_P, scratch)
+        if not operations.all_finite(mean_P):  # Whatever is not finite mostly stays so in a mean.
+            _refuse_infinite(values)
+        direct.encode(self._result, mean_P, out)
+
+    def mean(
+        self, piece: Bytes, elements: int, contributors: Sequence[Contributor], scratch: Scratch
+    ) -> F32:
+        """What a piece of a result says, in `scratch`'s first array or in the piece itself."""
+        mean_P = scratch.piece(0, elements)
+        if self._result is not None:
+            return direct.decoded(self._result, piece, mean_P)
+        self._combine(self.gathered(piece, elements, scratch), contributors, mean_P, scratch)
+        return mean_P
+
+    def gathered(self, piece: Bytes, elements: int, scratch: Scratch) -> list[F32]:
+        """The contributions in a piece of a gather, in their order; `scratch`'s first array stays
+        free."""
+        size, view = self.layer_bytes(elements), memoryview(piece)
+        slices = [view[at : at + size] for at in range(0, len(view), size)]
+        return self._decoded(elements, slices, scratch)
+
+    def _combine(
+        self,
+        values: Sequence[F32],
+        contributors: Sequence[Contributor],
+        mean_P: F32,
+        scratch: Scratch,
+    ) -> None:
+        """`scratch` is taken up to the last of the values."""
+        first, elements = len(values) + 1, mean_P.size
+        self._method.combine(
+            values, contributors, mean_P, lambda number: scratch.piece(first + number, elements)
+        )
+
+    def _sound(self, elements: int, slices: Sequence[Bytes], scratch: Scratch) -> list[F32]:
+        """As `_decoded`; raises SlicesError."""
+        found: list[F32] = []
+        for number, piece in enumerate(slices):
+            room_P = scratch.piece(number + 1, elements)
+            try:
+                found.append(direct.decoded(self._contribution, piece, room_P))
+            except CodecError as error:
+                raise SlicesError((number,), str(error)) from error
+        return found
+
+    def _decoded(self, elements: int, slices: Sequence[Bytes], scratch: Scratch) -> list[F32]:
+        """`scratch`'s first array stays free."""
+        return [
+            direct.decoded(self._contribution, piece, scratch.piece(number + 1, elements))
+            for number, piece in enumerate(slices)
+        ]
+
+
+def _refuse_infinite(values: Sequence[F32]) -> None:
+    void = tuple(k for k, values_P in enumerate(values) if not operations.all_finite(values_P))
+    if void and len(void) < len(values):
+        raise SlicesError(void, "a contribution is not finite")

@@ -1,0 +1,171 @@
+"""Copies of the state of a stepwise run, and what its daemon makes of payloads.
+
+The ranks own the state; here it is so many bytes. Implements peers.exchange.interfaces.StepWork
+with numpy. Must NOT import torch, nor know of connections.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
+from lowcomm.methods.base import Parameter, StepMethod
+from lowcomm.methods.step_exchange import StepExchange
+from lowcomm.outer_state.fragment_layout import fragment_elements
+from lowcomm.outer_state.state_moment import FragmentMoment, Moment
+from peers.exchange.interfaces import Bytes, no_matter
+from peers.ipc.shared_memory import SlotsShape
+from peers.ipc.step_orders import step_shape
+from peers.transfer.tree_hashing import cells
+from protocols.messages.step_progress import TENTATIVE_COMMITS
+from protocols.types.ids import TensorSpec
+
+STATES_HELD = 6
+"""At the busiest moment: the two of shared memory, the base, one that may follow it, one that is
+being sent, one that arrives."""
+
+
+def needed_for_steps(method: StepMethod, layout: Sequence[TensorSpec], *, peers_min: int) -> int:
+    """What the daemon needs, at the busiest moment: states, and the payloads since the base."""
+    elements = sum(fragment_elements(layout))
+    states = 4 * elements * len(method.state_arrays) * STATES_HELD
+    steps = method.snapshot_every_steps + TENTATIVE_COMMITS * method.commit_every_steps
+    payload = _exchange(method, layout, seed=0).payload_bytes
+    return states + payload * steps * (peers_min + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The state after one step, never written to."""
+
+    state: Bytes
+    digest: str
+    lineage: int
+    """In which that step was made, or the state adopted."""
+
+
+class StepReplica:
+    """One per node, for the life of its daemon."""
+
+    def __init__(self, method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> None:
+        """Without a state until `keep` or `adopt_state`. `seed`: the run's. Raises LayoutError."""
+        self.method = method
+        self.layout = tuple(layout)
+        self.sizes = fragment_elements(layout)
+        """Elements of the model, which is one fragment."""
+        (self._elements,) = self.sizes
+        self._exchange = _exchange(method, layout, seed=seed)
+        self.payload_bytes = self._exchange.payload_bytes
+        self.mean_bytes = 4 * self._elements
+        self.checkpoints: Path | None = None
+        """Where `adopt_kept` looks."""
+        self._copies: dict[int, _Copy] = {}
+        """By step. The first one is the base."""
+
+    def shape(self, ranks: int) -> SlotsShape:
+        """The shared memory that the ranks need."""
+        written = -(-self._exchange.written_bytes // 4) * 4
+        step_bytes = max(written, self.mean_bytes)
+        return step_shape(ranks, step_bytes=step_bytes, state_bytes=self.state_bytes(0))
+
+    def version(self, fragment: int) -> tuple[int, str]:
+        """(step, digest) of the base: what is committed, and kept for who comes."""
+        del fragment
+        if not self._copies:
+            return 0, ""
+        step = min(self._copies)
+        return step, self._copies[step].digest
+
+    def capture(self) -> Moment:
+        """The base, which nobody writes to, and no contribution of this node beside it."""
+        step = min(self._copies)
+        base = self._copies[step]
+        state = np.frombuffer(base.state, np.float32)
+        moment = FragmentMoment(
+            version=step,
+            lineage=base.lineage,
+            state_digest=base.digest,
+            outer_P=state[: self._elements],
+            momentum_P=state[self._elements :],
+            residue_P=None,
+        )
+        return Moment((moment,))
+
+    # StepWork -------------------------------------------------------------------------------
+
+    def payload(self, written: Bytes) -> Bytes:
+        return self._exchange.payload(written[: self._exchange.written_bytes])
+
+    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
+        mean_P = np.frombuffer(out, np.float32)[: self._elements]
+        return self._exchange.mean(step, payloads, mean_P)
+
+    def state_digest(self, state: Bytes, before_cell: Callable[[], None] = no_matter) -> str:
+        made = xxhash.xxh3_128()
+        for cell in cells([state]):
+            before_cell()
+            made.update(cell)
+        return made.hexdigest()
+
+    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+        self._copies[step] = _Copy(state, digest, lineage)
+
+    def base(self, step: int) -> Bytes:
+        return self._copies[step].state
+
+    def release(self, step: int) -> None:
+        self._copies = {at: state for at, state in self._copies.items() if at >= step}
+
+    # States ---------------------------------------------------------------------------------
+
+    def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
+        kept = self._copies.get(round_)
+        return () if kept is None else (kept.state,)  # Never written to.
+
+    def check_state(
+        self,
+        fragment: int,
+        round_: int,
+        state: Sequence[Bytes],
+        before_cell: Callable[[], None] = no_matter,
+    ) -> str:
+        (buffer,) = state
+        fits = memoryview(buffer).nbytes == self.state_bytes(fragment)
+        return self.state_digest(buffer, before_cell) if fits else ""
+
+    def adopt_state(
+        self,
+        fragment: int,
+        round_: int,
+        buffer: bytearray | memoryview,
+        *,
+        lineage: int,
+        kept: bool = False,
+    ) -> None:
+        buffer = bytearray(buffer) if kept else buffer
+        self._copies = {round_: _Copy(buffer, self.state_digest(buffer), lineage)}
+
+    def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
+        try:
+            path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
+            if path is None:
+                return ""
+            cut, _, (arrays, *others) = read_checkpoint(path)
+        except CheckpointError:
+            return ""
+        state = bytearray(np.concatenate(arrays).data)
+        fits = not others and len(state) == self.state_bytes(fragment)
+        if cut.round != round_ or cut.arrays != self.method.state_arrays or not fits:
+            return ""
+        self.adopt_state(fragment, round_, state, lineage=lineage)
+        return self.version(fragment)[1]
+
+    def state_bytes(self, fragment: int) -> int:
+        return 4 * self._elements * len(self.method.state_arrays) if fragment == 0 else 0
+
+
+def _exchange(method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> StepExchange:
+    return method.exchange([Parameter(each.name, each.shape) for each in layout], seed=seed)

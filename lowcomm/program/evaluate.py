@@ -1,0 +1,73 @@
+"""How good is a model: its held-out loss, and a sample of what it writes.
+
+Works on a plain module and under FSDP2, where every rank must make the same call: all ranks run
+the same windows in lockstep and get the same answer. Must NOT know of nodes, rounds or methods.
+
+Legend: B windows, T positions, V values of a byte.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lowcomm.data.batches import raw_words
+from lowcomm.models.llama import Llama, next_token_loss
+from protocols.types.errors import ConfigError
+
+EVAL_BATCH = 16
+"""Windows in one forward pass: bounds the memory, and changes the loss by rounding only."""
+EVAL_STREAM = 2**64 - 1
+"""Of the seed's random streams; no pass over the training data gets this far."""
+BYTE_VALUES = 256
+
+
+@torch.no_grad()
+def held_out_loss(
+    model: nn.Module, held_out: NDArray[np.uint8], *, windows: int, window: int, seed: int
+) -> float:
+    """Mean loss in nats per byte over `windows` windows of `window` predicted bytes each.
+
+    `held_out` is uint8 [bytes]. The windows are drawn with replacement, by `seed` alone, so every
+    evaluation of a run sees the same. Raises ConfigError if the text is shorter than one.
+    """
+    places = len(held_out) - window
+    if places < 1:
+        raise ConfigError(
+            f"{len(held_out)} bytes are held out, but one window takes {window + 1}: "
+            "raise run.data.held_out_below or name a folder with more text"
+        )
+    starts = (raw_words(seed, EVAL_STREAM, windows) % np.uint64(places)).astype(np.int64)
+    device = next(model.parameters()).device
+    total = 0.0
+    for first in range(0, windows, EVAL_BATCH):
+        rows = starts[first : first + EVAL_BATCH, None] + np.arange(window + 1)
+        tokens_BT1 = torch.from_numpy(held_out[rows].astype(np.int64)).to(device)
+        total += next_token_loss(model, tokens_BT1).item() * len(rows)
+    return total / windows
+
+
+@torch.no_grad()
+def generate(model: Llama, prompt: bytes, *, tokens: int, temperature: float, seed: int) -> bytes:
+    """Continue `prompt` by `tokens` bytes, which are returned without it.
+
+    Each byte is drawn from softmax(logits / temperature); temperature 0 takes the likeliest.
+    The model sees the last `context` bytes. An empty prompt stands for a line feed. Every byte
+    costs a whole forward pass: there is no cache, so that sharded models work unchanged.
+    """
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    text = bytearray(prompt or b"\n")
+    start = len(text)
+    for _ in range(tokens):
+        seen_T = torch.tensor(list(text[-model.config.context :]), device=device)
+        logits_V = model(seen_T[None])[0, -1, :BYTE_VALUES].cpu().double()
+        text.append(_draw(logits_V, temperature, generator))
+    return bytes(text[start:])
+
+
+def _draw(logits_V: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits_V.argmax())
+    chances_V = torch.softmax(logits_V / temperature, dim=0)
+    return int(torch.multinomial(chances_V, 1, generator=generator))

@@ -1,0 +1,398 @@
+"""The figures of a run, computed from its timeline: summary.json.
+
+Every figure can be computed again from the event files alone; None means that it does not apply
+to this run. Times ending in `t_s` count from the start of the first process; times of different
+machines are compared as their clocks say. Must NOT ask a daemon and must NOT import torch.
+"""
+
+import json
+import math
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from lowcomm.methods import PER_STEP_METHODS
+from lowcomm.reports.events import (
+    Checkpoint,
+    Commit,
+    Diverged,
+    Evaluated,
+    Event,
+    Fault,
+    Finished,
+    Layout,
+    Listening,
+    Metrics,
+    Ready,
+    Samples,
+    Start,
+)
+from lowcomm.reports.process_lifetimes import (
+    JoinFigures,
+    KillFigures,
+    Life,
+    find_joins,
+    find_kills,
+    find_lives,
+    first_commits,
+)
+from lowcomm.reports.svg_charts import bytes_text, count_text, factor_text, seconds_text
+from lowcomm.reports.timeline import Timeline, peer_names, read_timeline
+from lowcomm.reports.traffic import TrafficFigures, traffic_figures, traffic_text
+from lowcomm.training.round_schedule import ANCHOR
+
+SCHEMA_VERSION = 1
+
+
+class PeerFigures(TypedDict):
+    """One peer (id); a restarted one adds up its lives."""
+
+    peer: str
+    name: str
+    alive: bool  # Finished, or nothing says that it ended.
+    end: str  # "finished", "killed", "lost", "left", "stopped", or "" while it runs.
+    ranks: int
+    inner_steps: int  # In contributions that it made ready, counted or not.
+    tokens: int  # Trained by its ranks, whether they were counted or not.
+    rounds_counted: int
+    loss: float | None  # Training loss in its last metrics.
+    state_digest: str | None
+    digests_agree: bool | None  # In each round it applied, its digest is most others'. None: alone.
+    bytes_sent: int
+    bytes_received: int
+    bytes_allreduce_equivalent: int | None  # What it would have sent: see allreduce_bytes.
+    listen_cpu_s: float | None  # CPU seconds until it listened, latest life.
+
+
+class RoundFigures(TypedDict):
+    """One committed round of one fragment, at its first commit event."""
+
+    fragment: int
+    round: int
+    attempt: int
+    roster: list[str]  # Names.
+    t_s: float
+    tokens: int
+
+
+class FaultFigures(TypedDict):
+    t_s: float
+    name: str
+    what: str
+
+
+class Summary(TypedDict):
+    """summary.json. A figure without a peer is of the whole run; of several kills and joins the
+    slowest one gives the figure at this level."""
+
+    schema_version: int
+    finished: bool  # A peer reached the last outer step.
+    started_unix_s: float | None
+    wall_s: float | None  # First process start to last event.
+    outer_steps: int  # Committed rounds of fragment 0, or steps of a per-step method.
+    tokens: int  # Counted by them.
+    samples: int  # Committed of the data that is leased, as the newest word of any peer says.
+    samples_again: int  # Leased a second time, because who held them was lost.
+    params: int | None
+    eval_loss: float | None
+    eval_windows: int | None
+    sample: str | None
+    digests_agree: bool | None
+    bytes_sent: int
+    bytes_allreduce_equivalent: int | None
+    allreduce_factor: float | None  # Equivalent / sent.
+    kill_to_next_commit_s: float | None
+    kill_to_next_commit_wall_s: float | None
+    join_to_member_s: float | None
+    join_to_contribution_s: float | None
+    peers: list[PeerFigures]
+    rounds: list[RoundFigures]
+    kills: list[KillFigures]
+    joins: list[JoinFigures]
+    faults: list[FaultFigures]
+    traffic: list[TrafficFigures]
+    diverged: list[str]  # "name in round n".
+    checkpoint: str | None  # Path of the newest.
+    checkpoint_round: int | None
+    config: dict[str, Any]  # The agreed [run].
+    versions: dict[str, str | None]
+    machine: dict[str, Any]  # cores, cpu, memory_bytes of where the summary was made.
+    problems: list[str]  # Lines of event files that were skipped.
+
+
+def build_summary(run_dir: Path, *, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The Summary of a run directory; `run` is the agreed [run] as plain data. Raises OSError."""
+    return dict(summarize(read_timeline(run_dir), run=run))
+
+
+def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> Path:
+    """Write summary.json whole or not at all; returns its path. Raises OSError."""
+    path = run_dir / "summary.json"
+    torn = path.with_suffix(".json.new")
+    torn.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    torn.replace(path)
+    return path
+
+
+def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
+    """All figures, from events alone (and this machine's versions)."""
+    events, lives = timeline.events, find_lives(timeline.events)
+    names = peer_names(events)
+    begin = min((life.begin_t for life in lives), default=None)
+    commits = first_commits(events)
+    anchors = [commit for commit in commits if commit.fragment == ANCHOR]
+    params = max((x.params for x in events if isinstance(x, Start | Layout)), default=0)
+    peers = _peers(events, lives, names, params)
+    kills, joins = find_kills(events, lives, names), find_joins(lives, anchors, names)
+    evaluated = next((e for e in reversed(events) if isinstance(e, Evaluated)), None)
+    checkpoints = [event for event in events if isinstance(event, Checkpoint)]
+    newest = max(checkpoints, key=lambda event: (event.round, event.t), default=None)
+    samples = [event for event in events if isinstance(event, Samples)]
+    sent = sum(peer["bytes_sent"] for peer in peers)
+    equivalent = sum(peer["bytes_allreduce_equivalent"] or 0 for peer in peers)
+    agree = [peer["digests_agree"] for peer in peers if peer["digests_agree"] is not None]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "finished": any(isinstance(event, Finished) for event in events),
+        "started_unix_s": begin,
+        "wall_s": None if begin is None else events[-1].t - begin,
+        "outer_steps": _num_steps(anchors, run),
+        "tokens": sum(commit.tokens for commit in anchors),
+        "samples": samples[-1].committed if samples else 0,
+        "samples_again": samples[-1].again if samples else 0,
+        "params": params or None,
+        "eval_loss": _finite(evaluated.loss) if evaluated else None,
+        "eval_windows": evaluated.windows if evaluated else None,
+        "sample": (evaluated.sample or None) if evaluated else None,
+        "digests_agree": all(agree) if agree else None,
+        "bytes_sent": sent,
+        "bytes_allreduce_equivalent": equivalent if params else None,
+        "allreduce_factor": equivalent / sent if equivalent and sent else None,
+        "kill_to_next_commit_s": _slowest(kill["kill_to_next_commit_s"] for kill in kills),
+        "kill_to_next_commit_wall_s": _slowest(k["kill_to_next_commit_wall_s"] for k in kills),
+        "join_to_member_s": _slowest(join["join_to_member_s"] for join in joins),
+        "join_to_contribution_s": _slowest(join["join_to_contribution_s"] for join in joins),
+        "peers": peers,
+        "rounds": [_round(commit, names, begin or 0.0) for commit in commits],
+        "kills": kills,
+        "joins": joins,
+        "faults": _faults(events, names, begin or 0.0),
+        "traffic": traffic_figures(lives, names),
+        "diverged": _diverged(events, names),
+        "checkpoint": newest.path if newest else None,
+        "checkpoint_round": newest.round if newest else None,
+        "config": dict(run),
+        "versions": _versions(),
+        "machine": _machine(),
+        "problems": list(timeline.problems),
+    }
+
+
+def allreduce_bytes(params: int, *, peers: int, steps: int) -> int:
+    """What one of `peers` sends in `steps` ring all-reduces of fp32 gradients: 2(M-1)/M x 4N."""
+    return steps * 2 * 4 * params * (peers - 1) // peers
+
+
+def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(what, figure, note) for people: what applies to this run, the most wanted first."""
+    tiles: list[tuple[str, str, str]] = []
+    peers = cast(Sequence[Mapping[str, Any]], summary["peers"])
+    longer = summary["config"].get("method", {}).get("qsr_alpha")  # Fewer are planned than said.
+    planned = None if longer else summary["config"].get("outer_steps")
+    if summary["eval_loss"] is not None:
+        note = f"over {summary['eval_windows']} held-out windows"
+        tiles.append(("evaluation loss", f"{summary['eval_loss']:.4f}", note))
+    note = f"of {planned} planned" if planned else ""
+    tiles.append(("outer steps", str(summary["outer_steps"]), note))
+    alive = sum(peer["alive"] for peer in peers)
+    gone = [f"{peer['name']} {peer['end']}" for peer in peers if not peer["alive"]]
+    tiles.append(("peers alive", f"{alive} of {len(peers)}", ", ".join(gone[:4])))
+    if summary["allreduce_factor"] is not None:
+        note = (
+            f"{bytes_text(summary['bytes_sent'])}; all-reduce at every step would have sent "
+            f"{bytes_text(summary['bytes_allreduce_equivalent'])}"
+        )
+        tiles.append(("bytes sent", factor_text(summary["allreduce_factor"]), note))
+    else:
+        tiles.append(("bytes sent", bytes_text(summary["bytes_sent"]), ""))
+    payload, note = traffic_text(summary["traffic"])
+    if payload:
+        tiles.append(("of what was sent", payload, note))
+    if summary["kill_to_next_commit_s"] is not None:
+        note = f"{seconds_text(summary['kill_to_next_commit_wall_s'])} after the kill itself"
+        tiles.append(("kill to next commit", seconds_text(summary["kill_to_next_commit_s"]), note))
+    if summary["join_to_contribution_s"] is not None:
+        member = summary["join_to_member_s"]
+        note = "" if member is None else f"a member after {seconds_text(member)}"
+        tiles.append(
+            ("start to contribution", seconds_text(summary["join_to_contribution_s"]), note)
+        )
+    if summary["wall_s"]:
+        rate = count_text(summary["tokens"] / summary["wall_s"])
+        note = f"{rate} per second"
+        if summary["samples"]:
+            note += f"; {count_text(summary['samples'])} samples"
+        if summary["samples_again"]:
+            note += f", {count_text(summary['samples_again'])} leased again"
+        tiles.append(("tokens counted", count_text(summary["tokens"]), note))
+        tiles.append(("wall time", seconds_text(summary["wall_s"]), "first start to last event"))
+    return tiles
+
+
+def _num_steps(anchors: Sequence[Commit], run: Mapping[str, Any]) -> int:
+    """How many are committed: each commit of a per-step method takes in all before it."""
+    if run.get("method", {}).get("name") in PER_STEP_METHODS:
+        return max((commit.round for commit in anchors), default=0)
+    return len(anchors)
+
+
+def _peers(
+    events: Sequence[Event], lives: Sequence[Life], names: Mapping[str, str], params: int
+) -> list[PeerFigures]:
+    agreement = _agreement(events)
+    figures: list[PeerFigures] = []
+    for peer in dict.fromkeys(life.peer for life in lives):
+        mine = [life for life in lives if life.peer == peer]
+        own = [event for life in mine for event in life.events]
+        steps = [event for life in mine for event in _contributions(life)]
+        metrics = [event for event in own if isinstance(event, Metrics)]
+        commits = [event for event in own if isinstance(event, Commit)]
+        digests = [e.state_digest for e in own if isinstance(e, Commit | Finished)]
+        counted = {e.round for e in commits if e.counted and e.fragment == ANCHOR}
+        cpu = [event.listen_cpu_s for event in own if isinstance(event, Listening)]
+        equivalent = sum(
+            allreduce_bytes(params, peers=_members_at(ready, lives), steps=ready.steps)
+            for ready in steps
+        )
+        figures.append(
+            {
+                "peer": peer,
+                "name": names.get(peer, peer),
+                "alive": mine[-1].end in ("", "finished"),
+                "end": mine[-1].end,
+                "ranks": next((e.ranks for e in reversed(own) if isinstance(e, Start)), 0),
+                "inner_steps": sum(ready.steps for ready in steps),
+                "tokens": sum(_tokens(life) for life in mine),
+                "rounds_counted": len(counted),
+                "loss": _finite(metrics[-1].loss) if metrics else None,
+                "state_digest": digests[-1] if digests else None,
+                "digests_agree": agreement.get(peer),
+                "bytes_sent": sum(_counter(life, "bytes_sent") for life in mine),
+                "bytes_received": sum(_counter(life, "bytes_received") for life in mine),
+                "bytes_allreduce_equivalent": equivalent if params else None,
+                "listen_cpu_s": cpu[-1] if cpu else None,
+            }
+        )
+    return figures
+
+
+def _contributions(life: Life) -> list[Ready]:
+    """Of every round the last one: encoded again is not trained again."""
+    by_round = {e.round: e for e in life.events if isinstance(e, Ready) and e.fragment == ANCHOR}
+    return list(by_round.values())
+
+
+def _tokens(life: Life) -> int:
+    """Metrics know of unfinished rounds, contributions of the last second: take the larger."""
+    counters = [event.tokens for event in life.events if isinstance(event, Metrics)]
+    return max([*counters, sum(ready.tokens for ready in _contributions(life))])
+
+
+def _counter(life: Life, name: str) -> int:
+    return max(
+        (getattr(e, name) for e in life.events if isinstance(e, Metrics | Finished)), default=0
+    )
+
+
+def _members_at(ready: Ready, lives: Sequence[Life]) -> int:
+    """How many peers an all-reduce at that time would have had."""
+    return len({life.peer for life in lives if life.lives_at(ready.t)} | {ready.peer})
+
+
+def _agreement(events: Sequence[Event]) -> dict[str, bool]:
+    """Per peer: in the last round that it shares with another, it has what most have. One round has
+    another state in each lineage, and nobody is wrong."""
+    digests: dict[tuple[int, int, str], dict[str, str]] = {}
+    lineages: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, Commit):
+            lineages[event.peer] = event.lineage
+            key = (event.fragment, event.round, event.lineage)
+        elif isinstance(event, Finished):
+            key = (-1, event.outer_steps, lineages.get(event.peer, ""))
+        else:
+            continue
+        digests.setdefault(key, {})[event.peer] = event.state_digest
+    agreement: dict[str, bool] = {}
+    for by_peer in digests.values():
+        if len(by_peer) > 1:
+            ((most, _),) = Counter(by_peer.values()).most_common(1)
+            agreement |= {peer: digest == most for peer, digest in by_peer.items()}
+    return agreement
+
+
+def _round(commit: Commit, names: Mapping[str, str], t0: float) -> RoundFigures:
+    return {
+        "fragment": commit.fragment,
+        "round": commit.round,
+        "attempt": commit.attempt,
+        "roster": [names.get(peer, peer) for peer in commit.roster],
+        "t_s": commit.t - t0,
+        "tokens": commit.tokens,
+    }
+
+
+def _faults(events: Sequence[Event], names: Mapping[str, str], t0: float) -> list[FaultFigures]:
+    return [
+        {"t_s": event.t - t0, "name": names.get(event.peer, event.name), "what": event.what}
+        for event in events
+        if isinstance(event, Fault)
+    ]
+
+
+def _diverged(events: Sequence[Event], names: Mapping[str, str]) -> list[str]:
+    found = [event for event in events if isinstance(event, Diverged)]
+    return sorted({f"{names.get(e.member, e.member)} in round {e.round}" for e in found})
+
+
+def _slowest(seconds: Iterable[float | None]) -> float | None:
+    return max((each for each in seconds if each is not None), default=None)
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None
+
+
+def _versions() -> dict[str, str | None]:
+    """By their metadata: importing torch to ask it would cost seconds."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("torch", "lowcomm"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    """What this machine is, without its name: reports are passed on."""
+    cpu = None
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        cpu = next(
+            (
+                line.partition(":")[2].strip()
+                for line in info.splitlines()
+                if line.startswith("model name")
+            ),
+            None,
+        )
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        memory = None  # Not Linux.
+    return {"cores": os.cpu_count(), "cpu": cpu or platform.machine(), "memory_bytes": memory}

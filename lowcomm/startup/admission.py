@@ -1,0 +1,128 @@
+"""How one node comes into a run that lets nobody in but who may: its keys, and its door.
+
+Must NOT decide who may (protocols/peer/certificates.py), nor be imported before the daemon listens:
+what it imports is slow.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lowcomm.config.schema import NodeConfig
+from lowcomm.startup.join_tokens import invite
+from peers.connections.mesh import Mesh
+from peers.security.certificate_client import ask
+from peers.security.certificate_issuer import Gate, genuine
+from peers.security.certificates import Authority, OwnKey, contexts, public_of, root_of, untimely
+from protocols.interface.commands import AtTheGate
+from protocols.interface.events import Event
+from protocols.links.handshake import Identity
+from protocols.messages.peer import Admit
+from protocols.state.tokens import Token, encode_token
+from protocols.types.errors import ConfigError, RefusedError
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
+
+
+class Security:
+    """`found` or nothing, then `enter`, then `do`. In a run in the clear all of it does nothing."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node: NodeConfig,
+        *,
+        token: Token | None,
+        note: Callable[[str, str], None],
+    ) -> None:
+        """`directory`: the node's own, which we hold; `token`: how to join, if we do not found;
+        `note` is told (topic, text) why something takes longer."""
+        self.entered = False
+        """We know how to speak to others."""
+        self._directory = directory
+        self._insecure = node.insecure
+        self._token = token
+        self._note = note
+        self._gate: Gate | None = None
+
+    def found(self, me: Identity, run_directory: Path | None) -> None:
+        """We begin the run, under the authority that `lowcomm init` made in `run_directory`, or
+        under a new one: then say how others join. Raises ConfigError."""
+        if self._insecure:
+            invite(None, me.address)
+            return
+        known = Authority.load(run_directory) if run_directory is not None else None
+        authority = known or Authority.make()
+        try:
+            authority.save(self._directory)
+            own = OwnKey(self._directory)
+            own.keep(authority.sign(me.peer, own.public), authority.certificate_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no certificate can be made in {self._directory}: {error}") from None
+        if known is None:
+            invite(authority, me.address)
+
+    async def enter(
+        self, mesh: Mesh, me: Identity, address: str, feed: Callable[[Event], None]
+    ) -> None:
+        """Before the mesh listens or dials: get a certificate if we have none, and tell the core.
+
+        `address`: where the run is, if no token says so. Raises ConfigError and RefusedError.
+        """
+        if self._insecure:
+            self.entered = True
+            return
+        self._check_run()
+        own, here = OwnKey(self._directory), ""
+        if own.certified() != me.peer:
+            here = await self._ask(own, me.peer, address)
+        mesh.secure(contexts(self._directory))
+        if here:
+            mesh.connect(here, peer="")  # Nobody may listen any more where the core looks first.
+        self._gate, self.entered = Gate(self._directory, mesh, feed), True
+
+    def token_of(self, word: str) -> Token:
+        """What a person typed, as a token of this run. Raises ConfigError."""
+        authority = Authority.load(self._directory)
+        if authority is None:
+            raise ConfigError(
+                "this node has no authority's key to check the token with: ask at one that votes"
+            )
+        return genuine(authority, word)
+
+    def do(self, command: AtTheGate) -> None:
+        """What the core decided. Raises OSError."""
+        assert self._gate is not None, "the core decides about nobody before `enter`"
+        self._gate.do(command)
+
+    def _check_run(self) -> None:
+        """What this directory has is of the run that the token names. Raises RefusedError."""
+        root, token = root_of(self._directory), self._token
+        if root and token is not None and public_of(root) != token.authority:
+            raise RefusedError(
+                f"{self._directory} holds another run than the token's: give this node a directory "
+                "of its own (--set node.directory=PATH)"
+            )
+
+    async def _ask(self, own: OwnKey, peer: PeerId, address: str) -> str:
+        """Returns where we were let in."""
+        token = self._token
+        if token is not None:
+            authority, addresses = token.authority, token.addresses
+            admit = Admit(PROTOCOL_VERSION, encode_token(token), peer, own.public, b"", b"")
+        elif own.certified():  # Of our earlier peer, whose branch of the log was given up.
+            authority, addresses = public_of(root_of(self._directory)), (address,)
+            certificate, proof = own.renewal(peer)
+            admit = Admit(PROTOCOL_VERSION, "", peer, own.public, certificate, proof)
+        else:
+            raise RefusedError(
+                f"{self._directory} has no certificate: join the run with a token "
+                "(--join TOKEN; `lowcomm token DIRECTORY` prints one)"
+            )
+        waits = partial(self._note, "admission")
+        admission = await ask(addresses, admit, authority=authority, waits=waits)
+        if not own.is_mine(admission.certificate, peer, authority):
+            raise RefusedError(f"{admission.address} gave us a certificate that is not ours")
+        if why := untimely(admission.certificate):
+            raise RefusedError(f"the certificate from {admission.address} does not count: {why}")
+        own.keep(admission.certificate, admission.authority)
+        return admission.address

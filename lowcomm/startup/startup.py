@@ -1,0 +1,367 @@
+"""How a run begins, is joined, or is taken up again: what the daemon needs before it may train.
+
+Must NOT hold connections or processes: daemon/daemon.py does.
+"""
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from lowcomm.checkpoints.checkpoint import (
+    CHECKPOINTS,
+    RANK_STATES,
+    Cut,
+    newest_checkpoint,
+    read_cut,
+)
+from lowcomm.config.round_length import longest_round, planned_rounds
+from lowcomm.config.schema import (
+    FileConfig,
+    RunConfig,
+    first_difference,
+    run_from_json,
+    run_to_json,
+)
+from lowcomm.methods import RoundMethod, StepMethod
+from lowcomm.outer_state.fragment_layout import LayoutError, fragment_elements
+from lowcomm.outer_state.replica import Replica
+from lowcomm.outer_state.step_replica import StepReplica, needed_for_steps
+from lowcomm.startup.identity import NodeDirectory, Record, new_peer_id, node_name, read_record
+from lowcomm.startup.memory_budget import needed_bytes
+from peers.storage.wal import FILE as WAL_FILE
+from peers.storage.wal import UntrustedError, Wal
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages.peer import Kept
+from protocols.messages.persisted import Saved
+from protocols.state.log_applier import Logbook
+from protocols.types.errors import ConfigError, LogError, RefusedError
+from protocols.types.ids import PeerId, TensorSpec, Version
+from protocols.types.limits import SAMPLES_MAX
+from protocols.types.rules import ProtocolConfig
+from protocols.wire import codec
+from protocols.wire.codec import decode_image
+from protocols.wire.layout import pack_layout, unpack_layout
+from protocols.wire.validators import WireError
+
+DROPPED = "dropped"
+"""Where a node keeps what branches left that were given up."""
+INTERVALS_AHEAD = 8
+"""Samples are leased for so many rounds, so that they last while nobody leads, and so that the log
+gets one entry in four rounds; what a node holds when it goes others train later."""
+
+
+def new_run_id() -> int:
+    """63 bits that no other run has; never 0."""
+    return secrets.randbits(63) | 1
+
+
+def open_log(directory: Path) -> tuple[Wal, Saved | None]:
+    """As `Wal.open`; but what cannot be read is said with what to do about it, and may be the
+    snapshot, too."""
+    try:
+        wal, saved = Wal.open(directory)
+        if saved is not None and saved.snapshot is not None:
+            try:
+                decode_image(saved.snapshot.image)
+            except WireError as error:
+                wal.close()
+                raise UntrustedError(
+                    f"cannot trust {directory / WAL_FILE}: its snapshot: {error}"
+                ) from error
+    except UntrustedError as error:
+        raise UntrustedError(f"{error}; {_way_on(directory)}") from error
+    return wal, saved
+
+
+def _way_on(directory: Path) -> str:
+    """What a person can do about a log that cannot be read; no directory is emptied for it."""
+    join = "join them from another directory (--set node.directory=PATH)"
+    path, _ = newest_checkpoint(directory / CHECKPOINTS)
+    if path is None:
+        return f"there is no complete checkpoint here, so where others of the run go on, {join}"
+    return (
+        f"{path.name} is complete: begin another log there (lowcomm recover --from-checkpoint "
+        f"{directory}), or, where others of the run go on, {join}"
+    )
+
+
+def new_record(
+    directory: NodeDirectory,
+    config: FileConfig,
+    *,
+    knows_log: bool,
+    join: str,
+    command: tuple[str, ...] = (),
+    witness: bool = False,
+) -> Record:
+    """The same peer as before in this directory, in its next life.
+
+    Without the log of its run it is another one: it may have promised something there.
+    """
+    old = directory.read()
+    if old is not None and old.run and not knows_log:
+        old = None
+    name = node_name(config.node.name)
+    return Record(
+        peer=old.peer if old else new_peer_id(name),
+        name=name,
+        incarnation=old.incarnation + 1 if old else 1,
+        run=old.run if old else 0,
+        join=join,
+        config=json.dumps(asdict(config)),
+        command=command,
+        witness=witness,
+        pid=os.getpid(),
+    )
+
+
+def set_aside(directory: Path) -> Path:
+    """Keep what a branch that was given up left, out of the way of the next life.
+
+    Without its log this node is another peer: it must never seem to be a voter of that branch.
+    """
+    record = read_record(directory)
+    place = directory / DROPPED / (record.peer if record else "unknown")
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (CHECKPOINTS, RANK_STATES, WAL_FILE):  # The log last: then it is all done.
+        if (directory / name).exists():
+            (directory / name).rename(place / name)
+    return place
+
+
+def run_entry(
+    run: RunConfig,
+    *,
+    run_id: int,
+    founder: PeerId,
+    corpus_digest: str,
+    layout: Sequence[TensorSpec],
+) -> e.Run:
+    """The log's first entry, from what the first peer typed and what its ranks reported.
+
+    Raises ConfigError naming the value that no entry of the log can hold.
+    """
+    grain = common_grain(run.method) if isinstance(run.method, RoundMethod) else 1
+    commit_every_steps, snapshot_every_steps = rhythm(run)
+    entry = e.Run(
+        run=run_id,
+        run_json=run_to_json(run),
+        corpus_digest=corpus_digest,
+        peers_min=run.peers_min,
+        outer_steps=planned_rounds(run),
+        grain=grain,
+        layout=pack_layout(layout),
+        fragment_elements=fragment_elements(layout),
+        founder=founder,
+        commit_every_steps=commit_every_steps,
+        snapshot_every_steps=snapshot_every_steps,
+        gossip=is_gossip(run),
+        asks=asks(run),
+    )
+    try:
+        codec.readable_bytes(e.LogEntry(1, 1, entry))
+    except LogError as error:
+        raise ConfigError(f"this run cannot begin: {error}") from error
+    return entry
+
+
+def is_gossip(run: RunConfig) -> bool:
+    """Do nodes exchange in pairs, each with a state of its own?"""
+    return isinstance(run.method, RoundMethod) and not run.method.replicas_equal
+
+
+def asks(run: RunConfig) -> bool:
+    """Is who is late for a round asked to contribute what it has?"""
+    return isinstance(run.method, RoundMethod) and run.method.answers
+
+
+def rhythm(run: RunConfig) -> tuple[int, int]:
+    """Steps between two commits, and between two copies of the state; (0, 0) in a run of rounds."""
+    method = run.method
+    if isinstance(method, RoundMethod):
+        return 0, 0
+    return method.commit_every_steps, method.snapshot_every_steps
+
+
+def new_replica(run: RunConfig, layout: Sequence[TensorSpec]) -> Replica | StepReplica:
+    """What the daemon holds of the run's state. Raises LayoutError."""
+    if isinstance(run.method, StepMethod):
+        return StepReplica(run.method, layout, seed=run.seed)
+    return Replica(run.method, layout)
+
+
+def common_grain(method: RoundMethod) -> int:
+    """Part borders must suit both codecs, and what is made of contributions."""
+    codecs = (method.codec, method.mean_codec or method.codec)
+    return math.lcm(method.aggregate_grain, *(each.grain for each in codecs))
+
+
+def memory_needed(run: RunConfig, layout: Sequence[TensorSpec], *, peers: int, joins: bool) -> int:
+    """Bytes that the daemon needs for a run of this model among so many. `joins`: it gets the
+    state from other peers."""
+    if isinstance(run.method, StepMethod):
+        return needed_for_steps(run.method, layout, peers_min=run.peers_min)
+    return needed_bytes(layout, run.method, peers=peers, joins=joins)
+
+
+def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
+    """The `[run]` that the log holds, if this node can take part in it.
+
+    Raises RefusedError naming the first key that differs from what this node's file says.
+    """
+    try:
+        agreed = run_from_json(entry.run_json)
+    except ConfigError as error:
+        raise RefusedError(f"this lowcomm cannot take part in the run: {error}") from error
+    said = (entry.commit_every_steps, entry.snapshot_every_steps)
+    if said != rhythm(agreed):
+        raise RefusedError(
+            f"the run commits and copies its state every {said} steps, but its configuration says "
+            f"{rhythm(agreed)}"
+        )
+    if entry.gossip != is_gossip(agreed):
+        raise RefusedError(
+            f"the run's method is {agreed.method.name}, but its nodes exchange "
+            f"{'in pairs' if entry.gossip else 'with all'}"
+        )
+    if entry.asks != asks(agreed):
+        raise RefusedError(
+            f"the run's method is {agreed.method.name}, but who is late is "
+            f"{'asked' if entry.asks else 'not asked'} to contribute early"
+        )
+    if mine is not None:
+        difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
+        if difference:
+            raise RefusedError(
+                f"another configuration: {difference}; "
+                "leave [run] out of this node's file to take the run's"
+            )
+    return agreed
+
+
+def agreed_layout(entry: e.Run) -> tuple[TensorSpec, ...]:
+    """The parameters that the log holds; 100,000 of them take about 0.3 s of the CPU.
+
+    Raises RefusedError when it makes no sense.
+    """
+    try:
+        layout = unpack_layout(entry.layout)
+        sizes = fragment_elements(layout)
+    except (WireError, LayoutError) as error:
+        raise RefusedError(f"this lowcomm cannot take part in the run: {error}") from error
+    if sizes != entry.fragment_elements:
+        raise RefusedError(
+            f"the run's layout has fragments of {list(sizes)} elements, but it says "
+            f"{list(entry.fragment_elements)}"
+        )
+    return layout
+
+
+def known_rules(saved: Saved | None) -> ProtocolConfig | None:
+    """Those of the run that an earlier life of this node read of: who starts again shall not hurry
+    a patient run, nor fork it when it comes back alone."""
+    first = saved.entries[0].body if saved is not None and saved.entries else None
+    if not isinstance(first, e.Run):
+        return None  # A snapshot knows the run: it is looked at once more before anything begins.
+    try:
+        return run_from_json(first.run_json).protocol
+    except ConfigError:
+        return None  # `agreed_run` will say what is wrong with it.
+
+
+def interval_samples(run: RunConfig, steps: int) -> int:
+    """What the ranks of a node draw between two results of the anchor that are so many steps apart,
+    and what they have drawn since they contributed to the first one."""
+    assert isinstance(run.method, RoundMethod)
+    return (steps + run.method.overlap_steps) * run.data.batch
+
+
+def accepted(run: RunConfig) -> v.RunAccepted:
+    """This node takes part. Steps of all nodes need no leases."""
+    if isinstance(run.method, StepMethod):
+        return v.RunAccepted(run.protocol, 0)
+    most = interval_samples(run, longest_round(run))
+    return v.RunAccepted(run.protocol, min(INTERVALS_AHEAD * most, 4 * SAMPLES_MAX))
+
+
+def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) -> str:
+    """Name the first parameter in which two models differ; "" when they are equal."""
+    for theirs, ours in zip(agreed, mine, strict=False):
+        if theirs != ours:
+            return f"parameter {_described(ours)} here is {_described(theirs)} in the run"
+    shared = min(len(agreed), len(mine))
+    if len(mine) > shared:
+        return f"parameter {_described(mine[shared])} here is not in the run"
+    if len(agreed) > shared:
+        return f"parameter {_described(agreed[shared])} of the run is not here"
+    return ""
+
+
+def own_rank_state(directory: Path) -> Path | None:
+    """Where a node that joins again finds what its ranks' optimizers had, if it does: there, or, if
+    its ranks were not asked in that round or died over it, where they wrote last before."""
+    path, _ = newest_checkpoint(directory / CHECKPOINTS)
+    name = read_cut(path).own.rank_state if path is not None else ""
+    written = [each for each in (directory / RANK_STATES).glob("round-*") if each.name <= name]
+    return max(written, default=None)
+
+
+def kept(directory: Path, *, alone: Saved | None = None) -> tuple[Kept | None, tuple[str, ...]]:
+    """What this node's newest complete checkpoint holds, and why newer ones do not count.
+
+    `alone`: the log of a node that does not know where others may be. Raises ConfigError if it was
+    the only one of its run, and no checkpoint is left: nobody could give it the state.
+    """
+    path, skipped = newest_checkpoint(directory / CHECKPOINTS)
+    if path is None:
+        if alone is not None:
+            _check_company(directory, alone, skipped)
+        return None, tuple(skipped)
+    return kept_in(read_cut(path)), tuple(skipped)
+
+
+def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> None:
+    record = read_record(directory)
+    me = PeerId(record.peer if record is not None else "")
+    try:
+        members = whole_log(me, saved).members
+    except LogError:
+        return  # The core says what is wrong with it.
+    if members.run is None or set(members.members) - {me}:
+        return
+    damaged = f" ({'; '.join(skipped)})" if skipped else ""
+    done = members.committed(0)
+    lost = f"{done} committed rounds are" if done else "nothing was committed, so only its start is"
+    raise ConfigError(
+        f"the state of the run in {directory} is lost: this node was the only one, and it has no "
+        f"complete checkpoint{damaged}; {lost} lost. Put {directory / CHECKPOINTS} back, or begin "
+        "a new run in another directory (`lowcomm peer FILE --new`)"
+    )
+
+
+def whole_log(me: PeerId, saved: Saved) -> Logbook:
+    """All that a log holds, committed or not. Raises LogError."""
+    book = Logbook(me, saved)
+    book.raft.commit_index = book.raft.log.last_index
+    while book.next_entry() is not None:
+        pass
+    return book
+
+
+def kept_in(cut: Cut) -> Kept:
+    """A checkpoint's cut, as other peers hear of it."""
+    versions = tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments))
+    anchor = cut.fragments[0]
+    counters = (anchor.inner_step, anchor.tokens)
+    return Kept(int(cut.lineage, 16), versions, *counters, cut.remaining)
+
+
+def _described(tensor: TensorSpec) -> str:
+    """ "lm_head.weight [256, 64] (fragment 0, element 4096)"."""
+    place = f"fragment {tensor.fragment}, element {tensor.offset}"
+    return f"{tensor.name} {list(tensor.shape)} ({place})"

@@ -1,0 +1,279 @@
+"""FSDP2 inside one node, and where each rank's shards lie in the node's shared memory.
+
+The layout of a fragment is its parameters in the order of `named_parameters()`, unsharded,
+C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any sharding, meet in one
+layout. Must NOT know of rounds or results, nor keep a copy of a parameter.
+"""
+
+import atexit
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from lowcomm.methods.base import Parameter
+from lowcomm.numerics import operations
+from peers.ipc.messages import TensorPlace
+from protocols.types.errors import ConfigError
+
+COLLECTIVE_TIMEOUT_S = 600.0
+"""Ranks of one node differ by what they load and compile. The daemon sees hangs much earlier."""
+EXIT_PAUSE_S = 0.1
+"""Some turns of a busy machine's scheduler."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardView:
+    """What one rank holds of one parameter."""
+
+    place: TensorPlace
+    """Name, full shape, and offset of the parameter in its fragment."""
+    parameter: nn.Parameter
+    offsets: tuple[int, ...]
+    """Where this rank's part begins in the full tensor, one number a dimension."""
+    sizes: tuple[int, ...]
+    """The part's extent; a 0 means that this rank holds nothing of it."""
+    writes: bool
+    """Of ranks that hold the same part exactly one writes it; all of them read."""
+
+    @property
+    def local(self) -> Tensor:
+        """This rank's part itself, fp32 [*sizes], not a copy."""
+        return local_of(self.parameter)
+
+    @property
+    def elements(self) -> int:
+        """How many elements this rank writes."""
+        return math.prod(self.sizes) if self.writes else 0
+
+
+FragmentsOf = Callable[[Sequence[Parameter]], Sequence[int]]
+"""The fragment of each parameter: `lowcomm.methods.base.RoundMethod.fragments_of`."""
+
+
+def one_fragment(parameters: Sequence[Parameter]) -> Sequence[int]:
+    """It has all of them."""
+    return (0,) * len(parameters)
+
+
+def rank_device(device: Literal["cpu", "cuda"], *, local_rank: int) -> torch.device:
+    """This rank's own device, made current. Raises ConfigError when there is no such GPU."""
+    if device == "cpu":
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f'node.device is "cuda", but rank {local_rank} has no GPU of its own: torch sees '
+            f"{torch.cuda.device_count()}"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def join_node(device: torch.device, *, world_size: int) -> DeviceMesh | None:
+    """Join the node's own process group; None when there is only one rank, and so no group.
+
+    Takes the rest from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Blocks
+    until all ranks are there; call `leave_node` at the end.
+    """
+    if world_size == 1:
+        return None
+    # A node is one machine (its ranks share memory). gloo would take the interface of the host's
+    # name: slower to look up, and open to the network.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
+        device_id=device if device.type == "cuda" else None,
+    )
+    return init_device_mesh(device.type, (world_size,))
+
+
+def leave_node() -> None:
+    """Leave the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def pause_at_exit() -> None:
+    """This process ends a moment later: gloo's threads let go of what they worked on before.
+
+    They outlive `destroy_process_group`, because FSDP's mesh stays in several caches of torch, and
+    the group with it. One that lets go of a tensor while the interpreter ends takes the process
+    with it ("terminate called without an active exception", pytorch issue 190489).
+    """
+    if dist.is_initialized():
+        atexit.register(time.sleep, EXIT_PAUSE_S)
+
+
+def shard_model(model: nn.Module, blocks: Iterable[nn.Module], *, mesh: DeviceMesh | None) -> None:
+    """Shard each block and then the rest of `model` over the mesh, in place; None: do nothing.
+
+    Everything stays fp32. Make the optimizer afterwards: the parameters are other objects then.
+    """
+    if mesh is None:
+        return
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def reshard(model: nn.Module) -> None:
+    """Put FSDP2's shards back in place of gathered parameters.
+
+    A forward pass without a backward pass leaves the root's parameters gathered. They would hide
+    the shards from `named_parameters()`, and the next forward pass would use them although the
+    shards have changed.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[TensorPlace]:
+    """Fragment, name, full shape and offset (elements) of every parameter.
+
+    In the order of `named_parameters()`, a tied one once, by its first name: methods that make
+    fragments do not hear of the others. Raises ConfigError if the model has no parameter, or one
+    that is not fp32.
+    """
+    named = list(model.named_parameters())
+    fragments = fragments_of([Parameter(name, tuple(each.shape)) for name, each in named])
+    found: list[TensorPlace] = []
+    ends: dict[int, int] = {}
+    for (name, parameter), fragment in zip(named, fragments, strict=True):
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"parameter {name} is {parameter.dtype}: fp32 master weights are needed, because "
+                "what one round changes is often below bf16's precision (for bf16 compute use "
+                "torch.autocast or FSDP2's MixedPrecisionPolicy)"
+            )
+        if parameter.numel() == 0:
+            raise ConfigError(f"parameter {name} has no elements (shape {tuple(parameter.shape)})")
+        offset = ends.get(fragment, 0)
+        found.append(TensorPlace(fragment, name, tuple(parameter.shape), offset))
+        ends[fragment] = offset + parameter.numel()
+    if not found:
+        raise ConfigError("the model has no parameters")
+    return found
+
+
+def shard_views(
+    model: nn.Module, *, rank: int, fragments_of: FragmentsOf = one_fragment
+) -> list[ShardView]:
+    """What this rank holds of each parameter, in the order of `places`.
+
+    Plain tensors are whole on every rank: rank 0 writes them. Of a DTensor each part is written
+    by the first rank along the mesh dimensions that replicate it. Raises ConfigError for what
+    `places` refuses, and for a placement that is neither Shard nor Replicate.
+    """
+    reshard(model)
+    parameters = dict(model.named_parameters())
+    found = places(model, fragments_of)
+    return [_shard_view(place, parameters[place.name], rank) for place in found]
+
+
+@torch.no_grad()
+def write_shards(
+    shards: Sequence[ShardView], buffer: memoryview, *, everything: bool = False
+) -> None:
+    """Copy this rank's parts into their places in the whole fragment, uint8 [fragment_bytes].
+
+    `everything`: those too that another rank of the node writes.
+    """
+    elements_P = whole(buffer)
+    for shard in shards:
+        if shard.writes or everything:
+            _copy(shard.local, window(elements_P, shard), of_bytes=buffer.nbytes)
+
+
+@torch.no_grad()
+def read_shards(
+    shards: Sequence[ShardView],
+    buffer: memoryview,
+    kind: Literal["full", "delta"],
+    *,
+    mixing: float = 0.0,
+) -> None:
+    """Take this rank's parts out of the whole fragment, uint8 [fragment_bytes], read only.
+
+    "full" replaces the parameters but for the part `mixing` of them, "delta" is added to them; each
+    operation rounds to fp32. For a model under FSDP2, `reshard` it first.
+    """
+    elements_P = whole(buffer)
+    for shard in shards:
+        here, local = window(elements_P, shard), shard.local
+        if kind == "delta":
+            local.add_(here.to(local.device))  # On the CPU this is no copy.
+        elif mixing:
+            # No lerp, no alpha=: they fuse, and CPUs would differ (docs/arithmetic.md).
+            local.mul_(mixing).add_(here.to(local.device).mul(1 - mixing))
+        else:
+            _copy(here, local, of_bytes=buffer.nbytes)
+
+
+def _copy(source: Tensor, target: Tensor, *, of_bytes: int) -> None:
+    """`of_bytes`: of the fragment that they are part of."""
+    on_cpu = source.device.type == target.device.type == "cpu"
+    if on_cpu and source.is_contiguous() and target.is_contiguous():
+        operations.copy(source.view(-1).numpy(), target.view(-1).numpy(), of_bytes=of_bytes)
+    else:
+        target.copy_(source)
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """This rank's part itself, not a copy, outside of any graph."""
+    with torch.no_grad():
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> ShardView:
+    if not isinstance(parameter, DTensor):
+        whole = place.shape
+        return ShardView(place, parameter, (0,) * len(whole), whole, writes=rank == 0)
+    mesh, placements = parameter.device_mesh, parameter.placements
+    if any(type(placement) not in (Shard, Replicate) for placement in placements):
+        raise ConfigError(
+            f"parameter {place.name} is placed as {placements}: only Shard and Replicate have a "
+            "place in the node's shared memory"
+        )
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ConfigError(f"rank {rank} is not in the mesh of parameter {place.name}")
+    sizes, offsets = compute_local_shape_and_global_offset(place.shape, mesh, placements)
+    local = local_of(parameter)
+    assert tuple(local.shape) == tuple(sizes), f"{place.name}: {local.shape} is not {sizes}"
+    writes = all(
+        at == 0
+        for at, placement in zip(coordinate, placements, strict=True)
+        if isinstance(placement, Replicate)
+    )
+    return ShardView(place, parameter, tuple(offsets), tuple(sizes), writes=writes)
+
+
+def whole(buffer: memoryview) -> Tensor:
+    """The bytes as fp32 [bytes / 4], not a copy. Never writes to what is read-only."""
+    with warnings.catch_warnings():
+        # torch has no read-only tensors and says so; `read_shards` only reads.
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        return torch.frombuffer(buffer, dtype=torch.float32)
+
+
+def window(elements_P: Tensor, shard: ShardView) -> Tensor:
+    """The view of the fragment that `shard` covers, fp32 [*sizes]."""
+    place = shard.place
+    window = elements_P.narrow(0, place.offset, math.prod(place.shape)).view(place.shape)
+    for dimension, (offset, size) in enumerate(zip(shard.offsets, shard.sizes, strict=True)):
+        window = window.narrow(dimension, offset, size)
+    return window

@@ -1,0 +1,176 @@
+"""A rank's own state on disk: what its optimizer keeps, so that a restart need not begin cold.
+
+    <directory>/rank-1-of-2.safetensors    local shards; "exp_avg:model.norm.weight" and the like
+
+Works for any torch.optim.Optimizer that keeps tensors and plain values for each parameter. The
+parameters are not in it (the daemon has them), nor the learning rates (the schedule has them).
+Must NOT unpickle anything, or take a state that does not fit exactly.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from lowcomm.training.fsdp import local_of
+from peers.storage.fsync import sync
+from protocols.types.errors import LowcommError
+
+SCHEMA = 1
+HEADER = "lowcomm"
+
+Parameters = Mapping[str, nn.Parameter]
+"""All that the optimizer steps, by their names in the model."""
+
+
+class RankStateError(LowcommError):
+    """This optimizer's state cannot be written: which part of it, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """Whose state it is, and the directory it lies in."""
+
+    directory: Path
+    rank: int
+    world_size: int
+
+    @property
+    def path(self) -> Path:
+        return self._path_of(self.rank)
+
+    @property
+    def is_of_all(self) -> bool:
+        """Every rank of the node has written its own: they go on together, or begin together."""
+        return all(self._path_of(rank).exists() for rank in range(self.world_size))
+
+    def _path_of(self, rank: int) -> Path:
+        return self.directory / f"rank-{rank}-of-{self.world_size}.safetensors"
+
+
+def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:
+    """Write this rank's file: whole and synced, or not at all. Makes the directory if needed.
+
+    Raises OSError, and RankStateError when the optimizer keeps anything but tensors and plain
+    values.
+    """
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    sharded: list[str] = []
+    for name, parameter in parameters.items():
+        # `get`: the state is a defaultdict, and looking must not leave an entry.
+        state = cast("dict[str, Any]", optimizer.state.get(parameter, {}))
+        for key, value in state.items():
+            entry = f"{key}:{name}"
+            if isinstance(value, DTensor):
+                if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+                    raise RankStateError(f"{entry} is sharded, but not as its parameter is")
+                sharded.append(entry)
+                tensors[entry] = value.to_local().detach().contiguous()
+            elif isinstance(value, Tensor):
+                tensors[entry] = value.detach().contiguous()
+            elif value is None or isinstance(value, bool | int | float | str):
+                values[entry] = value
+            else:
+                raise RankStateError(f"{entry} is a {type(value).__name__}, which has no format")
+    header = _identity(file, parameters, optimizer)
+    header |= {"values": values, "sharded": sharded}
+    file.directory.mkdir(parents=True, exist_ok=True)
+    write_tensors(file.path, tensors, {HEADER: json.dumps(header)})
+
+
+def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> bool:
+    """Give `optimizer` what a rank like this one has saved.
+
+    False, and an untouched optimizer, when there is no such file, or it is damaged, or comes from
+    another rank, world size, class of optimizer, or set of parameters and shapes.
+    """
+    try:
+        with cast(Any, safe_open(file.path, framework="pt")) as opened:
+            header: dict[str, Any] = json.loads(opened.metadata()[HEADER])
+            identity = _identity(file, parameters, optimizer)
+            if any(header[key] != value for key, value in identity.items()):
+                return False
+            tensors: dict[str, Tensor] = {
+                entry: opened.get_tensor(entry)
+                for entry in opened.keys()  # noqa: SIM118 - it is no mapping.
+            }
+        for entry in cast("list[str]", header["sharded"]):
+            tensors[entry] = _like(parameters[_split(entry)[1]], tensors[entry])
+        entries: dict[str, Any] = {**tensors, **header["values"]}
+        state: dict[str, dict[str, Any]] = {}
+        for entry, value in entries.items():
+            key, name = _split(entry)
+            state.setdefault(name, {})[key] = value
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return False
+    names = {parameter: name for name, parameter in parameters.items()}
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # torch's own loader puts each tensor where this optimizer wants it (a fused step: the GPU).
+    optimizer.load_state_dict(
+        {
+            "state": {
+                number: state[names[parameter]]
+                for number, parameter in enumerate(stepped)
+                if names[parameter] in state
+            },
+            "param_groups": optimizer.state_dict()["param_groups"],
+        }
+    )
+    return True
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The name is taken only by a whole file that is on the disk. Raises OSError, and
+    RankStateError for tensors that share memory."""
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        safetensors.torch.save_file(tensors, temporary, metadata)
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    except SafetensorError as error:  # Its own type also for a full disk.
+        raise OSError(str(error)) from error
+    except RuntimeError as error:
+        raise RankStateError(f"{path.name} has no format for these: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> dict[str, Any]:
+    """What must be equal for a state to fit, as JSON gives it back."""
+    kind = type(optimizer)
+    return {
+        "schema": SCHEMA,
+        "rank": file.rank,
+        "world_size": file.world_size,
+        "optimizer": f"{kind.__module__}.{kind.__qualname__}",
+        "parameters": {
+            name: [list(parameter.shape), list(local_of(parameter).shape)]
+            for name, parameter in parameters.items()
+        },
+    }
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """State key and parameter name; only the name may hold a colon."""
+    key, _, name = entry.partition(":")
+    return key, name
+
+
+@torch.no_grad()
+def _like(parameter: Tensor, local: Tensor) -> Tensor:
+    """A tensor that is sharded as `parameter` and has this shard. Raises ValueError."""
+    made = torch.empty_like(parameter, dtype=local.dtype)
+    if not isinstance(made, DTensor) or made.to_local().shape != local.shape:
+        raise ValueError("another shard")
+    made.to_local().copy_(local)
+    return made

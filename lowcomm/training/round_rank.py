@@ -1,0 +1,182 @@
+"""A rank of a run of rounds, as far as it needs no torch: it contributes and takes results in time.
+
+With torch and without, with a daemon and in one process (sims/lockstep/nodes.py): this is the one
+way in which a rank takes part in rounds. Must NOT know what a parameter is (a RoundState does), nor
+decide what is counted.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from lowcomm.config.round_length import planned_rounds, round_steps
+from lowcomm.config.schema import RunConfig
+from lowcomm.data.lease import NodeLease
+from lowcomm.methods import EagerDiLoCo, RoundMethod
+from lowcomm.training.eager_offset import Offset
+from lowcomm.training.interfaces import RoundState
+from lowcomm.training.round_schedule import ANCHOR, Boundaries
+from peers.ipc.messages import Attached, Result
+from protocols.types.sample_ranges import Samples
+
+
+class RoundClient(Protocol):
+    """As `peers.ipc.rank_client.RankClient`."""
+
+    def contribution(self, fragment: int) -> memoryview: ...
+    def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples) -> None: ...
+    def wait_result(self, fragment: int) -> Result: ...
+    def result(self, result: Result) -> memoryview: ...
+    def check_untorn(self, result: Result) -> None: ...
+    def count_step(self, step: int) -> None: ...
+    def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None: ...
+    def snapshotted(self, directory: str) -> None: ...
+
+
+class RoundPeer(Protocol):
+    """As `lowcomm.training.attach.Peer`."""
+
+    @property
+    def client(self) -> RoundClient: ...
+    @property
+    def run(self) -> RunConfig: ...
+    @property
+    def lease(self) -> NodeLease: ...
+    def evaluate(self) -> None: ...
+    def finish(self, *, evaluate: bool) -> None: ...
+
+
+class RoundRank:
+    """After the peer has joined: `start`, then `step` after each inner step, until it is finished.
+
+    Who must not block goes on from `following` itself, and calls `count` in place of `step`.
+    """
+
+    def __init__(self, peer: RoundPeer, state: RoundState, attached: Attached) -> None:
+        method = peer.run.method
+        assert isinstance(method, RoundMethod)
+        self._peer = peer
+        self._state = state
+        self._method = method
+        self._initial = attached.initial
+        self._fragments = len(attached.shape.fragment_bytes)
+        self._boundaries = Boundaries(
+            inner_steps=method.inner_steps,
+            fragments=self._fragments,
+            overlap_steps=method.overlap_steps,
+            outer_steps=planned_rounds(peer.run),
+        )
+        self._offset = (
+            Offset(method, state, attached.shape.fragment_bytes, replicas=peer.run.peers_min)
+            if isinstance(method, EagerDiLoCo)
+            else None
+        )
+        self._last: dict[int, Result] = {}
+        """By fragment: its last result, which the run ends with."""
+
+    @property
+    def steps(self) -> int:
+        """Inner steps of this process."""
+        return self._boundaries.step
+
+    @property
+    def run_step(self) -> int:
+        """Inner steps of the run: what it has committed, and this node's since. For schedules."""
+        return self._boundaries.run_step
+
+    def start(self) -> None:
+        """Offer the initial parameters if the run has none yet, and wait for those that it has."""
+        self._follow()
+
+    def step(self, *, tokens: int) -> None:
+        """An inner step is made, on so many tokens of the whole node; wait for what is due."""
+        self.count(tokens=tokens)
+        self._follow()
+
+    def count(self, *, tokens: int) -> None:
+        """An inner step is made; nothing follows yet."""
+        self._boundaries.count(tokens)
+        self._peer.lease.step()
+        self._peer.client.count_step(self.steps)
+
+    def following(self) -> Iterator[int]:
+        """All that is due before the next inner step. Yields the fragment of each result that has
+        to be taken first: `take` it, then go on."""
+        boundaries = self._boundaries
+        if self._initial:
+            self._initial = False
+            for fragment in range(self._fragments):
+                self._state.write(fragment, self._peer.client.contribution(fragment))
+                self._contribute(fragment, steps=0, tokens=0)
+        while not boundaries.finished:
+            while (fragment := boundaries.awaited) is not None:
+                yield fragment
+            chosen = self._choose()
+            if chosen is None or not boundaries.has_work(chosen):
+                return
+            steps, tokens = boundaries.contribute(chosen)
+            (self._offset or self._state).write(chosen, self._peer.client.contribution(chosen))
+            self._contribute(chosen, steps=steps, tokens=tokens)
+
+    def take(self, result: Result) -> None:
+        """Go on from this result of the fragment that `following` named."""
+        fragment, finish, lease = result.fragment, result.finish, self._peer.lease
+        counted = result.counted and not finish
+        if self._offset is not None and not finish:
+            self._offset.take(result, self._peer.client.result(result))
+            self._peer.client.check_untorn(result)
+        else:
+            self._use(result, mixing=self._method.mixing if counted else 0.0)
+        keeps = counted and not self._method.discards_overlap
+        anew = result.kind == "full" and not keeps
+        self._boundaries.took(
+            fragment,
+            version=result.version,
+            anew=anew,
+            finish=finish,
+            inner_step=result.inner_step,
+            boundary_steps=result.boundary_steps,
+            round_steps=round_steps(self._peer.run, result.inner_step),
+        )
+        if fragment == ANCHOR:
+            if anew:
+                lease.forget()
+            lease.renew(result.samples, last=finish)
+        if result.snapshot and self._state.snapshot(result.snapshot):
+            self._peer.client.snapshotted(result.snapshot)
+        if finish:
+            self._finish(result)
+        elif result.evaluate:
+            self._peer.evaluate()
+
+    def _finish(self, result: Result) -> None:
+        """The fragment's last result. Others are trained on, until all have had theirs."""
+        self._last[result.fragment] = result
+        if self._boundaries.finished:
+            for each in self._last.values():
+                if each is not result:
+                    self._use(each, mixing=0.0)  # What was trained since is in no result.
+            self._peer.finish(evaluate=any(each.evaluate for each in self._last.values()))
+
+    def _use(self, result: Result, *, mixing: float) -> None:
+        client = self._peer.client
+        self._state.take(result.fragment, client.result(result), result.kind, mixing=mixing)
+        client.check_untorn(result)
+
+    def _follow(self) -> None:
+        for fragment in self.following():
+            self.take(self._peer.client.wait_result(fragment))
+
+    def _choose(self) -> int | None:
+        """The fragment to contribute now, if there is one."""
+        boundaries, due = self._boundaries, self._boundaries.at_boundary
+        if not due and not boundaries.may_be_early:
+            return None
+        left = boundaries.left
+        if due and len(left) == 1:
+            return left[0]
+        return self._peer.client.ask_boundary(self.steps, due=due, left=left)
+
+    def _contribute(self, fragment: int, *, steps: int, tokens: int) -> None:
+        """It is written."""
+        samples = self._peer.lease.contribute() if fragment == ANCHOR else ()
+        self._peer.client.contribute(fragment, steps=steps, tokens=tokens, samples=samples)

@@ -1,0 +1,233 @@
+"""The torch half of the per-step methods: what each rank writes into the node's shared memory, and
+how it steps by the mean. All-reduce is here, FlexDeMo in lowcomm/flexdemo/method.py.
+
+Everybody applies the same mean to the same state, so the state is never exchanged. Must NOT decide
+when a step is applied, nor speak to a peer.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW, Optimizer
+
+from lowcomm.config.lr_schedule import Schedule
+from lowcomm.training import deterministic_ops
+from lowcomm.training.attach import Peer
+from lowcomm.training.fsdp import (
+    ShardView,
+    local_of,
+    pause_at_exit,
+    places,
+    reshard,
+    shard_views,
+    whole,
+    window,
+)
+from lowcomm.training.step_rank import StepRank
+from protocols.types.errors import ConfigError, LowcommError
+
+CLIP_EPS = 1e-6
+"""As torch.nn.utils.clip_grad_norm_ has it."""
+
+
+class StepTrainer(ABC):
+    """What all per-step methods share; a subclass says its name in `[run.method]`, what it writes
+    and how it steps. Implements lowcomm.training.step_rank.StepState.
+
+    Call `step()` after each `loss.backward()`, on every rank, in place of `optimizer.step()`: the
+    optimizer only says how the model steps. The gradients are empty afterwards.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        peer: Peer,
+        *,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """Join the run and wait for its state: when this returns, `model` holds it.
+
+        `model` is plain, or has been sharded by `fully_shard` before `optimizer` was made from it;
+        its parameters are fp32. With a `schedule`, each group's learning rate is what it is now
+        times the schedule's factor. Raises ConfigError for what does not fit.
+        """
+        pause_at_exit()
+        self._peer = peer
+        with peer.fitting():
+            method = peer.method(self.name, program=type(self).__name__)
+            self._shards = shard_views(model, rank=peer.rank)
+            _check_shards(self._shards, world_size=peer.world_size)
+            self._check_optimizer(optimizer)
+            self._groups = _groups(self._shards, optimizer)
+            """Number of each parameter's group."""
+            self._prepare()
+        self._options: list[dict[str, Any]] = optimizer.param_groups
+        self._model = model
+        self._schedule = schedule
+        self._rates: list[float] = [group["lr"] for group in self._options]
+        self._moments = [
+            tuple(torch.zeros_like(shard.local) for _ in method.state_arrays[1:])
+            for shard in self._shards
+        ]
+        """Of each parameter: the run's other state arrays."""
+        elements = sum(shard.elements for shard in self._shards)
+        attached = peer.join(places(model), elements=elements)
+        if attached.rank_state:
+            self._recall(attached.rank_state)
+        self._rank = StepRank(peer, self)
+        self._rank.follow()
+
+    @property
+    def finished(self) -> bool:
+        """The run is over: `model` holds its last parameters. Leave the loop."""
+        return self._peer.finished
+
+    def step(self) -> None:
+        """Hand our gradients over; return when the model has been stepped, and the next gradients
+        are wanted. Raises LowcommError when the run is finished already."""
+        if self.finished:
+            raise LowcommError("the run is finished: leave the loop when `method.finished` is true")
+        self._rank.hand_over()
+
+    @abstractmethod
+    def _check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raises ConfigError for one that would step otherwise than we do."""
+        ...
+
+    def _prepare(self) -> None:
+        """Before the run gives orders: the shards are known. Raises ConfigError for what does not
+        fit."""
+        return
+
+    def _recall(self, directory: str) -> None:
+        """What `keep` left there in an earlier life of this node, if it did."""
+        return
+
+    # StepState ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def write_payload(self, payload: memoryview) -> None: ...
+
+    @abstractmethod
+    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None: ...
+
+    def keep(self, directory: str, step: int) -> None:
+        return  # All that there is, all nodes have.
+
+    def write_state(self, state: memoryview) -> None:
+        self._move_state(state, out=True)
+
+    def read_state(self, state: memoryview) -> None:
+        reshard(self._model)
+        self._move_state(state, out=False)
+
+    @torch.no_grad()
+    def _move_state(self, state: memoryview, *, out: bool) -> None:
+        arrays_AP = whole(state).view(len(self._peer.run.method.state_arrays), -1)
+        for shard, moments in zip(self._shards, self._moments, strict=True):
+            for array_P, ours in zip(arrays_AP, (shard.local, *moments), strict=True):
+                place = window(array_P, shard)
+                if not out:
+                    ours.copy_(place)
+                elif shard.writes:
+                    place.copy_(ours)
+
+    def _steps_by(
+        self, step: int
+    ) -> Iterator[tuple[ShardView, tuple[Tensor, ...], deterministic_ops.Rates]]:
+        """All that is stepped: (shard, moments, rates of this step)."""
+        return zip(self._shards, self._moments, self._rates_of(step), strict=True)
+
+    def _rates_of(self, step: int) -> list[deterministic_ops.Rates]:
+        """Of each parameter."""
+        scheduled = 1.0 if self._schedule is None else self._schedule(step - 1)
+        of_groups = [
+            deterministic_ops.Rates(
+                lr=rate * scheduled,
+                weight_decay=group["weight_decay"],
+                betas=group.get("betas", (0.0, 0.0)),
+                eps=group.get("eps", 0.0),
+            )
+            for rate, group in zip(self._rates, self._options, strict=True)
+        ]
+        return [of_groups[number] for number in self._groups]
+
+
+class AllReduce(StepTrainer):
+    """Every step all nodes apply the mean of their gradients, by AdamW.
+
+    `run.optimizer.grad_clip` clips the mean.
+    """
+
+    name = "allreduce"
+
+    def _check_optimizer(self, optimizer: Optimizer) -> None:
+        check_adamw(optimizer, self.name)
+
+    # StepState ------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def write_payload(self, payload: memoryview) -> None:
+        grads_P = whole(payload)
+        for shard in self._shards:
+            if shard.writes:
+                grad = shard.parameter.grad
+                place = window(grads_P, shard)
+                place.zero_() if grad is None else place.copy_(local_of(grad))
+            shard.parameter.grad = None
+        reshard(self._model)
+
+    @torch.no_grad()
+    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
+        mean_P, clip = whole(mean), self._peer.run.optimizer.grad_clip
+        factor = 1.0
+        if clip > 0:
+            # All ranks of all nodes see the whole mean: they need not ask each other.
+            factor = min(1.0, clip / (deterministic_ops.norm(mean_P) + CLIP_EPS))
+        reshard(self._model)
+        for shard, (first, second), rates in self._steps_by(step):
+            grad = window(mean_P, shard).to(shard.local.device, copy=True).mul_(factor)
+            deterministic_ops.adamw_step(shard.local, grad, (first, second), step, rates)
+
+
+def check_adamw(optimizer: Optimizer, method: str) -> None:
+    """Raises ConfigError if it is not an AdamW, or one that does something else."""
+    if type(optimizer) is not AdamW:
+        raise ConfigError(
+            f"the optimizer is {type(optimizer).__name__}: with run.method.name = "
+            f'"{method}" all nodes keep the state of torch.optim.AdamW'
+        )
+    if any(group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
+        raise ConfigError("AdamW with amsgrad or maximize is not what all nodes do")
+
+
+def _check_shards(shards: Sequence[ShardView], *, world_size: int) -> None:
+    """Raises ConfigError for a parameter whose gradient is not of all ranks' samples."""
+    whole_ones = [x.place.name for x in shards if not isinstance(x.parameter, DTensor)]
+    if world_size > 1 and whole_ones:
+        raise ConfigError(
+            f"parameter {whole_ones[0]} is whole on each of {world_size} ranks, and so is "
+            "its gradient, of one rank's samples only: shard the model with fully_shard"
+        )
+
+
+def _groups(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:
+    """The parameter group of each shard. Raises ConfigError if the optimizer does not step just
+    these parameters."""
+    numbers: dict[nn.Parameter, int] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        numbers.update(dict.fromkeys(group["params"], number))
+    missing = [shard.place.name for shard in shards if shard.parameter not in numbers]
+    if missing or len(numbers) != len(shards):
+        raise ConfigError(
+            f"the optimizer must step all parameters of the model, and no others: {missing[:3]} "
+            "are not among its own"
+        )
+    return [numbers[shard.parameter] for shard in shards]

@@ -1,0 +1,213 @@
+"""Who comes in: one port for control and bulk connections, told apart by their first bytes.
+
+A bulk connection begins with MAGIC and a ticket that we gave, an end of a tunnel with TUNNEL and
+one; whatever begins otherwise is a control connection. All that are no part of a session yet are
+strangers: few, and not for long.
+Must NOT know what is said on a connection, nor keep sessions.
+"""
+
+import asyncio
+import socket
+import ssl
+from typing import Protocol
+
+from peers.connections.control import Link
+from peers.tunnels.client import TUNNEL
+from protocols.types.limits import TICKET_BYTES
+
+MAGIC = b"LCB1"
+"""No TLS record begins so, and no control frame: its head would have 800 MB."""
+KINDS = (MAGIC, TUNNEL)
+OPENING_BYTES = len(MAGIC) + TICKET_BYTES
+HELLO_TIMEOUT_S = 5.0
+"""A connection that has not become part of a session by then is closed."""
+STRANGERS_MAX = 64
+"""Connections that are no part of a session yet."""
+ACCEPTS_MAX = 16
+"""Before others have their turn."""
+FULL_S = 1.0
+"""Nobody is accepted for so long when this process has no descriptor left."""
+
+
+class ReceptionHost(Protocol):
+    """What a reception tells whoever made it. No method may raise or block."""
+
+    def new_link(self, *, accepted: bool) -> Link: ...
+
+    def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
+        """Somebody showed a ticket; the connection is the host's."""
+        ...
+
+    def tunnel_end_came(self, connection: socket.socket, ticket: bytes) -> None:
+        """The same, of one end of a tunnel."""
+        ...
+
+
+class Stranger:
+    """A connection that is no part of a session yet."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection: socket.socket | None = connection
+        """Until it is a link's."""
+        self.link: Link | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Makes the link of it."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Reception:
+    """`open`, and `close`."""
+
+    def __init__(self, host: ReceptionHost) -> None:
+        self._host = host
+        self._bound: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._strangers: dict[Stranger, None] = {}
+        """The oldest first."""
+        self._reopening: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._strangers)
+
+    def open(self, bound: socket.socket | None, tls: ssl.SSLContext | None) -> None:
+        """Accept on a socket that listens, None: on none; `tls` None: in the clear."""
+        self._bound, self._tls = bound, tls
+        if bound is None:
+            return
+        asyncio.get_running_loop().add_reader(bound, self._accept)
+
+    async def close(self) -> None:
+        """Accept nobody more, and end whoever is no link yet; idempotent."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+        if self._bound is not None:
+            asyncio.get_running_loop().remove_reader(self._bound)
+            self._bound.close()
+            self._bound = None
+        tasks = [one.task for one in self._strangers if one.task is not None]
+        for stranger in list(self._strangers):
+            self._end(stranger, "closing")
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def known(self, link: Link) -> None:
+        """It is no stranger any more, or over."""
+        for stranger in list(self._strangers):
+            if stranger.link is link:
+                self._forget(stranger)
+
+    def extend(self, link: Link, timeout_s: float, why: str) -> None:
+        """It has asked for something, and may wait so long for it."""
+        for stranger in self._strangers:
+            if stranger.link is link:
+                self._set_timer(stranger, timeout_s, why)
+
+    # Accepting ------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTS_MAX):
+            if self._bound is None:
+                return
+            try:
+                connection, _ = self._bound.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # No descriptor or memory left; the kernel's queue keeps who comes.
+                loop.remove_reader(self._bound)
+                self._reopening = loop.call_later(FULL_S, self.open, self._bound, self._tls)
+                return
+            connection.setblocking(False)
+            self.meet(connection)
+
+    def meet(self, connection: socket.socket) -> None:
+        """Somebody is at the other end, however that came."""
+        stranger = Stranger(connection)
+        self._strangers[stranger] = None
+        self._set_timer(stranger, HELLO_TIMEOUT_S, "no hello in time")
+        self._wait_for(stranger, connection, len(MAGIC))
+        if len(self._strangers) > STRANGERS_MAX:
+            # The oldest stranger makes room: nobody can fill the table by waiting.
+            self._end(next(iter(self._strangers)), "too many strangers")
+
+    def _wait_for(self, stranger: Stranger, connection: socket.socket, size: int) -> None:
+        """Look at it when so many bytes are here, or no more will come."""
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        asyncio.get_running_loop().add_reader(connection, self._look, stranger, connection)
+
+    def _look(self, stranger: Stranger, connection: socket.socket) -> None:
+        """Its first bytes, as far as they say what it is."""
+        try:
+            first = connection.recv(OPENING_BYTES, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(stranger, str(error))
+            return
+        if first[: len(MAGIC)] not in KINDS:
+            if len(first) < len(MAGIC):
+                self._end(stranger, "end of stream")
+                return
+            self._take(stranger, connection)
+            self._make_link(stranger, connection)
+        elif len(first) < OPENING_BYTES:
+            # Once more, and if nothing came since then it is the end of the stream.
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == OPENING_BYTES:
+                self._end(stranger, "end of stream")
+                return
+            self._wait_for(stranger, connection, OPENING_BYTES)
+        else:
+            connection.recv(OPENING_BYTES)
+            self._take(stranger, connection)
+            self._forget(stranger)
+            kind, ticket = first[: len(MAGIC)], first[len(MAGIC) :]
+            came = self._host.bulk_came if kind == MAGIC else self._host.tunnel_end_came
+            came(connection, ticket)
+
+    def _take(self, stranger: Stranger, connection: socket.socket) -> None:
+        """It is known what this connection is for; somebody else reads it from now on."""
+        asyncio.get_running_loop().remove_reader(connection)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+    def _make_link(self, stranger: Stranger, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        stranger.link = link = self._host.new_link(accepted=True)
+        stranger.task = loop.create_task(self._shake_hands(stranger, link, connection))
+
+    async def _shake_hands(self, stranger: Stranger, link: Link, connection: socket.socket) -> None:
+        stranger.connection = None  # A transport's from now on.
+        loop, timeout_s = asyncio.get_running_loop(), HELLO_TIMEOUT_S if self._tls else None
+        try:
+            await loop.connect_accepted_socket(
+                lambda: link, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
+            )
+        except OSError:  # It speaks no TLS, not ours, or nothing at all.
+            self._forget(stranger)
+        except asyncio.CancelledError:
+            link.connection_lost(None)  # If it was told of: uvloop closes it and says nothing.
+            raise
+        finally:
+            stranger.task = None
+
+    # Ending ---------------------------------------------------------------------------------
+
+    def _set_timer(self, stranger: Stranger, timeout_s: float, why: str) -> None:
+        if stranger.timer is not None:
+            stranger.timer.cancel()
+        loop = asyncio.get_running_loop()
+        stranger.timer = loop.call_later(timeout_s, self._end, stranger, why)
+
+    def _forget(self, stranger: Stranger) -> None:
+        self._strangers.pop(stranger, None)
+        if stranger.timer is not None:
+            stranger.timer.cancel()
+
+    def _end(self, stranger: Stranger, why: str) -> None:
+        self._forget(stranger)
+        if stranger.link is not None and stranger.link.is_open:
+            stranger.link.close(why)
+        elif stranger.task is not None:
+            stranger.task.cancel()
+        if stranger.connection is not None:
+            asyncio.get_running_loop().remove_reader(stranger.connection)
+            stranger.connection.close()

@@ -1,0 +1,107 @@
+"""What is done about bulk connections while they are up, by what the kernel counted.
+
+Whoever overruns a line is slowed down, and a new connection over a long line is tried out before
+there is anything to send: bbr begins with ten packets a round trip and doubles that until the line
+is full, for a second at 100 Mbit/s and 100 ms, and then keeps what it knows however long it is
+idle. Must NOT dial.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+
+from peers.connections.session import Session
+from peers.sockets.options import pace
+from peers.sockets.rate_limit import SAMPLE_S
+from peers.sockets.tcp_info import LOOK_S, RTT_MIN_S, Flow, flow_of, line_of, wants_more
+from protocols.types.ids import PeerId
+
+IDLE_S = 0.1
+"""Of a second in which so little was sent that padding is in nobody's way."""
+PADDING_BYTES_MIN, PADDING_BYTES_MAX = 64 << 10, 16 << 20
+"""Less is over before it is worth it. The most is 1.3 s of 100 Mbit/s: bbr says after 4 MB or
+more that it knows such a line."""
+
+
+class Upkeep:
+    """Of one mesh."""
+
+    def __init__(
+        self,
+        sessions: Mapping[PeerId, Session],
+        padding_bytes: Callable[[PeerId], int],
+        widen: Callable[[Session], None],
+    ) -> None:
+        """`padding_bytes`: how much is worth sending to know what the line to a peer carries;
+        `widen`: another connection of this pair would carry more."""
+        self._sessions = sessions
+        self._padding_bytes = padding_bytes
+        self._widen = widen
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Once there is a connection; idempotent."""
+        if not self._timers:
+            self._sample()
+            self._look()
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _sample(self) -> None:
+        self._again(SAMPLE_S, self._sample)
+        keep_pace(self._sessions.values(), asyncio.get_running_loop().time())
+
+    def _look(self) -> None:
+        self._again(LOOK_S, self._look)
+        for session in look(self._sessions.values(), self._padding_bytes):
+            self._widen(session)
+
+    def _again(self, after_s: float, what: Callable[[], None]) -> None:
+        self._timers[what] = asyncio.get_running_loop().call_later(after_s, what)
+
+
+def keep_pace(sessions: Iterable[Session], now: float) -> None:
+    """Slow down who overruns a line."""
+    for session in sessions:
+        for bulk, watched in session.bulks.items():
+            with contextlib.suppress(OSError):  # It is over; or this kernel does not tell.
+                bytes_per_s = watched.throttle.sample(flow_of(bulk.connection), now)
+                if bytes_per_s is not None:
+                    pace(bulk.connection, bytes_per_s)
+
+
+def look(sessions: Iterable[Session], padding_bytes: Callable[[PeerId], int]) -> list[Session]:
+    """Send padding where that is worth it. Returns the pairs for which another connection would
+    carry more."""
+    slow: list[Session] = []
+    cold: list[Session] = []
+    idle = True
+    for session in sessions:
+        try:
+            flows = {bulk: flow_of(bulk.connection) for bulk in session.bulks}
+        except OSError:
+            continue  # One of them is over; or this kernel does not tell.
+        news = [flow.since(session.bulks[bulk].flow) for bulk, flow in flows.items()]
+        for bulk, flow in flows.items():
+            session.bulks[bulk].flow = flow
+        session.line = line_of(news, session.line)
+        if wants_more(news):
+            slow.append(session)
+        idle = idle and sum(flow.busy_s for flow in news) < IDLE_S
+        if _is_cold(session, news):
+            cold.append(session)
+    for session in cold if idle else ():
+        size_bytes = min(padding_bytes(session.hello.peer), PADDING_BYTES_MAX)
+        if size_bytes >= PADDING_BYTES_MIN:
+            next(iter(session.bulks)).warm(size_bytes)
+    return slow
+
+
+def _is_cold(session: Session, news: list[Flow]) -> bool:
+    """Nobody knows what its line carries, and its congestion control would remember it."""
+    new = len(news) == 1 and not any(bulk.warmed for bulk in session.bulks)
+    long = all(flow.rtt_s >= RTT_MIN_S and not flow.fears_loss for flow in news)
+    # What goes through a relay is at somebody else's cost.
+    return new and long and not session.control.through

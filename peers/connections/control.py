@@ -1,0 +1,244 @@
+"""One control connection: messages in and out, with back-pressure, and nothing of their meaning.
+
+Frames are those of frames.py, without payload. Must NOT dial, retry or decide.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, cast
+
+from peers.connections.frames import PREFIX, grown
+from peers.sockets.name_resolution import dialable
+from peers.sockets.options import round_trip_s, tune
+from protocols.messages.peer import Chunk, Control
+from protocols.types import limits
+from protocols.types.ids import PeerId
+from protocols.wire import codec
+from protocols.wire.validators import WireError
+
+STAGE_BYTES = 256 << 10
+"""Frames are read through this."""
+HELLO_BYTES_MAX = 8 << 10
+"""Before its hello a connection may send no more than this: four names of 128 characters, or a
+refusal of 1024, in UTF-8."""
+CONTROL_OUTBOX_MAX = 4096
+"""Messages that wait for a slow peer. A whole log of this length fits."""
+CONTROL_WRITE_BYTES_MAX = 256 << 10
+LINGER_S = 1.0
+"""What was written before a close has this long to go out: the peer may have stopped reading."""
+
+
+class LinkOwner(Protocol):
+    """What a link tells whoever made it. No method may raise or block."""
+
+    def opened(self, link: "Link") -> None:
+        """The connection is there; `closed` will follow."""
+        ...
+
+    def received(self, link: "Link", message: Control) -> None:
+        """A whole message."""
+        ...
+
+    def closed(self, link: "Link", why: str) -> None:
+        """The connection is over; called once for each `opened`."""
+        ...
+
+
+class Link(asyncio.BufferedProtocol):
+    """A connected socket. Made by `asyncio.create_connection` or `create_server`."""
+
+    def __init__(self, owner: LinkOwner, *, accepted: bool) -> None:
+        """`accepted`: somebody else made the connection."""
+        self.accepted = accepted
+        self.peer = ""
+        """Set by the owner after the hello."""
+        self.through = PeerId("")
+        """Where we dialled: by which other peer, in a tunnel; "" by none."""
+        self.certified = ""
+        """The peer id in the other side's certificate; "" without one."""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.congested = False
+        """The other end takes less than there is to send."""
+        self._owner = owner
+        self._head_bytes_max = HELLO_BYTES_MAX
+        self._transport: asyncio.Transport | None = None
+        self._closing = False
+        self._linger: asyncio.TimerHandle | None = None
+        self._why = ""
+        self._outbox: deque[Control] = deque()
+        self._paused = False
+        self._stage = memoryview(bytearray(STAGE_BYTES))
+        self._staged = 0
+
+    @property
+    def remote(self) -> tuple[str, int]:
+        """Where the other end is. Raises OSError: nowhere any more."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        if not name:
+            raise OSError("the control connection is over")
+        return dialable(name)
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._closing
+
+    # Sending --------------------------------------------------------------------------------
+
+    def send(self, message: Control) -> bool:
+        """Queue a control message. False: the outbox is full, the peer is too slow."""
+        if not self.is_open:
+            return True  # `closed` tells the owner; nothing is waited for.
+        if len(self._outbox) >= CONTROL_OUTBOX_MAX:
+            return False
+        self._outbox.append(message)
+        self._flush()
+        return True
+
+    def _flush(self) -> None:
+        """Send what there is, as far as the other end takes it."""
+        transport = self._transport
+        while transport is not None and self._outbox and not (self._closing or self.congested):
+            head = codec.encode(self._outbox.popleft())
+            self.sent_bytes += PREFIX.size + len(head)
+            transport.write(PREFIX.pack(len(head), 0) + head)
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """As the kernel judges it from what was confirmed lately; None: it cannot say."""
+        if self._transport is None or self._transport.is_closing():
+            return None
+        return round_trip_s(self._transport.get_extra_info("socket"))
+
+    # Ending ---------------------------------------------------------------------------------
+
+    def close(self, why: str) -> None:
+        """End it after what was written; what waits in the outbox is dropped. `closed` follows."""
+        if self._transport is None or self._closing:
+            return
+        self._closing, self._why = True, why
+        self._outbox.clear()
+        self._transport.close()
+        loop = asyncio.get_running_loop()
+        self._linger = loop.call_later(LINGER_S, self._transport.abort)
+
+    def abort(self, why: str) -> None:
+        """End it at once, whatever was written."""
+        self.close(why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio's side -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if transport.is_closing():
+            return  # Whoever made it gave it up; uvloop would not even tell of its end.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
+        self.certified = _named(transport.get_extra_info("peercert"))
+        self._transport.set_write_buffer_limits(high=CONTROL_WRITE_BYTES_MAX)
+        self._owner.opened(self)
+
+    def restrict(self, head_bytes_max: int) -> None:
+        """A stranger without a certificate may send less than one with."""
+        self._head_bytes_max = head_bytes_max
+
+    def become(self, peer: str) -> None:
+        """The hello said who is there."""
+        self.peer = peer
+        self._head_bytes_max = limits.CONTROL_BYTES_MAX
+        if self._transport is None:
+            return
+        if (connection := self._transport.get_extra_info("socket")) is not None:
+            tune(connection, bulk=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return  # It never was ours.
+        if self._linger is not None:
+            self._linger.cancel()
+        self._outbox.clear()
+        self._transport = None
+        self._owner.closed(self, self._why or (str(exc) if exc else "end of stream"))
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        self._flush()
+
+    def eof_received(self) -> bool:
+        self.close("end of stream")  # Whoever says no more will not read on either.
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._stage[self._staged :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
+        if self._closing:
+            return  # TLS delivers while it shuts down; the owner has forgotten this connection.
+        self._staged += nbytes
+        self._parse()
+
+    # Receiving ------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`: the peer's bytes wait at the peer."""
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self._paused:
+            return
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._parse()
+
+    def _parse(self) -> None:
+        """Take what is whole from the stage, and keep the rest."""
+        used = 0
+        try:
+            while self.is_open and not self._paused and (taken := self._take(used)):
+                used += taken
+        except WireError as error:
+            self.close(f"its bytes are no message: {error}")
+        if not self.is_open:
+            used = self._staged
+        left = self._staged - used
+        if used and left:
+            self._stage[:left] = bytes(self._stage[used : self._staged])
+        self._staged = left
+
+    def _take(self, start: int) -> int:
+        """Take a message; returns how many bytes, 0 when more must come first."""
+        if self._staged - start < PREFIX.size:
+            return 0
+        head_bytes, payload_bytes = PREFIX.unpack_from(self._stage, start)
+        if head_bytes > self._head_bytes_max or payload_bytes:
+            raise WireError(f"a frame of {head_bytes} + {payload_bytes} bytes")
+        size = PREFIX.size + head_bytes
+        if start + size > self._staged:
+            self._make_room(size)
+            return 0
+        head = self._stage[start + PREFIX.size : start + size]
+        message = codec.decode(head, size_max=self._head_bytes_max)
+        if isinstance(message, Chunk):
+            raise WireError("chunks travel on bulk connections")
+        self._owner.received(self, message)
+        return size
+
+    def _make_room(self, frame_bytes: int) -> None:
+        """A control message may be longer than the stage; its size was checked."""
+        if frame_bytes > len(self._stage):
+            self._stage = grown(self._stage, self._staged, frame_bytes)
+
+
+def _named(certificate: Mapping[str, Any] | None) -> str:
+    """The common name in what the ssl module says of a certificate that it has verified."""
+    subject: Iterable[Iterable[tuple[str, str]]] = (certificate or {}).get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""

@@ -1,0 +1,281 @@
+"""The connections that we make: dialling, our hello, and trying again.
+
+Must NOT decide whom to dial, keep sessions, or accept anything.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from peers.connections.acceptor import MAGIC
+from peers.connections.clock_skew import tls_fault
+from peers.connections.control import Link
+from peers.connections.encryption import Keys
+from peers.connections.session import MeshOwner
+from peers.sockets.address import parse_address, require_loopback
+from peers.sockets.name_resolution import addresses_of
+from peers.tunnels.client import connect, show
+from protocols.messages.peer import BulkKeys, Control, Hello, Refused
+from protocols.types.errors import ConfigError
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
+
+DIAL_TIMEOUT_S = 5.0
+REDIAL_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Waits between two tries, longer and longer while they follow each other quickly."""
+QUICK_S = 2.0
+FIRST_DIAL_S = 30.0
+"""How long the address that a person typed may not answer."""
+ANSWERS = 2
+"""To our hello: theirs, and the keys of the bulk connection."""
+
+
+class DialError(OSError):
+    """It did not work this time."""
+
+
+class Host(Protocol):
+    """What dialling needs from the mesh. No method may raise or block."""
+
+    def new_link(self, *, accepted: bool) -> Link: ...
+
+    def is_connected(self, peer: str, address: str) -> bool:
+        """Is there a session with this peer ("": anybody) or at this address?"""
+        ...
+
+    def yields_to(self, peer: PeerId) -> bool:
+        """A connection that this peer made is better than one that we make."""
+        ...
+
+    def dialled(
+        self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys
+    ) -> None:
+        """Both connections are up."""
+        ...
+
+    async def tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
+        """Connect with a peer that nobody can dial. Raises OSError."""
+        ...
+
+    def bulk_dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
+        """Another bulk connection beside this one is up; None: it does not work."""
+        ...
+
+    def dialling_refused(self, why: str) -> None:
+        """Nobody we know is at the address that a person gave, and nobody will be."""
+        ...
+
+
+@dataclass(slots=True)
+class Dial:
+    """An address that we keep trying until `forget`."""
+
+    address: str
+    """Or what a person calls the way to it."""
+    peer: str
+    """"" until somebody answered."""
+    via: Sequence[PeerId] = ()
+    """One of these joins us with the peer, which has no address; another one after each try."""
+    hosts: list[str] = field(default_factory=list[str])
+    """Of its name, not tried yet in this turn."""
+    task: "asyncio.Task[None] | None" = None
+    tries: int = 0
+    tried_at: float = float("-inf")
+
+
+class Dialling:
+    """Every address that we dial, each in a task that ends when there is a session."""
+
+    def __init__(self, host: Host, owner: MeshOwner, *, tls: ssl.SSLContext | None) -> None:
+        """`owner`: the mesh's; `tls` None: in the clear, and then to this machine only."""
+        self.tls = tls
+        self._host = host
+        self._owner = owner
+        self._dials: dict[str, Dial] = {}
+        """By address."""
+        self._answers: dict[Link, asyncio.Queue[Control | None]] = {}
+        """What the other side says first; None: it hung up."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    # Interface ------------------------------------------------------------------------------
+
+    def connect(self, address: str, *, peer: str, via: Sequence[PeerId] = ()) -> None:
+        """Dial until it works, and after `again`, until `forget`. `via`: by tunnels through these,
+        to a peer without an address."""
+        address = address or f"{peer}, through another peer"
+        dial = self._dials.setdefault(address, Dial(address, peer))
+        dial.peer, dial.via = peer or dial.peer, via
+        if dial.task is None or dial.task.done():
+            self._start(dial)
+
+    def again(self, peer: PeerId) -> None:
+        """The session with this peer is over."""
+        for dial in self._dials.values():
+            # A task that still runs looks for the session itself before it ends.
+            if dial.peer == peer and (dial.task is None or dial.task.done()):
+                self._start(dial)
+
+    def forget(self, peer: PeerId) -> None:
+        """Dial this peer no more."""
+        for address in [a for a, dial in self._dials.items() if dial.peer == peer]:
+            dial = self._dials.pop(address)
+            if dial.task is not None:
+                dial.task.cancel()
+
+    async def close(self) -> None:
+        """End every try; idempotent."""
+        self._closing = True
+        self._dials.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def open_bulk(self, control: Link, keys: Keys) -> None:
+        """Another connection beside this one; `bulk_dialled` follows, unless all is closed."""
+        if not self._closing:
+            self._spawn(self._try_bulk(control, keys), f"bulk to {control.peer}")
+
+    def received(self, link: Link, message: Control) -> bool:
+        """True: it answers our hello."""
+        answers = self._answers.get(link)
+        if answers is not None and answers.qsize() < ANSWERS:
+            answers.put_nowait(message)
+        return answers is not None
+
+    def closed(self, link: Link) -> None:
+        """A link ended; perhaps one of ours that waits for an answer."""
+        answers = self._answers.get(link)
+        if answers is not None:
+            answers.put_nowait(None)
+
+    # One address ----------------------------------------------------------------------------
+
+    def _start(self, dial: Dial) -> None:
+        if self._closing:
+            return
+        dial.task = self._spawn(self._run(dial), f"dial {dial.address}")
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _run(self, dial: Dial) -> None:
+        """Try until there is a session, or nobody wants us at the address that a person gave."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while not self._host.is_connected(dial.peer, dial.address):
+            if not dial.hosts:
+                await self._wait_turn(dial)
+            failure, final = "", False
+            try:
+                async with asyncio.timeout(DIAL_TIMEOUT_S):
+                    dial.hosts = dial.hosts or await self._hosts(dial)
+                    failure = await self._try(dial, dial.hosts.pop(0))
+                    final = bool(failure)
+            except OSError as error:  # A TimeoutError is one, without a text.
+                reason = tls_fault(error) or "no answer in time"
+                failure = f"nobody answers at {dial.address}: {reason}"
+                final = loop.time() - started > FIRST_DIAL_S
+            if final and not dial.peer:
+                self._dials.pop(dial.address, None)
+                self._host.dialling_refused(failure)
+                return
+        dial.hosts.clear()  # The name may have others the next time.
+
+    async def _wait_turn(self, dial: Dial) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - dial.tried_at < QUICK_S:
+            await asyncio.sleep(REDIAL_DELAYS_S[min(dial.tries, len(REDIAL_DELAYS_S) - 1)])
+            dial.tries += 1
+        else:
+            dial.tries = 0
+        dial.tried_at = loop.time()
+
+    async def _hosts(self, dial: Dial) -> list[str]:
+        """What to try one after the other. Raises OSError when there is nothing."""
+        if dial.via:
+            return [dial.address]
+        try:
+            look = parse_address if self.tls is not None else require_loopback
+            return await addresses_of(*look(dial.address, key="address"))
+        except (ConfigError, UnicodeError) as error:
+            # Addresses come from other peers too: a wrong one is one that does not answer.
+            raise DialError(str(error)) from error
+
+    async def _try(self, dial: Dial, host: str) -> str:
+        """Returns why the other side refused us, or "". Raises OSError when it did not work."""
+        control, answers = self._host.new_link(accepted=False), asyncio.Queue[Control | None]()
+        self._answers[control] = answers
+        try:
+            await self._open(control, dial, host)
+            control.send(self._owner.hello())
+            hello = await answers.get()
+            if isinstance(hello, Refused):
+                if hello.revoked and control.certified:
+                    self._owner.barred(PeerId(control.certified), hello.why)
+                return f"refused by {dial.address}: {hello.why}"
+            if not isinstance(hello, Hello):
+                raise DialError("it hung up, or does not speak our protocol")
+            if hello.protocol != PROTOCOL_VERSION:
+                return f"{dial.address} speaks protocol {hello.protocol}, not {PROTOCOL_VERSION}"
+            if dial.peer and dial.peer != hello.peer:
+                raise DialError(f"{hello.peer} is there now, not {dial.peer}")
+            if self.tls is not None and control.certified != hello.peer:
+                raise DialError(f"its certificate is not that of {hello.peer}")
+            if self._owner.is_revoked(hello.peer):
+                raise DialError(f"the certificate of {hello.peer} was revoked")
+            given = await answers.get()
+            if not isinstance(given, BulkKeys):
+                raise DialError("closed after its hello")
+            keys = Keys.of(given.secret)
+            bulk = await self._open_bulk(control, PeerId(hello.peer))
+            if not control.is_open or self._host.yields_to(hello.peer):
+                bulk.close()
+                raise DialError("closed after its hello, or it dialled us")
+            # The other side drops what it has for this one, as soon as it reads the ticket: we
+            # must not yield any more.
+            show(bulk, MAGIC, keys.ticket)
+            del self._answers[control]
+            dial.peer = hello.peer
+            self._host.dialled(dial.address, hello, control, bulk, keys)
+            return ""
+        finally:
+            if self._answers.pop(control, None) is not None:
+                control.close("dialling failed")
+
+    async def _try_bulk(self, control: Link, keys: Keys) -> None:
+        bulk: socket.socket | None = None
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                opened = await self._open_bulk(control, PeerId(control.peer))
+            show(opened, MAGIC, keys.ticket)
+            bulk = opened
+        except OSError:
+            pass  # What there is carries everything, only slower; and we are asked again.
+        self._host.bulk_dialled(control, bulk, keys)
+
+    async def _open(self, link: Link, dial: Dial, host: str) -> None:
+        """Connect. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if not dial.via:
+            _, port = parse_address(dial.address, key="address")
+            await loop.create_connection(lambda: link, host, port, ssl=self.tls)
+            return
+        link.through = dial.via[dial.tries % len(dial.via)]
+        connection = await self._host.tunnel(PeerId(dial.peer), link.through)
+        name = None if self.tls is None else ""
+        await loop.create_connection(
+            lambda: link, sock=connection, ssl=self.tls, server_hostname=name
+        )
+
+    async def _open_bulk(self, control: Link, peer: PeerId) -> socket.socket:
+        """Connect to where this control connection goes. Raises OSError."""
+        if not control.through:
+            return await connect(control.remote)
+        return await self._host.tunnel(peer, control.through)

@@ -1,0 +1,388 @@
+"""Connections with every other peer: one for control, and one or more for bulk.
+
+A peer counts as connected when both kinds are up, and as disconnected when any of them is gone.
+Must NOT decide whom to connect to, whom to let in or what a loss means: the core does.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from peers.connections.acceptor import Reception
+from peers.connections.bulk import Bulk, Seals
+from peers.connections.bulk_tickets import Tickets
+from peers.connections.bulk_tuning import Upkeep
+from peers.connections.control import Link
+from peers.connections.dialer import Dialling
+from peers.connections.encryption import Keys, Seal
+from peers.connections.session import Half, MeshOwner, Session, Tls, Watched
+from peers.connections.tunnel_service import TUNNELLING, Passages
+from peers.sockets.tcp_info import CONNECTIONS_MAX, best, is_far
+from protocols.messages.peer import (
+    Admit,
+    Admitted,
+    BulkKeys,
+    Chunk,
+    Control,
+    Hello,
+    NotAdmitted,
+    Refused,
+    WantBulk,
+)
+from protocols.types.ids import PeerId
+from protocols.types.limits import ADMIT_BYTES_MAX, PEERS_MAX
+
+ANSWER_TIMEOUT_S = 15.0
+"""Whoever asked for a certificate waits so long for the run's answer, here."""
+SESSIONS_MAX = 2 * PEERS_MAX
+"""Peers of a run, and as many again that wait or are about to leave."""
+
+
+class Mesh:
+    """`listen`, then `connect` and `send`; `close` ends everything."""
+
+    def __init__(
+        self,
+        owner: MeshOwner,
+        *,
+        tls: Tls | None = None,
+        on_chunk_sent: Callable[[PeerId, Chunk, Bulk], None] | None = None,
+        congestion: str = "",
+    ) -> None:
+        """`tls` None is plaintext. `on_chunk_sent`: fault injection. `congestion`: of bulk."""
+        self.sessions: dict[PeerId, Session] = {}
+        self._owner = owner
+        self._tls = tls
+        self._on_chunk_sent, self._congestion = on_chunk_sent, congestion
+        self._reception = Reception(self)
+        self._tickets = Tickets()
+        self._passages = Passages(self.sessions, owner, self._reception.meet)
+        self._dialling = Dialling(self, owner, tls=tls.dialling if tls else None)
+        self._links: set[Link] = set()
+        self._bulks: set[Bulk] = set()
+        self._asking: dict[int, Link] = {}
+        """Strangers that asked for a certificate, by the number under which they did."""
+        self._asked = 0
+        self._halves: dict[PeerId, Half] = {}
+        self._moved = [0, 0]
+        """Bytes sent and received on connections that are over."""
+        self._closing = False
+        self._changed = asyncio.Event()
+        """A connection ended."""
+        self._upkeep = Upkeep(self.sessions, owner.padding_bytes, self._ask_for_bulk)
+
+    # Interface ------------------------------------------------------------------------------
+
+    def secure(self, tls: Tls) -> None:
+        """Before `listen`, as a node that gets its certificate later than its mesh."""
+        self._tls, self._dialling.tls = tls, tls.dialling
+
+    def listen(self, bound: socket.socket | None) -> None:
+        """Accept on a socket that `bind` made; it is ours from now on. None: nobody can dial us."""
+        self._reception.open(bound, self._tls.accepting if self._tls else None)
+
+    def connect(self, address: str, *, peer: str, via: Sequence[PeerId] = ()) -> None:
+        """Dial until it works, and again when it breaks, until `disconnect`. Who has no address is
+        reached through one of `via`."""
+        self._dialling.connect(address, peer=peer, via=via)
+
+    def disconnect(self, peer: PeerId, why: str) -> None:
+        """Close what we have with the peer, and dial it no more."""
+        self._dialling.forget(peer)
+        self._drop_half(peer, why)
+        self.drop(peer, why)
+
+    def drop(self, peer: PeerId, why: str) -> None:
+        """Close what we have with the peer; whoever dialled dials again."""
+        session = self.sessions.get(peer)
+        if session is not None:
+            self._end(session, why)
+
+    def send(self, peer: PeerId, message: Control) -> bool:
+        """False: the peer's outbox is full."""
+        session = self.sessions.get(peer)
+        return session is None or session.control.send(message)
+
+    @property
+    def line(self) -> int:
+        """Bytes a second that we get rid of where that goes best; 0: no line was ever full."""
+        return best([session.line for session in self.sessions.values()])
+
+    def wake(self, peer: PeerId) -> None:
+        """There is something to send in bulk."""
+        session = self.sessions.get(peer)
+        for bulk in list(session.bulks) if session is not None else ():
+            bulk.wake()
+
+    def answer(self, number: int, message: Admitted | NotAdmitted) -> None:
+        """To whoever asked for a certificate under this number, if it is still there."""
+        link = self._asking.pop(number, None)
+        if link is not None:
+            link.send(message)
+            link.close("answered")
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """(sent, received) since the start, framing included."""
+        sent, received = self._moved
+        for each in (*self._links, *self._bulks):
+            sent, received = sent + each.sent_bytes, received + each.received_bytes
+        return sent, received
+
+    async def close(self) -> None:
+        """End every connection and task; idempotent."""
+        self._closing = True
+        self._upkeep.close()
+        await self._passages.close()
+        await self._reception.close()
+        await self._dialling.close()
+        for each in (*self._links, *self._bulks):
+            each.close("closing")
+        while self._links or self._bulks:  # Each ends by itself after LINGER_S at the latest.
+            self._changed.clear()
+            await self._changed.wait()
+
+    # Links ----------------------------------------------------------------------------------
+
+    def opened(self, link: Link) -> None:
+        self._links.add(link)
+        if self._closing:
+            link.abort("closing")
+        elif self._is_uncertified(link):
+            link.restrict(ADMIT_BYTES_MAX)
+
+    def received(self, link: Link, message: Control) -> None:
+        """A message, or the hello that makes a stranger known."""
+        if self._dialling.received(link, message):
+            return
+        session = self.sessions.get(PeerId(link.peer))
+        if self._is_uncertified(link):
+            self._take_admit(link, message)
+        elif isinstance(message, Hello):
+            self._introduce(link, message)
+        elif not link.peer:
+            link.close("no hello")
+        elif session is not None and session.control is link:
+            if isinstance(message, BulkKeys | WantBulk):
+                self._widen(session, message)
+            elif isinstance(message, TUNNELLING):
+                self._passages.take(session.hello.peer, message)
+            else:
+                self._owner.received(session.hello.peer, message)
+
+    def closed(self, link: Link, why: str) -> None:
+        self._links.discard(link)
+        self._over(link)
+        self._reception.known(link)
+        self._tickets.void(link)
+        self._asking = {n: other for n, other in self._asking.items() if other is not link}
+        self._dialling.closed(link)
+        peer = PeerId(link.peer)
+        half, session = self._halves.get(peer), self.sessions.get(peer)
+        if half is not None and half.control is link:
+            del self._halves[peer]
+        if session is not None and session.control is link:
+            self._end(session, why)
+
+    def _over(self, connection: Link | Bulk) -> None:
+        self._moved[0] += connection.sent_bytes
+        self._moved[1] += connection.received_bytes
+        self._changed.set()
+
+    def _is_uncertified(self, link: Link) -> bool:
+        return self._tls is not None and link.accepted and not link.certified
+
+    def _take_admit(self, link: Link, message: Control) -> None:
+        """All that somebody without a certificate may say, and once."""
+        if not isinstance(message, Admit) or link in self._asking.values():
+            link.close("it has no certificate, and asks for none, or twice")
+            return
+        self._reception.extend(link, ANSWER_TIMEOUT_S, "no answer in time")
+        self._asked += 1
+        self._asking[self._asked] = link
+        self._owner.admission_asked(self._asked, message)
+
+    # Hellos ---------------------------------------------------------------------------------
+
+    def _introduce(self, link: Link, hello: Hello) -> None:
+        """The first message of a connection that somebody else made."""
+        if link.peer or not link.accepted:
+            link.close("a second hello")
+        elif self._tls is not None and hello.peer != link.certified:
+            link.close(f"it has the certificate of {link.certified}, and is another peer")
+        else:
+            self._take_hello(link, hello)
+
+    def _take_hello(self, link: Link, hello: Hello) -> None:
+        old = self.sessions.get(hello.peer)
+        why = self._owner.refusal(hello)
+        if not why and old is None and len(self.sessions) >= SESSIONS_MAX:
+            why = f"there are {SESSIONS_MAX} connections already"
+        if why:
+            link.send(Refused(why, self._owner.is_revoked(hello.peer)))
+            link.close(f"refused: {why}")
+            return
+        same = old is not None and old.hello.incarnation == hello.incarnation
+        if same and old is not None and old.address and self._goes_first(hello.peer):
+            link.close("we dialled it already")
+            return
+        self._drop_half(hello.peer, "it connected anew")
+        link.become(hello.peer)
+        link.pause()
+        self._halves[hello.peer] = Half(hello, link)
+        link.send(self._owner.hello())
+        link.send(BulkKeys(self._tickets.give(link)))
+
+    def _goes_first(self, peer: PeerId) -> bool:
+        """When two peers dial each other at once, the one with the smaller id goes on."""
+        return self._owner.hello().peer < peer
+
+    def _drop_half(self, peer: PeerId, why: str) -> None:
+        half = self._halves.pop(peer, None)
+        if half is not None:
+            self._tickets.void(half.control)
+            half.control.close(why)
+
+    def _attach(self, session: Session, bulk: socket.socket, keys: Keys) -> None:
+        """Both connections are up: from now on they are the ones."""
+        peer, control = session.hello.peer, session.control
+        self.drop(peer, "it connected anew")
+        self._drop_half(peer, "it connected anew")
+        control.become(peer)
+        self._reception.known(control)
+        self.sessions[peer] = session
+        session.far = is_far(bulk)
+        self._owner.connected(session.hello)
+        self._add_bulk(session, bulk, keys)
+        control.resume()
+        self._upkeep.start()
+
+    def _end(self, session: Session, why: str) -> None:
+        peer = session.hello.peer
+        if self.sessions.get(peer) is not session:
+            return
+        del self.sessions[peer]
+        self._tickets.void(session.control)
+        self._passages.gone(peer)
+        for each in (session.control, *session.bulks):
+            each.close(why)
+        if not self._closing:
+            self._owner.disconnected(peer, why)
+            self._dialling.again(peer)
+
+    # Bulk connections -----------------------------------------------------------------------
+
+    def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
+        taken = self._tickets.take(ticket)
+        if taken is None or self._closing:
+            connection.close()
+            return
+        control, keys = taken
+        peer = PeerId(control.peer)
+        half, session = self._halves.get(peer), self.sessions.get(peer)
+        if half is not None and half.control is control:
+            del self._halves[peer]
+            self._attach(Session(half.hello, control, address=""), connection, keys)
+        else:  # Tickets end with their session.
+            assert session is not None
+            assert session.control is control
+            self._add_bulk(session, connection, keys)
+
+    def bulk_dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
+        session = self.sessions.get(PeerId(control.peer))
+        if session is not None and session.control is control:
+            session.dialling = False
+            if bulk is not None:
+                session.ticket = keys.ticket
+                self._add_bulk(session, bulk, keys)
+        elif bulk is not None:
+            bulk.close()
+
+    def _bulk_closed(self, bulk: Bulk, why: str) -> None:
+        self._bulks.discard(bulk)
+        self._over(bulk)
+        session = self.sessions.get(bulk.peer)
+        if session is not None and bulk in session.bulks:
+            self._end(session, why)
+
+    def _add_bulk(self, session: Session, connection: socket.socket, keys: Keys) -> None:
+        peer = session.hello.peer
+        seals = None
+        if self._tls is not None:
+            ours, theirs = keys.accepting, keys.dialling
+            if session.address:
+                ours, theirs = theirs, ours
+            seals = Seals(Seal(ours), Seal(theirs))
+        bulk = Bulk(
+            self._owner,
+            peer,
+            connection,
+            closed=self._bulk_closed,
+            seals=seals,
+            congestion=self._congestion,
+        )
+        if self._on_chunk_sent is not None:
+            bulk.on_chunk_sent = lambda chunk: self._chunk_sent(peer, chunk, bulk)
+            if any(other.held for other in self._bulks):
+                bulk.hold()
+        self._bulks.add(bulk)
+        session.bulks[bulk] = Watched()
+        bulk.start()
+        bulk.feed_from(partial(self._owner.next_chunk, peer))
+
+    def _chunk_sent(self, peer: PeerId, chunk: Chunk, bulk: Bulk) -> None:
+        assert self._on_chunk_sent is not None
+        self._on_chunk_sent(peer, chunk, bulk)
+        if bulk.held:
+            for other in self._bulks:
+                other.hold()
+
+    def _ask_for_bulk(self, session: Session) -> None:
+        """Another connection."""
+        if session.address:
+            session.control.send(WantBulk())
+        else:
+            session.control.send(BulkKeys(self._tickets.give(session.control)))
+
+    def _widen(self, session: Session, message: BulkKeys | WantBulk) -> None:
+        """The other side has more to send than its connections carry, or answers that."""
+        if isinstance(message, BulkKeys) != bool(session.address):
+            session.control.close("who accepts gives keys for bulk connections, who dials asks")
+        elif len(session.bulks) >= CONNECTIONS_MAX or session.dialling:
+            return
+        elif isinstance(message, BulkKeys):
+            keys = Keys.of(message.secret)
+            if keys.ticket != session.ticket:
+                session.dialling = True
+                self._dialling.open_bulk(session.control, keys)
+        else:
+            session.control.send(BulkKeys(self._tickets.give(session.control)))
+
+    # Dialling's side ------------------------------------------------------------------------
+
+    def new_link(self, *, accepted: bool) -> Link:
+        return Link(self, accepted=accepted)
+
+    def is_connected(self, peer: str, address: str) -> bool:
+        if peer:
+            return peer in self.sessions
+        return any(session.hello.address == address for session in self.sessions.values())
+
+    def yields_to(self, peer: PeerId) -> bool:
+        if peer in self.sessions:
+            return True
+        return peer in self._halves and not self._goes_first(peer)
+
+    async def tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
+        return await self._passages.open(peer, relay)
+
+    def tunnel_end_came(self, connection: socket.socket, ticket: bytes) -> None:
+        self._passages.end_came(connection, ticket)
+
+    def dialled(
+        self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys
+    ) -> None:
+        self._attach(Session(hello, control, address, ticket=keys.ticket), bulk, keys)
+
+    def dialling_refused(self, why: str) -> None:
+        self._owner.refused(why)

@@ -1,0 +1,84 @@
+"""All that a mesh does with tunnels: its own, and those of others that go through it.
+
+Must NOT choose through whom, nor let anybody through who is no member of the run.
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+
+from peers.connections.session import MeshOwner, Session
+from peers.tunnels.client import TunnelError, Tunnels
+from peers.tunnels.relay import Junction
+from protocols.messages.peer import Control, NoTunnel, TunnelTicket, WantTunnel
+from protocols.types.ids import PeerId
+
+TUNNELLING = (WantTunnel, TunnelTicket, NoTunnel)
+"""What `take` takes."""
+
+
+class Passages:
+    """Implements JunctionHost and TunnelHost."""
+
+    def __init__(
+        self,
+        sessions: Mapping[PeerId, Session],
+        owner: MeshOwner,
+        meet: Callable[[socket.socket], None],
+    ) -> None:
+        """`sessions` changes under us; `meet` takes a connection that somebody else wanted."""
+        self._sessions = sessions
+        self._owner = owner
+        self._meet = meet
+        self._tunnels = Tunnels(self)
+        self._junction = Junction(self)
+        self._closing = False
+
+    def __len__(self) -> int:
+        """Tunnels of others that go through us, or are about to."""
+        return len(self._junction)
+
+    async def open(self, peer: PeerId, relay: PeerId) -> socket.socket:
+        """A connection with a peer that nobody can dial. Raises OSError."""
+        return await self._tunnels.open(peer, relay=relay)
+
+    def take(self, peer: PeerId, message: WantTunnel | TunnelTicket | NoTunnel) -> None:
+        if self._closing:
+            return
+        if isinstance(message, WantTunnel):
+            self._junction.want(peer, message)
+        else:
+            self._tunnels.take(peer, message)
+
+    def end_came(self, connection: socket.socket, ticket: bytes) -> None:
+        """Somebody showed a ticket for one end of a tunnel; the connection is ours."""
+        self._junction.came(connection, ticket)
+
+    def gone(self, peer: PeerId) -> None:
+        """The session with this peer is over."""
+        self._tunnels.gone(peer)
+        self._junction.gone(peer)
+
+    async def close(self) -> None:
+        """End all of them; idempotent."""
+        self._closing = True
+        self._junction.close()
+        await self._tunnels.close()
+
+    # Their side -----------------------------------------------------------------------------
+
+    def send(self, peer: PeerId, message: Control) -> bool:
+        return self._sessions[peer].control.send(message)
+
+    def remote(self, peer: PeerId) -> tuple[str, int]:
+        if peer not in self._sessions:
+            raise TunnelError(f"{peer} is not connected")
+        return self._sessions[peer].control.remote
+
+    def may_tunnel(self, peer: PeerId) -> bool:
+        return peer in self._sessions and self._owner.is_member(peer)
+
+    def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
+        self._owner.relayed(source, sink, size)
+
+    def tunnel_came(self, connection: socket.socket) -> None:
+        self._meet(connection)

@@ -1,0 +1,381 @@
+"""The data plane of one peer: encoded contributions, slices, sums, results and states in bytes.
+
+The core says what to encode, sum and send; here it happens piece by piece, in the loop's thread.
+Must NOT decide whether a payload counts, or what is summed.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from peers.connections.frames import Frame
+from peers.exchange.inbound import Inbound, Received
+from peers.exchange.interfaces import Bytes, SlicesError, States, Work
+from peers.exchange.outbound import CellStream, Outbound, ResultStream, SliceStream, Stream
+from peers.exchange.payload_keys import ResultKey, SliceKey, key_of, slice_key
+from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
+from peers.exchange.reducer import Reducer
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import peer as m
+from protocols.peer.core import PeerCore
+from protocols.rounds.contributions import PartResult
+from protocols.types.errors import LowcommError
+from protocols.types.ids import Contributor, PeerId, Stamp
+
+
+class Exchange:
+    """Of the rounds of one run."""
+
+    def __init__(
+        self,
+        core: PeerCore,
+        *,
+        feed: Callable[[v.Event], None],
+        note: Callable[[str], None],
+        failed: Callable[[LowcommError], None],
+    ) -> None:
+        """`note`: somebody's bytes are damaged. `failed`: our own arithmetic does not work."""
+        self.work: Work | None = None
+        """None until the run's sizes are known: nobody can make us hold bytes before. In a stepwise
+        run there are no rounds, and this stays None."""
+        self.states: States | None = None
+        """As `work`, in every run."""
+        self.wake: Callable[[PeerId], None] = lambda peer: None
+        """There is something to send to this peer."""
+        self.feed = feed
+        self.encoded: dict[tuple[int, int], Encoding] = {}
+        """Our own contributions, by (fragment, round)."""
+        self._core = core
+        self._note = note
+        self._failed = failed
+        self._pool = Pool()
+        self.inbound = Inbound(self, self._pool)
+        self._outbound: dict[PeerId, Outbound] = {}
+        self._reducer = Reducer(
+            grew=self._sum_grew, done=self._reduced, damaged=self._damaged, failed=failed
+        )
+        self._damages = 0
+        self._times: dict[tuple[int, int], tuple[float, float]] = {}
+        """By (fragment, round): when we began to encode, and when the result grew last."""
+
+    @property
+    def discarded(self) -> int:
+        """Payloads of no open round, of nobody's interest, or damaged (I3)."""
+        return self.inbound.refused + self._damages
+
+    # Commands -------------------------------------------------------------------------------
+
+    def encode(self, fragment: int, round_: int, manifest: str) -> None:
+        """The ranks' contribution stands still: from now on it has a name, and is made in pieces
+        when somebody needs them."""
+        run, work = self._core.members.run, self.work
+        assert run is not None
+        assert work is not None
+        now = asyncio.get_running_loop().time()
+        self._times[fragment, round_] = (now, now)
+        elements = run.fragment_elements[fragment]
+        encoding = Encoding(work, fragment, elements, self._pool, manifest=manifest)
+        self.encoded[fragment, round_] = encoding
+        self.feed(v.Encoded(fragment, round_, manifest))
+
+    def is_encoding(self, fragment: int) -> bool:
+        """Somebody may still need pieces of our contribution to an open round."""
+        return any(key[0] == fragment for key in self.encoded)
+
+    def send_slice(self, command: c.SendSlice) -> bool:
+        """False: the peer is too slow for us."""
+        stamp = command.stamp
+        encoding = self.encoded.get((stamp.fragment, stamp.round))
+        if encoding is None:
+            return True
+        elements = command.stop - command.start
+        header = m.ContributionChunk(stamp, command.part, command.contributor, 0, elements)
+        return self.send(command.peer, SliceStream(header, encoding, command.start))
+
+    def send_result(self, command: c.SendResult) -> bool:
+        stamp, part = command.stamp, command.part
+        payload = self.inbound.results.get(ResultKey(stamp, part))
+        if payload is None:
+            return True
+        left_out = self._owned_there(command, payload)
+        of = (stamp, part, command.contributors, "", 0, payload.elements)
+        header = m.ResultChunk(*of, 0, payload.layers, left_out is not None)
+        return self.send(command.peer, ResultStream(header, payload, left_out=left_out))
+
+    def _owned_there(self, command: c.SendResult, payload: Payload) -> int | None:
+        """Which slice of a gather its receiver has: its own, if it contributed it in this life. An
+        earlier life's it has not, and of a committed round we do not know it any more."""
+        if payload.layers == 1:
+            return None
+        for layer, term in enumerate(command.contributors):
+            key = slice_key(command.stamp, command.part, term)
+            if term.peer == command.peer and (slice_ := self.inbound.slices.get(key)) is not None:
+                return layer if slice_.life == self.inbound.lives.get(term.peer) else None
+        return None
+
+    def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
+        """Of states, send the peer this from now on, and nothing else."""
+        outbound = self._outbound.get(peer)
+        if outbound is not None:
+            outbound.replace(CellStream.rank, stream)
+            self.wake(peer)
+
+    def wake_all(self) -> None:
+        """What waited may go."""
+        for peer in self._outbound:
+            self.wake(peer)
+
+    def send(self, peer: PeerId, stream: Stream) -> bool:
+        """False: the peer is too slow for us."""
+        outbound = self._outbound.get(peer)
+        if outbound is None:
+            return True  # Not connected any more: the core hears of it, and says it again.
+        fits = outbound.add(stream)
+        self.wake(peer)
+        return fits
+
+    def reduce(self, command: c.ReducePart) -> None:
+        """Sum from kept bytes: ours are made when they are needed, the others' come in pieces."""
+        work, stamp, part = self.work, command.stamp, command.part
+        assert work is not None
+        slices: list[Payload | Encoding] = []
+        for term in command.contributors:
+            if term.peer == self._core.me.peer:
+                slices.append(self.encoded[stamp.fragment, stamp.round])
+            else:
+                slices.append(self.inbound.slices[slice_key(stamp, part, term)])
+        size_of = partial(work.result_bytes, stamp.fragment)
+        elements, layers = command.stop - command.start, work.layers(len(command.contributors))
+        wrong = _of_other_sizes(slices, elements)
+        if wrong:
+            whose = command.contributors[wrong[0]].peer
+            self._damaged(command, SlicesError(wrong, f"{whose} sent no slice of part {part}"))
+            return
+        buffer = self._pool.take(layers * size_of(elements))
+        result = Payload(elements, size_of, buffer, layers=layers)
+        result.terms = command.contributors
+        self.inbound.results[ResultKey(stamp, part)] = result
+        self._reducer.begin(work, self._core.me.peer, command, slices, result)
+
+    def drop_slices(self, fragment: int, round_: int) -> None:
+        """This round is committed: whatever was not summed will not be."""
+        self._end(fragment, round_, released=False)
+
+    def drop_result(self, stamp: Stamp, part: int) -> None:
+        """It was not its sender's to give. Not to be used again: a step may be begun from it."""
+        self.inbound.results.pop(ResultKey(stamp, part), None)
+
+    def release(self, fragment: int, round_: int) -> None:
+        """Nobody needs anything of this round and before."""
+        self._end(fragment, round_, released=True)
+        run = self._core.members.run
+        self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
+        for key in [key for key in self._times if key[0] == fragment and key[1] <= round_]:
+            del self._times[key]
+
+    def _end(self, fragment: int, round_: int, *, released: bool) -> None:
+        self._reducer.drop(fragment, round_)
+        for outbound in self._outbound.values():
+            outbound.drop(fragment, round_, released=released)
+        self.inbound.end(fragment, round_, released=released)
+        for key in [key for key in self.encoded if key[0] == fragment and key[1] <= round_]:
+            self.encoded.pop(key).release()
+
+    def restored(self, lineage: int) -> None:
+        """The run is in this lineage: what is of another one is of no round any more. A step that
+        was made may still read a result, so no memory is used again."""
+        self._reducer.keep(lineage)
+        for outbound in self._outbound.values():
+            outbound.keep(lineage)
+        self.inbound.keep(lineage)
+        self.encoded.clear()  # Ours are of the lineage before, whatever their numbers.
+        self._times.clear()
+
+    def seconds(self, stamp: Stamp) -> float | None:
+        """From our contribution's beginning to the last piece of the round's result, if we made
+        one."""
+        began, last = self._times.get((stamp.fragment, stamp.round), (None, 0.0))
+        return None if began is None else last - began
+
+    def parts(self, stamp: Stamp, count: int) -> tuple[list[Bytes], tuple[Contributor, ...]]:
+        """A round's result, whole, and what is in it: the same in all parts."""
+        found = [self.inbound.results[ResultKey(stamp, part)] for part in range(count)]
+        return [payload.buffer for payload in found], found[0].terms
+
+    def decided(self, event: Received, commands: Sequence[c.Command]) -> None:
+        """The core looked at a payload: keep its bytes if it counts them, or drop them."""
+        stamp, part = event.stamp, event.part
+        wanted = c.Discard(event) not in commands
+        if wanted and self._core.members.run is not None:
+            held = self._core.rounds[stamp.fragment].held
+            if isinstance(event, v.ResultReceived):
+                wanted = held.result(stamp, part) == PartResult.of(event)
+            else:
+                kind = held.slices if isinstance(event, v.SliceReceived) else held.begun
+                slices = kind.get((stamp.round, stamp.view, part), {})
+                wanted = slices.get(event.sender) == event.contributor
+        self.inbound.decided(event, wanted=wanted)
+
+    # Sums -----------------------------------------------------------------------------------
+
+    def grew(self, key: SliceKey) -> None:
+        if self.work is not None:
+            self._reducer.grew(self.work, key)
+
+    def layers(self, contributors: int) -> int:
+        return self.work.layers(contributors) if self.work is not None else 0
+
+    def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
+        encoding = self.encoded.get((key.stamp.fragment, key.stamp.round))
+        if encoding is None:
+            return None
+        ours = (self._core.me.peer, encoding.manifest)
+        names = [(term.peer, term.manifest) for term in payload.terms]
+        return names.index(ours) if ours in names else None
+
+    def own_piece(self, key: ResultKey, payload: Payload, number: int) -> Bytes | None:
+        stamp, borders = key.stamp, self._borders(key.stamp)
+        encoding = self.encoded.get((stamp.fragment, stamp.round))
+        if encoding is None or borders is None or self.own_layer(key, payload) != payload.own:
+            return None  # The round is over, or the view.
+        if not _is_part(borders, key.part, payload.elements):
+            return None
+        start = borders[key.part] + number * PIECE_ELEMENTS
+        stop = min(start + PIECE_ELEMENTS, borders[key.part] + payload.elements)
+        try:
+            return encoding.cut(start, stop)
+        except LowcommError as error:
+            self._failed(error)
+            return None
+
+    def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
+        stamp, part = key
+        began = self._times.get((stamp.fragment, stamp.round))
+        if began is not None:
+            now = asyncio.get_running_loop().time()
+            self._times[stamp.fragment, stamp.round] = (began[0], now)
+        borders, terms, work = self._borders(stamp), payload.terms, self.work
+        if work is None:
+            return False
+        if borders is not None and not _is_part(borders, part, payload.elements):
+            return False  # It began before we read of this view.
+        start, piece = number * PIECE_ELEMENTS, payload.piece(number)
+        elements = min(PIECE_ELEMENTS, payload.elements - start)
+        try:
+            if borders is None:
+                work.check_result(piece, elements, terms)
+            else:
+                work.ahead(stamp, borders[part] + start, piece, payload.buffer, elements, terms)
+        except LowcommError as error:
+            self._note(f"round {stamp.round}: {error}")
+            return False
+        return True
+
+    def _sum_grew(self, key: ResultKey, payload: Payload, number: int) -> None:
+        self.wake_all()
+        self.result_grew(key, payload, number)
+
+    def _reduced(self, command: c.ReducePart, digest: str) -> None:
+        self.feed(v.PartReduced(command.stamp, command.part, digest))
+
+    def _damaged(self, command: c.ReducePart, error: LowcommError) -> None:
+        """Somebody's slice cannot be averaged: another attempt does without it. Of what is wrong
+        with the whole sum, the leader's patience ends the attempt."""
+        self._damages += 1
+        self._note(f"round {command.stamp.round}: {error}")
+        if isinstance(error, SlicesError):
+            void = tuple(command.contributors[number].peer for number in error.numbers)
+            self.feed(v.PartReduced(command.stamp, command.part, "", void))
+
+    # The links' side ------------------------------------------------------------------------
+
+    def next_chunk(self, peer: PeerId) -> Frame | None:
+        outbound = self._outbound.get(peer)
+        try:
+            return outbound.next() if outbound is not None else None
+        except LowcommError as error:
+            self._failed(error)
+            return None
+
+    def meet(self, peer: PeerId, incarnation: int, *, far: bool = False) -> None:
+        """The connection is up. `far`: round trips are long."""
+        self.inbound.lives[peer] = incarnation
+        self._outbound[peer] = Outbound(far=far)
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection is over: what it still needs, the core says again."""
+        self._outbound.pop(peer, None)
+        self.inbound.forget(peer)
+
+    def padding_bytes(self, peer: PeerId) -> int:
+        """A slice's, where one other peer has our line for itself. Of several each connection would
+        believe in the whole line; and more of them begin faster."""
+        members, work = self._core.members, self.work
+        pair = set(members.receivers) == {peer, self._core.me.peer}
+        if members.run is None or work is None or not pair:
+            return 0
+        sizes = enumerate(members.run.fragment_elements)
+        return max(work.contribution_bytes(fragment, size // 2) for fragment, size in sizes)
+
+    def size_of(self, peer: PeerId, chunk: m.PieceChunk) -> Callable[[int], int] | None:
+        """May a payload of this kind and size come from this peer? Nobody outside the run gets
+        memory, and none is given for what the core would not count by what it has read so far.
+        What it makes of the rest is another question."""
+        members, work, states = self._core.members, self.work, self.states
+        run = members.run
+        if run is None or states is None or peer not in members.receivers or not chunk.elements:
+            return None
+        stamp, sizes = chunk.stamp, run.fragment_elements
+        if work is None:
+            return None
+        if stamp.run != run.run or stamp.fragment >= len(sizes):
+            return None
+        borders = self._borders(stamp)
+        fits = True  # Its sender may have read more of the log than we.
+        if borders is not None:
+            fits = _is_part(borders, chunk.part, chunk.elements)
+        # Parts, whatever they are, make one fragment: nobody gets memory for several.
+        beside = self.inbound.elements_beside(peer, key_of(chunk))
+        fits = fits and beside + chunk.elements <= sizes[stamp.fragment]
+        fence = self._core.rounds[stamp.fragment].fence
+        if isinstance(chunk, m.ContributionChunk):
+            fits = fits and fence.may_slice(stamp, chunk.part, peer, self._core.me.peer)
+            return partial(work.contribution_bytes, stamp.fragment) if fits else None
+        fits = fits and fence.may_result(stamp, chunk.part, peer)
+        fits = fits and self._may_have(chunk.layers, work, stamp)
+        return partial(work.result_bytes, stamp.fragment) if fits else None
+
+    def _may_have(self, layers: int, work: Work, stamp: Stamp) -> bool:
+        """Can a result of this attempt have so many? They cost memory."""
+        members = self._core.members
+        commit = members.commit(stamp.fragment, stamp.round)
+        plan = members.plan(stamp.fragment, stamp.round)
+        if commit is not None:
+            return layers == work.layers(len(commit.contributors))
+        if plan is not None and plan.stamp == stamp:
+            return layers == work.layers(len(plan.roster))
+        # Its sender has read more of the log: more may have come, but not many more.
+        return 1 <= layers <= work.layers(2 * len(members.receivers))
+
+    def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
+        """Of the parts of this round, if our log says what they are in this view."""
+        members = self._core.members
+        commit = members.commit(stamp.fragment, stamp.round)
+        if commit is not None:
+            return commit.borders if commit.view == stamp.view else None
+        plan = members.open_plan(stamp.fragment)  # It is remembered, and asked for with each piece.
+        if plan is None or plan.stamp.round != stamp.round:
+            plan = members.plan(stamp.fragment, stamp.round)
+        return plan.parts.borders if plan is not None and plan.stamp.view == stamp.view else None
+
+
+def _of_other_sizes(slices: Sequence[Payload | Encoding], elements: int) -> tuple[int, ...]:
+    """Which of them are no slices of so many: they began before we read of their view."""
+    numbered = enumerate(slices)
+    return tuple(n for n, x in numbered if isinstance(x, Payload) and x.elements != elements)
+
+
+def _is_part(borders: Sequence[int], part: int, elements: int) -> bool:
+    """Is there a part of this number, with so many elements?"""
+    return part < len(borders) - 1 and elements == borders[part + 1] - borders[part]

@@ -1,0 +1,64 @@
+"""Names of payloads: which slice, which result.
+
+Must NOT say whether one is wanted.
+"""
+
+from typing import NamedTuple
+
+from protocols.messages.peer import ContributionChunk, PieceChunk, ResultChunk
+from protocols.types.ids import Contributor, Stamp
+
+
+class SliceKey(NamedTuple):
+    """Not the attempt, but which bytes."""
+
+    lineage: int
+    """Rounds and views are counted anew in each."""
+    fragment: int
+    round: int
+    view: int
+    part: int
+    contributor: Contributor
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        """Nobody needs it once this round is committed."""
+        return self.fragment == fragment and self.round <= round_
+
+    def is_beside(self, other: "Key") -> bool:
+        """Of the same round and view: one peer's are no more than the fragment."""
+        return isinstance(other, SliceKey) and self[:4] == other[:4]
+
+
+class ResultKey(NamedTuple):
+    """Of one part, in one attempt."""
+
+    stamp: Stamp
+    part: int
+
+    @property
+    def lineage(self) -> int:
+        return self.stamp.lineage
+
+    def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
+        """Somebody may need it until this round is released."""
+        return released and self.stamp.fragment == fragment and self.stamp.round <= round_
+
+    def is_beside(self, other: "Key") -> bool:
+        """Of the same attempt: together they are the fragment."""
+        return isinstance(other, ResultKey) and self.stamp == other.stamp
+
+
+Key = SliceKey | ResultKey
+
+
+def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
+    return SliceKey(stamp.lineage, stamp.fragment, stamp.round, stamp.view, part, contributor)
+
+
+def key_of(chunk: PieceChunk) -> Key:
+    """Which payload it is a piece of."""
+    match chunk:
+        case ContributionChunk():
+            return slice_key(chunk.stamp, chunk.part, chunk.contributor)
+        case ResultChunk():
+            return ResultKey(chunk.stamp, chunk.part)

@@ -1,0 +1,208 @@
+"""Payloads piece by piece: what is here of them, and where the rest belongs.
+
+A payload's elements are cut into pieces from its first one on, and everything (encoding, sending,
+summing, digests) goes by these, so that no step waits for a whole payload. A payload has one layer
+of encoded elements, or several (the slices that a gather puts side by side); what travels at once,
+a chunk, is one layer of a piece. Must NOT know where pieces come from or go to, nor look into them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+
+import xxhash
+
+from peers.exchange.interfaces import Bytes, Work
+from peers.sockets.memory_pages import fresh
+from protocols.types.ids import Contributor
+
+PIECE_ELEMENTS = 1 << 18
+"""1 MiB of fp32: fits the L2 cache, and a millisecond of arithmetic at most. Every codec's grain
+divides it."""
+MAPPED_BYTES_MIN = 1 << 20
+"""From here on memory is the system's own pages."""
+FREE_BYTES_MAX = 1 << 32
+"""What is kept for the next round, and not given back to the system."""
+IDLE_ROUNDS = 2
+"""Of each fragment. A size that nobody asked for in so many is that of parts among another number
+of peers, and may never come again."""
+SizeOf = Callable[[int], int]
+"""Encoded bytes of so many elements."""
+
+
+def spans(elements: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) of each piece."""
+    return (
+        (start, min(start + PIECE_ELEMENTS, elements))
+        for start in range(0, elements, PIECE_ELEMENTS)
+    )
+
+
+class Pool:
+    """Memory of payloads that are over, for those that come: fresh pages cost more than a copy."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[memoryview]] = {}
+        self._asked: dict[int, int] = {}
+        """By size: after how many rounds it was asked for last."""
+        self._rounds = 0
+        self._bytes = 0
+
+    def take(self, size: int) -> memoryview:
+        """Exactly so many bytes; what they are is anybody's guess."""
+        self._asked[size] = self._rounds
+        if free := self._free.get(size):
+            self._bytes -= size
+            return free.pop()
+        if size < MAPPED_BYTES_MIN:
+            return memoryview(bytearray(size))
+        return fresh(size)
+
+    def give(self, buffer: memoryview) -> None:
+        """Nobody will write to it any more, and whoever still sends it sends what is over."""
+        size = buffer.nbytes
+        if size in self._asked and self._bytes + size <= FREE_BYTES_MAX:
+            self._bytes += size
+            self._free.setdefault(size, []).append(buffer)
+
+    def round_over(self, fragments: int) -> None:
+        """One more, of one of so many fragments: give back to the system what none needs now."""
+        self._rounds += 1
+        oldest = self._rounds - IDLE_ROUNDS * fragments
+        for size in [size for size, asked in self._asked.items() if asked < oldest]:
+            del self._asked[size]
+            self._bytes -= size * len(self._free.pop(size, ()))
+
+
+class Payload:
+    """A slice or a result that arrives, or is made, chunk by chunk and in any order."""
+
+    def __init__(
+        self, elements: int, size_of: SizeOf, buffer: memoryview, *, layers: int = 1
+    ) -> None:
+        """`size_of`: of one layer; `buffer`: of all, each piece's one after the other."""
+        self.elements = elements
+        self.layers = layers
+        self.buffer = buffer
+        marks = [*(size_of(start) for start, _ in spans(elements)), size_of(elements)]
+        assert buffer.nbytes == layers * marks[-1], "a buffer of another size"
+        places = [(a, b - a, layer) for a, b in pairwise(marks) for layer in range(layers)]
+        self._borders = [layers * a + layer * size for a, size, layer in places] + [buffer.nbytes]
+        self._digests = [b""] * len(places)
+        self.missing = len(self._digests)
+        """Chunks."""
+        self.terms: tuple[Contributor, ...] = ()
+        """Of a result: what was summed or gathered in it."""
+        self.own: int | None = None
+        """The layer that does not travel: we put it there ourselves."""
+        self.life = 0
+        """Of a slice: the incarnation of its sender."""
+
+    def __len__(self) -> int:
+        """How many chunks it has: those of the first piece, of the second, ..."""
+        return len(self._digests)
+
+    def has(self, index: int) -> bool:
+        return bool(self._digests[index])
+
+    def chunk(self, index: int) -> memoryview:
+        return self.buffer[self._borders[index] : self._borders[index + 1]]
+
+    def has_piece(self, number: int) -> bool:
+        """In all layers."""
+        return all(self._digests[number * self.layers : (number + 1) * self.layers])
+
+    def lacks_own(self, number: int) -> bool:
+        """Of this piece all that travels is here."""
+        lacking = [x for x in range(self.layers) if not self.has(number * self.layers + x)]
+        return lacking == [self.own]
+
+    def piece(self, number: int) -> memoryview:
+        """All its layers, one after the other."""
+        first = number * self.layers
+        return self.buffer[self._borders[first] : self._borders[first + self.layers]]
+
+    def at(self, start: int, layer: int = 0) -> int | None:
+        """Which chunk begins at this element; None: none."""
+        number, rest = divmod(start, PIECE_ELEMENTS)
+        index = number * self.layers + layer
+        fits = not rest and 0 <= layer < self.layers and 0 <= index < len(self)
+        return index if fits else None
+
+    def index_of(self, start: int, size: int, layer: int = 0) -> int | None:
+        """Which chunk begins at this element and has so many bytes; None: none."""
+        index = self.at(start, layer)
+        return index if index is not None and self.chunk(index).nbytes == size else None
+
+    def add(self, index: int, digest: bytes) -> None:
+        """The chunk is at its place."""
+        if not self._digests[index]:
+            self._digests[index] = digest
+            self.missing -= 1
+
+    def add_piece(self, number: int) -> None:
+        """All layers of a piece are at their place."""
+        for index in range(number * self.layers, (number + 1) * self.layers):
+            self.add(index, digest_of(self.chunk(index)))
+
+    def add_own(self, number: int, piece: Bytes) -> None:
+        """Put our own layer of a piece at its place."""
+        assert self.own is not None
+        index = number * self.layers + self.own
+        self.chunk(index)[:] = piece
+        self.add(index, digest_of(piece))
+
+    def digest_of(self, index: int) -> bytes:
+        return self._digests[index]
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits, of a whole payload: of its chunks' digests, in order."""
+        assert not self.missing, "it is not whole"
+        return xxhash.xxh3_128_hexdigest(b"".join(self._digests))
+
+
+def digest_of(chunk: Bytes) -> bytes:
+    """Of one chunk."""
+    return xxhash.xxh3_128_digest(chunk)
+
+
+class Encoding:
+    """Our contribution to a round, encoded once: each piece when it is first needed."""
+
+    def __init__(
+        self, work: Work, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
+    ) -> None:
+        """The ranks' parameters stand still until nobody needs it any more."""
+        place = work.begin(fragment, manifest)
+        self.manifest = manifest
+        self._work = work
+        self._fragment = fragment
+        self._size_of = partial(work.contribution_bytes, fragment)
+        self._spans = list(spans(elements))
+        self._starts = [start for start, _ in self._spans]
+        self._made = bytearray(len(self._spans))
+        self._pool = None if place is not None else pool
+        self._buffer = place if place is not None else pool.take(self._size_of(elements))
+
+    def release(self) -> None:
+        """Nobody needs it any more, and whoever still sends it sends what is over."""
+        if self._pool is not None:
+            self._pool.give(self._buffer)
+
+    def cut(self, start: int, stop: int) -> memoryview:
+        """The bytes of elements [start, stop)."""
+        first = max(bisect_left(self._starts, start + 1) - 1, 0)
+        for index in range(first, len(self._spans)):
+            if self._spans[index][0] >= stop:
+                break
+            if not self._made[index]:
+                self._make(index)
+        return self._buffer[self._size_of(start) : self._size_of(stop)]
+
+    def _make(self, index: int) -> None:
+        start, stop = self._spans[index]
+        out = self._buffer[self._size_of(start) : self._size_of(stop)]
+        self._work.encode(self._fragment, start, stop, out)
+        self._made[index] = 1

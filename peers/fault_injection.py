@@ -1,0 +1,73 @@
+"""Faults that a peer does to itself, at a moment that cannot be hit from outside.
+
+`--fault kill@round=R,chunk=C`: SIGKILL ourselves when chunk C of our traffic of round R has left.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peers.connections.bulk import Bulk
+from protocols.messages.peer import Chunk, ContributionChunk, ResultChunk, StepChunk
+from protocols.types.errors import ConfigError
+from protocols.types.ids import PeerId
+
+DRAIN_LOOK_S = 0.0005
+_FORM = re.compile(r"kill@round=([0-9]{1,9}),chunk=([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """SIGKILL when `chunk` chunks (contributions and results, all peers) of `round` are sent."""
+
+    round: int
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"kill@round={self.round},chunk={self.chunk}"
+
+
+def parse_fault(text: str) -> Fault:
+    """Raises ConfigError for anything but the documented form."""
+    match = _FORM.fullmatch(text)
+    if match is None or int(match[1]) < 1 or int(match[2]) < 1:
+        raise ConfigError(
+            f"--fault {text!r}: write it as kill@round=R,chunk=C with R and C from 1, "
+            "for example kill@round=7,chunk=2"
+        )
+    return Fault(int(match[1]), int(match[2]))
+
+
+class FaultInjector:
+    """Counts the chunks of the fault's round, and dies at the right one."""
+
+    def __init__(self, fault: Fault, before: Callable[[str], None]) -> None:
+        """`before` is told what is about to happen; it must reach the disk by itself."""
+        self._fault = fault
+        self._before = before
+        self._sent = 0
+        self._bulks: set[Bulk] = set()
+
+    def chunk_sent(self, peer: PeerId, chunk: Chunk, bulk: Bulk) -> None:
+        """For Mesh(on_chunk_sent=...), which holds all of them when one is held."""
+        if not isinstance(chunk, ContributionChunk | ResultChunk | StepChunk):
+            return
+        if chunk.stamp.round != self._fault.round:
+            return
+        self._sent += 1
+        self._bulks.add(bulk)
+        if self._sent == self._fault.chunk:
+            bulk.hold()  # This chunk and no other.
+            self._die_when_drained()
+
+    def _die_when_drained(self) -> None:
+        """A chunk counts as sent when its receiver's kernel has it: dying with bytes of theirs
+        unread resets the connection, and what we had not delivered by then would be lost."""
+        if any(bulk.unsent_bytes for bulk in self._bulks):
+            asyncio.get_running_loop().call_later(DRAIN_LOOK_S, self._die_when_drained)
+            return
+        self._before(str(self._fault))
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,145 @@
+"""The node's local bus, for people's commands: a ZeroMQ ROUTER in the daemon, a DEALER in a client.
+
+It carries nothing of ranks, which have their lifelines: a message takes two hops more between
+threads here, each up to milliseconds on a busy machine. Questions are records
+(`peers/ipc/msgpack_records.py`), answers JSON. Answering never blocks the daemon: a full queue
+drops the answer and says so. Must NOT decide what a message means.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from peers.ipc.msgpack_records import RECORD_BYTES_MAX, LinkError, decode, encode, kinds_of
+
+QUEUE_MESSAGES_MAX = 1000  # In each direction and for each connection.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """client -> daemon; answered by JSON text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """client -> daemon; answered by {"type": "stopping"}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoke:
+    """client -> daemon: a person wants a peer's certificate, or a token, to count no more. Asked
+    again and again until the answer, JSON text, says that it is done or cannot be."""
+
+    what: str
+    """The peer's id, or its name; or the token."""
+    why: str
+    force: bool
+    """Also if no majority of the voters that remain can be reached."""
+    again: bool
+    """It was asked before: what became of it counts."""
+
+
+Question = Status | Revoke
+_TO_DAEMON = kinds_of(Status, Stop, Revoke)
+
+
+class Bus:
+    """The daemon's end. One task receives; anything in the loop's thread may send."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Bind at once, inside a running loop. Raises OSError when that fails."""
+        self._loop = asyncio.get_running_loop()
+        self._readable = asyncio.Event()
+        self._context = zmq.Context(1)
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # A lost message is an error, not silence.
+        self._socket.setsockopt(zmq.MAXMSGSIZE, RECORD_BYTES_MAX)
+        self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES_MAX)
+        self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES_MAX)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise OSError(error.errno, f"cannot bind {endpoint}: {error.strerror}") from error
+        self._fd = int(self._socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._fd, self._readable.set)
+
+    async def receive(self) -> tuple[bytes, Question | Stop | LinkError]:
+        """The next message and its sender; a LinkError says what is wrong with it."""
+        # One turn of the loop for each message: a flood delays others, it does not stop them.
+        await asyncio.sleep(0)
+        while True:
+            self._readable.clear()
+            try:
+                # The descriptor signals only while the socket's mailbox is not empty, and any
+                # call on the socket empties it: so read until there is nothing, then wait.
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                await self._readable.wait()
+                continue
+            sender = frames[0]
+            if len(frames) != 2:
+                return sender, LinkError(f"{len(frames)} frames, a message has 2")
+            try:
+                return sender, decode(frames[1], _TO_DAEMON)
+            except LinkError as error:
+                return sender, error
+
+    def answer(self, receiver: bytes, text: str) -> bool:
+        """JSON text. False when the receiver is gone or its queue is full: it is dropped."""
+        try:
+            self._socket.send_multipart([receiver, text.encode()], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in {zmq.EAGAIN, zmq.EHOSTUNREACH}:
+                raise
+            return False
+        finally:
+            self._readable.set()  # Sending may have taken the signal of what came in meanwhile.
+        return True
+
+    def close(self) -> None:
+        """Close and drop what was not sent; idempotent."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._fd)
+            self._context.destroy(linger=0)
+
+
+async def serve(bus: Bus, answer: Callable[[Question], str], stop: Callable[[], None]) -> None:
+    """For ever: answer questions by JSON text, and obey. Neither function may block."""
+    while True:
+        sender, message = await bus.receive()
+        if isinstance(message, Question):
+            bus.answer(sender, answer(message))
+        elif isinstance(message, Stop):
+            bus.answer(sender, json.dumps({"type": "stopping"}))
+            stop()
+        else:
+            bus.answer(sender, json.dumps({"type": "refused", "why": str(message)}))
+
+
+def ask_daemon(endpoint: str, question: Question | Stop, *, timeout_s: float) -> dict[str, object]:
+    """Ask a daemon on this machine (blocking; for `status`, `top` and `stop`).
+
+    Raises LinkError when nobody answers in time, or the answer is no JSON object.
+    """
+    context = zmq.Context(1)
+    try:
+        client = context.socket(zmq.DEALER)
+        client.connect(endpoint)
+        client.send(encode(question))
+        if not client.poll(round(1000 * timeout_s)):
+            raise LinkError(f"no answer from {endpoint} within {timeout_s} s")
+        answer: object = json.loads(client.recv())
+    except zmq.ZMQError as error:
+        raise LinkError(f"{endpoint} cannot be asked: {error}") from error
+    except ValueError as error:
+        raise LinkError(f"{endpoint} did not answer with JSON: {error}") from error
+    finally:
+        context.destroy(linger=0)
+    if not isinstance(answer, dict):
+        raise LinkError(f"{endpoint} did not answer with a JSON object")
+    return answer  # pyright: ignore

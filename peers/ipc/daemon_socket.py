@@ -1,0 +1,325 @@
+"""The Unix stream socket between the daemon and each rank: the daemon's end.
+
+Framed records (`peers/ipc/msgpack_records.py`) pass over it, all that the two say to each other
+(`peers/ipc/messages.py`, `peers/ipc/step_orders.py`), in the order in which it was said, but for
+what a rank obeyed, which is told at once. The end of the stream is itself the message "I am gone",
+in both directions; the rank's end is `peers/ipc/rank_socket.py`. Must NOT decide anything: that is
+`peers/ranks/attempt.py`.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peers.ipc.messages import (
+    FD,
+    Boundary,
+    Contributed,
+    DaemonMessage,
+    Evaluated,
+    Hello,
+    Layout,
+    Metrics,
+    RankMessage,
+    Ready,
+    Refused,
+    Snapshotted,
+    Unfit,
+)
+from peers.ipc.msgpack_records import (
+    RECORD_BYTES_MAX,
+    LinkError,
+    decode,
+    frame,
+    kinds_of,
+    take_frame,
+)
+from peers.ipc.step_orders import Obeyed
+from peers.processes.process_handles import ProcessHandle
+
+UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that is told and never reads.
+UNREAD_MESSAGES_MAX = 8
+"""In the inbox, of one link, which is not read further then: what a rank says at one boundary
+without waiting for an answer fits. A link holds so many records at most and what is read of the
+next ones: less than 10 MiB of bytes, and of objects ten times that. What a rank says while the
+daemon is busy lies in the socket: there is room for some hundreds of short messages, and then it
+waits."""
+MESSAGES_IN_A_ROW_MAX = 32
+"""All that the ranks of a node say at one boundary; then it is the turn of others."""
+READ_BYTES = 1 << 16
+READS_IN_A_ROW_MAX = 4
+"""As much as a socket holds; then it is the turn of others."""
+HELLO_TIMEOUT_S = 10.0
+"""A connection that has not said hello after this long is closed."""
+REFUSED_LINGER_S = 5.0
+"""A refused rank has this long to read why: its watcher ends it when we close."""
+UNIX_PATH_BYTES_MAX = 107
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_FROM_RANK = kinds_of(
+    *(Hello, Layout, Ready, Unfit, Boundary),
+    *(Contributed, Metrics, Evaluated, Snapshotted, Obeyed),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Not on the wire: what the daemon receives last from each link. `ended`: by itself, so that
+    the exit status of the process, when it comes, says more."""
+
+    why: str
+    ended: bool
+
+
+class Lifeline:
+    """The daemon's end of one rank's socket: callbacks of the loop, no task. What comes in goes
+    to the server's inbox, a `Closed` last; but a rank of ours obeys past the inbox."""
+
+    def __init__(self, connection: socket.socket, *, pid: int, server: "LifelineServer") -> None:
+        """Raises OSError when the process has ended already."""
+        self.pid = pid
+        self._socket = connection
+        self._server = server
+        self._loop = server.loop
+        self._process = ProcessHandle(pid)
+        self._received = bytearray()
+        self._unread = 0
+        """Messages of this link in the inbox."""
+        self._reading = True
+        self._unsent = bytearray()
+        self._identified = False
+        self._refused = ""
+        self._ending = ""
+        """Why nothing comes any more, once that is known, but for what the socket holds."""
+        self._timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close, "it never said hello")
+        self._loop.add_reader(self._socket, self._on_readable)
+        # A forked child of the rank may hold its end of the socket open after its death.
+        self._process.watch(self._on_process_end)
+
+    def accept(self) -> None:
+        """It said a valid hello: it is a rank of ours, to be killed with its attempt."""
+        self._identified = True
+        if not self._refused:
+            self._timer.cancel()
+
+    def send(self, message: DaemonMessage, *, fd: int = -1) -> None:
+        """Never blocks; a rank that does not read is closed. Raises LinkError if too large."""
+        unsent = frame(message)
+        if self._ending or self._socket.fileno() < 0:
+            return  # Gone already; the inbox says so, or will after what it said last.
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, FD.pack(fd))] if fd >= 0 else []
+        sent = 0
+        if not self._unsent:
+            try:
+                sent = self._socket.sendmsg([unsent], rights)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._end_of_words(_why_not_sent(error))
+                return
+        if sent == 0 and fd >= 0:
+            self.close("it does not read: no room for the shared memory")
+        elif sent < len(unsent):
+            self._unsent += unsent[sent:]
+            if len(self._unsent) > UNSENT_BYTES_MAX:
+                self.close(f"it left {len(self._unsent)} bytes unread")
+            else:
+                self._loop.add_writer(self._socket, self._on_writable)
+
+    def refuse(self, why: str) -> None:
+        """Tell it why, read nothing more from it, and close soon: it exits by itself."""
+        self.send(Refused(why=why))
+        if self._socket.fileno() < 0:
+            return
+        self._refused = why
+        self._timer.cancel()
+        self._timer = self._loop.call_later(REFUSED_LINGER_S, self.close, why)
+
+    def close(self, why: str, *, ended: bool = False) -> None:
+        """Close the socket, which ends the rank if it still runs freely; idempotent."""
+        if self._socket.fileno() < 0:
+            return
+        self._reading = False
+        self._received.clear()
+        self._timer.cancel()
+        self._process.unwatch()
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        self._server.inbox.put_nowait((self, Closed(self._refused or why, ended)))
+        if not self._identified:
+            self.end()
+
+    def end(self) -> None:
+        """Close, and SIGKILL the process if it was a rank of ours; idempotent."""
+        self.close("its attempt is over")
+        if self not in self._server.links:
+            return
+        if self._identified:
+            self._process.kill()
+        self._process.close()
+        self._server.links.discard(self)
+
+    def taken(self) -> None:
+        """For the server: a message of this link left the inbox. Reads on where it was full."""
+        self._unread -= 1
+        if not self._reading:
+            self._hand_over()
+
+    def _on_process_end(self) -> None:
+        self._end_of_words("its process has ended")
+
+    def _end_of_words(self, why: str) -> None:
+        """The rank is gone, but what it said before still counts: from now on nobody can say more
+        (a child of it neither), and reading comes to an end of the stream after the last of it."""
+        if self._ending:
+            return
+        self._ending = why
+        self._unsent.clear()
+        self._loop.remove_writer(self._socket)
+        self._socket.shutdown(socket.SHUT_RD)
+
+    def _on_readable(self) -> None:
+        # Until nothing is left, and not once: a rank that ends without having read our last word
+        # resets the stream, of which libuv tells once only, and its own last words come first.
+        for _ in range(READS_IN_A_ROW_MAX):
+            if not self._reading or not self._read():
+                return
+        self._loop.call_soon(self._on_readable)
+
+    def _read(self) -> bool:
+        """False when nothing is left for now."""
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""  # As at the end of the stream, but it left something of ours unread.
+        except OSError as error:
+            self.close(f"its lifeline broke: {error}", ended=True)
+            return False
+        if not data:
+            self.close(self._ending or "it closed its lifeline", ended=True)
+            return False
+        self._received += data
+        self._hand_over()
+        return True
+
+    def _hand_over(self) -> None:
+        """Put what has come in whole into the inbox while that has room, and read on only then:
+        a rank that says too much at a time holds up itself and nobody else."""
+        if self._refused:
+            self._received.clear()
+        try:
+            while self._unread < UNREAD_MESSAGES_MAX:
+                if (payload := take_frame(self._received)) is None:
+                    break
+                message = decode(payload, _FROM_RANK)
+                if self._identified and isinstance(message, Obeyed):
+                    self._server.obeyed(self, message)
+                else:
+                    self._unread += 1
+                    self._server.inbox.put_nowait((self, message))
+        except LinkError as error:
+            if self._identified:
+                self.close(str(error))
+            else:
+                self.refuse(str(error))
+        if self._socket.fileno() < 0:
+            return
+        reads = self._unread < UNREAD_MESSAGES_MAX
+        if reads and not self._reading:
+            self._loop.add_reader(self._socket, self._on_readable)
+        elif self._reading and not reads:
+            self._loop.remove_reader(self._socket)
+        self._reading = reads
+
+    def _on_writable(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end_of_words(_why_not_sent(error))
+            return
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+
+
+class LifelineServer:
+    """Accepts processes of our own user, at most `links_max` at a time."""
+
+    def __init__(
+        self, path: str, *, links_max: int, obeyed: Callable[[Lifeline, Obeyed], None]
+    ) -> None:
+        """Listen at once, inside a running loop. `obeyed` must not raise; it is told at once what
+        a rank obeyed, since a turn through the inbox costs as much as a small payload does
+        otherwise. Raises OSError when the path is taken."""
+        self.loop = asyncio.get_running_loop()
+        self.obeyed = obeyed
+        self.links: set[Lifeline] = set()
+        self._in_a_row = 0
+        """Messages that were taken since others had their turn."""
+        # Bounded by links_max * (UNREAD_MESSAGES_MAX + 1): each link limits its own messages.
+        self.inbox: asyncio.Queue[tuple[Lifeline, RankMessage | Closed]] = asyncio.Queue()
+        self._links_max = links_max
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.setblocking(False)
+            self._listener.bind(path)
+            self._listener.listen(links_max)
+        except OSError:
+            self._listener.close()
+            raise
+        self.loop.add_reader(self._listener, self._on_connection)
+
+    async def receive(self) -> tuple[Lifeline, RankMessage | Closed]:
+        """The next message of any link."""
+        # A flood delays others, it does not stop them. But of ranks that ask at the same boundary
+        # none waits for a turn of the loop for each: turns are long while payload moves.
+        self._in_a_row = (self._in_a_row + 1) % MESSAGES_IN_A_ROW_MAX
+        if not self._in_a_row:
+            await asyncio.sleep(0)
+        link, message = await self.inbox.get()
+        if not isinstance(message, Closed):
+            link.taken()
+        return link, message
+
+    def end_links(self) -> None:
+        """SIGKILL every rank that said hello, close every link."""
+        for link in tuple(self.links):
+            link.end()
+
+    def close(self) -> None:
+        """End the links and stop listening; idempotent. The path is left to its directory."""
+        self.end_links()
+        if self._listener.fileno() >= 0:
+            self.loop.remove_reader(self._listener)
+            self._listener.close()
+
+    def _on_connection(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # It went away again.
+        connection.setblocking(False)
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        if uid != os.geteuid() or len(self.links) >= self._links_max:
+            connection.close()
+            return
+        try:
+            self.links.add(Lifeline(connection, pid=pid, server=self))
+        except OSError:
+            connection.close()  # Its process has ended, or is in a namespace we cannot see.
+
+
+def _why_not_sent(error: OSError) -> str:
+    if isinstance(error, BrokenPipeError | ConnectionResetError):
+        return "it closed its lifeline"
+    return f"cannot send: {error}"

@@ -1,0 +1,186 @@
+"""What a daemon and its ranks say to each other over the lifeline; orders are in `step_orders.py`.
+
+The connection says which rank of which attempt speaks, so no message but the first does. Must NOT
+do anything: `daemon_socket.py` and `rank_socket.py` carry these, `ranks/attempt.py` knows whose
+turn it is.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+from peers.ipc.shared_memory import SlotsShape
+from peers.ipc.step_orders import Obeyed, Order
+from protocols.types.ids import TensorSpec
+from protocols.types.sample_ranges import Samples
+
+NONE = (1 << 32) - 1
+"""In place of a fragment, in an Answer."""
+EXIT_REFUSED = 3
+EXIT_DAEMON_GONE = 4
+TensorPlace = TensorSpec
+"""Where one parameter lies in its fragment: the same for ranks as in the log."""
+FD = struct.Struct("i")
+"""How the kernel is given the descriptor that goes with an `Attached`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """rank -> daemon, first. `pid` is for logs; the daemon believes SO_PEERCRED only."""
+
+    rank: int
+    world_size: int
+    attempt: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """daemon -> rank: `run` and `node` are JSON, `corpus` a path."""
+
+    run: str
+    node: str
+    corpus: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """rank -> daemon: all parameters of the model, packed (protocols/wire/layout.py), and how many
+    elements this rank writes."""
+
+    packed: bytes
+    elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """daemon -> rank, with the memfd of this shape. `contribution_generations` and
+    `contribution_places` are of each fragment's next contribution; `slot` picks the data split;
+    `rank_state` is a directory or ""."""
+
+    shape: SlotsShape
+    initial: bool
+    slot: int
+    rank_state: str
+    contribution_generations: tuple[int, ...] = ()
+    contribution_places: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """rank -> daemon: the shared memory is mapped, results and orders may come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """rank -> daemon: what this node is told to run cannot work, in no attempt, because of `why`.
+    The answer is Refused."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """rank -> daemon, after its inner step number `steps`: contribute one of these fragments now?
+    `due`: it is time to; else others may be waiting for us."""
+
+    steps: int
+    due: bool
+    left: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """daemon -> rank: the same for every rank that asks the same. `fragment`: the one to contribute
+    now, or NONE."""
+
+    fragment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributed:
+    """rank -> daemon, after its done flag; `steps` and `tokens` are the whole node's since its
+    last contribution, so all ranks say the same."""
+
+    fragment: int
+    generation: int
+    steps: int
+    tokens: int
+    samples: Samples = ()
+    """What these steps saw of what the last result gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """rank -> daemon; dropped where there is no room for it."""
+
+    step: int
+    tokens: int
+    loss: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """rank -> daemon, after a result that asked for it: mean loss over all `windows`."""
+
+    loss: float
+    windows: int
+    sample: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshotted:
+    """rank -> daemon: this rank's state is in `directory`, fsynced."""
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """daemon -> rank: a result of `fragment` is published, in that place of the slots.
+
+    `kind`: the place has the outer parameters ("full"), or what they moved by ("delta"), which is
+    added to the ranks' own. `counted`: what the ranks contributed last is in them, as one of so
+    many `contributors`. `finish`: it is the fragment's last one. `inner_step` counts the global
+    committed inner steps. Ask for an early boundary from `boundary_steps` steps later on; never if
+    that is a whole round. `snapshot` is a directory for the rank's state, or "".
+    """
+
+    fragment: int
+    place: int
+    kind: Literal["full", "delta"]
+    version: int
+    inner_step: int
+    boundary_steps: int
+    counted: bool = False
+    contributors: int = 0
+    finish: bool = False
+    evaluate: bool = False
+    snapshot: str = ""
+    generation: int = 0
+    """Which result of the fragment it is; the daemon's RankGroup says it."""
+    samples: Samples = ()
+    """Of fragment 0: what the node may draw until its next result, in this order; no others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """daemon -> rank: print `why` and exit with EXIT_REFUSED."""
+
+    why: str
+
+
+RankMessage = (
+    Hello
+    | Layout
+    | Ready
+    | Unfit
+    | Boundary
+    | Contributed
+    | Metrics
+    | Evaluated
+    | Snapshotted
+    | Obeyed
+)
+DaemonMessage = Configured | Attached | Answer | Result | Order | Refused

@@ -1,0 +1,222 @@
+"""Everything a rank needs to speak with its daemon, in one blocking object.
+
+Must NOT import torch (the trainer copies tensors into the views that it gets here) and must NOT
+outlive the daemon: a watcher thread ends the process when the lifeline's stream ends.
+"""
+
+import contextlib
+import os
+import sys
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from peers.ipc.messages import (
+    EXIT_DAEMON_GONE,
+    EXIT_REFUSED,
+    NONE,
+    Answer,
+    Attached,
+    Boundary,
+    Configured,
+    Contributed,
+    Evaluated,
+    Hello,
+    Layout,
+    Metrics,
+    Ready,
+    Refused,
+    Result,
+    Snapshotted,
+    TensorPlace,
+    Unfit,
+)
+from peers.ipc.msgpack_records import kinds_of
+from peers.ipc.rank_socket import RankLink
+from peers.ipc.shared_memory import Slots, SlotsError
+from peers.ipc.step_orders import Obeyed, Order, StepSlots
+from protocols.types.sample_ranges import Samples
+from protocols.wire.layout import pack_layout
+
+M = TypeVar("M")
+_CONFIGURED = kinds_of(Configured, Refused)
+_ATTACHED = kinds_of(Attached, Refused)
+_ANSWER = kinds_of(Answer, Result, Refused)
+_RESULT = kinds_of(Result, Refused)
+_ORDER = kinds_of(Order, Refused)
+_ANY = kinds_of(Configured, Attached, Answer, Result, Order, Refused)
+
+
+class RankClient:
+    """One rank of one attempt. Not for several threads at once.
+
+    `timeout_s` bounds connecting. Waiting for the daemon's word is not bounded (it may be
+    waiting for other peers), but ends with the daemon: then this process exits with
+    EXIT_DAEMON_GONE at once. If the daemon refuses us, its reason is printed and SystemExit with
+    EXIT_REFUSED is raised.
+    """
+
+    configured: Configured
+    """What the daemon told us first: the agreed [run] and the node's [node], as JSON."""
+
+    def __init__(
+        self,
+        socket_path: str,
+        *,
+        rank: int,
+        world_size: int,
+        attempt: int,
+        timeout_s: float = 60.0,
+    ) -> None:
+        """Connect, say hello, wait to be configured. Raises OSError when there is no daemon."""
+        self.rank = rank
+        self._slots: Slots | None = None
+        self._next: list[int] = []
+        """Generation of the next contribution, for each fragment."""
+        self._results: defaultdict[int, deque[Result]] = defaultdict(deque)
+        """By fragment: those that came and were not waited for yet."""
+        self._link = RankLink(socket_path, timeout_s=timeout_s)
+        self._link.watch(self._exit_without_daemon)
+        self._link.send(Hello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid()))
+        self.configured = self._expect(_CONFIGURED)
+
+    def attach(self, tensors: Sequence[TensorPlace], *, elements: int) -> Attached:
+        """Report the model's layout and map the shared memory.
+
+        `tensors` are all parameters, equal on every rank; `elements` is how many of them this rank
+        will write. Raises ConfigError for a layout beyond the limits of protocols/types/limits.py
+        (nothing is sent then), LinkError or SlotsError.
+        """
+        self._link.send(Layout(packed=pack_layout(tensors), elements=elements))
+        attached: Attached = self._expect(_ATTACHED)
+        self._slots = Slots.attach(self._link.take_fd(), attached.shape)
+        self._slots.places = list(attached.contribution_places)
+        self._next = list(attached.contribution_generations)
+        self._link.send(Ready())
+        return attached
+
+    def unfit(self, why: str) -> None:
+        """What this node is told to run cannot work, in no attempt: the daemon ends, too, because
+        of `why`, and knows when this returns."""
+        self._link.send(Unfit(why=why))
+        while not isinstance(self._link.receive(_ANY), Refused):
+            pass  # An answer to what we asked before.
+
+    def contribution(self, fragment: int) -> memoryview:
+        """Where to write the next contribution: uint8 [fragment_bytes], the whole fragment, of
+        which this rank writes its own shard; then call `contribute`."""
+        self._mapped.clear_done(fragment, self.rank)
+        return self._mapped.contribution(fragment)
+
+    def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples = ()) -> None:
+        """This rank's shard is written. `steps`, `tokens` and what the steps saw are the whole
+        node's since its last contribution: every rank says the same."""
+        generation = self._next[fragment]
+        self._mapped.set_done(fragment, generation, self.rank)
+        self._link.send(
+            Contributed(
+                fragment=fragment,
+                generation=generation,
+                steps=steps,
+                tokens=tokens,
+                samples=samples,
+            )
+        )
+        self._next[fragment] += 1
+
+    def wait_result(self, fragment: int) -> Result:
+        """Block until the daemon has published a result of this fragment."""
+        waiting = self._results[fragment]
+        while not waiting:
+            result: Result = self._hear(_RESULT)
+            self._results[result.fragment].append(result)
+        return waiting.popleft()
+
+    def result(self, result: Result) -> memoryview:
+        """The published bytes: uint8 [fragment_bytes], read-only. Copy, then call `check_untorn`.
+
+        Raises SlotsError if a later result has taken its place.
+        """
+        self.check_untorn(result)
+        return self._mapped.result(result.fragment, result.place)
+
+    def check_untorn(self, result: Result) -> None:
+        """Raises SlotsError if the daemon writes there, or wrote: what was read is torn."""
+        seen = self._mapped.result_generation(result.fragment, result.place)
+        if seen != result.generation:
+            raise SlotsError(
+                f"result {result.generation} of fragment {result.fragment} is torn: "
+                f"its place holds generation {seen}"
+            )
+
+    def count_step(self, step: int) -> None:
+        """After every inner step: the daemon takes a counter that stands still for a hang."""
+        self._mapped.count_step(self.rank, step)
+
+    def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None:
+        """Which of these fragments to contribute now, after inner step `steps` of this process?
+        `due`: one is, and else only if others wait for us. All ranks ask the same and get the same
+        answer."""
+        self._link.send(Boundary(steps=steps, due=due, left=tuple(left)))
+        answer: Answer = self._expect(_ANSWER)
+        return None if answer.fragment == NONE else answer.fragment
+
+    @property
+    def memory(self) -> StepSlots:
+        """In a stepwise run: what orders are about."""
+        return StepSlots(self._mapped)
+
+    def next_order(self) -> Order:
+        """In a stepwise run: block until there is one, then do it and say `obeyed`."""
+        return self._expect(_ORDER)
+
+    def obeyed(self, order: Order) -> None:
+        """This rank's part of it is done."""
+        self._link.send(Obeyed(number=order.number))
+
+    def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
+        """Figures for people. Never blocks: dropped when the daemon is slow."""
+        self._link.offer(Metrics(step=step, tokens=tokens, loss=loss, tokens_per_s=tokens_per_s))
+
+    def evaluated(self, *, loss: float, windows: int, sample: str) -> None:
+        """Answer a result with `evaluate`: the mean loss over the whole set of `windows`."""
+        self._link.send(Evaluated(loss=loss, windows=windows, sample=sample))
+
+    def snapshotted(self, directory: str) -> None:
+        """Answer a result with `snapshot`: this rank's state is on the disk."""
+        self._link.send(Snapshotted(directory=directory))
+
+    def close(self) -> None:
+        """Let go; idempotent. The daemon hears all that was said. Before `finish` it means: rank
+        lost."""
+        if self._slots is not None:
+            self._slots.close()
+        self._link.close()
+
+    @property
+    def _mapped(self) -> Slots:
+        assert self._slots is not None, "attach first"
+        return self._slots
+
+    def _expect(self, kinds: Mapping[str, type[M] | type[Result] | type[Refused]]) -> M:
+        """The next message; results that come before it are kept until they are waited for."""
+        while isinstance(message := self._hear(kinds), Result):
+            self._results[message.fragment].append(message)
+        return message
+
+    def _hear(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M:
+        message = self._link.receive(kinds)
+        if isinstance(message, Refused):
+            sys.stderr.write(f"rank {self.rank}: refused by its daemon: {message.why}\n")
+            raise SystemExit(EXIT_REFUSED)
+        return message
+
+    def _exit_without_daemon(self) -> None:
+        """In the watcher's thread. No clean-up: nothing here outlives the process, and the main
+        thread may be inside a collective that will never return."""
+        said = b"rank %d: the daemon is gone\n" % self.rank
+        # Ours is a pipe to the daemon as a rule, where a last word is lost, or just not lost.
+        for stderr in (2, self._link.daemon_stderr):
+            with contextlib.suppress(OSError):
+                os.write(stderr, said)
+        os._exit(EXIT_DAEMON_GONE)

@@ -1,0 +1,346 @@
+"""What one attempt of the ranks has said so far, and whether it keeps the rules.
+
+Plain synchronous bookkeeping: messages and ticks go in, answers come out, a broken rule raises
+RankFault, which ends the attempt. Must NOT touch a socket, a process, the shared memory or a
+clock: that is `peers/ranks/rank_group.py`.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from peers.ipc.messages import Answer, Boundary, Contributed, Hello, Result, TensorPlace
+from peers.ipc.step_orders import Order, following
+from protocols.types.errors import LowcommError
+from protocols.wire.layout import unpack_layout
+from protocols.wire.validators import WireError
+
+TICK_S = 1.0
+"""Hangs are looked for this often; more often if they must be found within less than 4 s."""
+DIMENSIONS_MAX = 16
+OPEN_BOUNDARIES_MAX = 64  # Ranks step together, so one is the rule.
+
+
+class RankFault(LowcommError):  # noqa: N818
+    """A rank broke a rule, or hangs. The text says which rank and what."""
+
+
+class Stage(Enum):
+    """Whose turn it is, for one rank."""
+
+    STARTING = "did not say hello"
+    GREETED = "waits to be configured"
+    BUILDING = "did not report its layout"
+    REPORTED = "waits to be attached"
+    MAPPING = "did not map the shared memory"
+    IDLE = "waits for a result"
+    TRAINING = "counts no step"
+    WORKING = "neither finishes what the result asked for nor counts a step"
+
+
+BEFORE_READY = frozenset(
+    {Stage.STARTING, Stage.GREETED, Stage.BUILDING, Stage.REPORTED, Stage.MAPPING}
+)
+PATIENCE_S: Mapping[Stage, float] = {
+    Stage.STARTING: 300.0,  # Under torchrun each rank imports torch by itself, cold at worst.
+    Stage.BUILDING: 600.0,  # Large models are initialised on the CPU.
+    Stage.MAPPING: 120.0,
+    Stage.WORKING: 600.0,  # Evaluating, writing a snapshot, ending.
+}
+"""How long a rank may take where it is its turn; TRAINING's is configured. Others: no limit."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    stage: Stage = Stage.STARTING
+    ticks: int = 0
+    """Since the stage began or the step counter moved."""
+    step: int = 0
+    layout: tuple[TensorPlace, ...] = ()
+    elements: int = 0
+    generations: list[int] = field(default_factory=list[int])
+    """Of its next contribution, for each fragment."""
+    waits: set[int] = field(default_factory=set[int])
+    """The fragments that it gets a result of, as far as it knows."""
+
+
+class Attempt:
+    """Ranks are numbered 0 to ranks - 1; `tick` is to be called every `tick_s` seconds.
+
+    Time is counted in ticks, not read from a clock: a node that was stopped as a whole and
+    continues has lost no rank.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        ranks: int,
+        hang_timeout_s: float,
+        decide_boundary: Callable[[Boundary], Answer],
+    ) -> None:
+        self.number = number
+        self.tick_s = min(TICK_S, hang_timeout_s / 4)
+        self.finishing = False
+        """Each fragment had its last result: from now on ranks end with 0."""
+        self._over: set[int] = set()
+        """Fragments that had it."""
+        self.contributed_once = self.counted_once = False
+        self._ranks = [_Rank() for _ in range(ranks)]
+        self._hang_timeout_s = hang_timeout_s
+        self._decide_boundary = decide_boundary
+        self._boundaries: dict[Boundary, tuple[Answer, set[int]]] = {}
+        """By question: the answer, and who has it."""
+        self._contributions: dict[tuple[int, int], dict[int, Contributed]] = {}
+        """By (fragment, generation): who is done."""
+        self._snapshots: dict[str, set[int]] = {}
+        """By directory: who has written."""
+        self._order: Order | None = None
+        """The last one."""
+        self._disobeying = set[int]()
+        """Who has not obeyed it yet."""
+        self._ahead = set[int]()
+        """Who has obeyed the one that follows it, too."""
+        self._ended: set[int] = set()
+
+    def in_stage(self, stage: Stage) -> list[int]:
+        """The ranks that are there."""
+        return [number for number, rank in enumerate(self._ranks) if rank.stage is stage]
+
+    @property
+    def is_ready(self) -> bool:
+        """All ranks are attached: results reach them."""
+        return all(rank.stage not in BEFORE_READY for rank in self._ranks)
+
+    def hello(self, message: Hello) -> int:
+        """The rank that says it."""
+        ranks = len(self._ranks)
+        if message.world_size != ranks:
+            raise RankFault(
+                f"rank {message.rank} runs in a world of {message.world_size}, not {ranks}: "
+                "the number of processes must be [node] ranks"
+            )
+        self._move(message.rank, Stage.STARTING, Stage.GREETED, "says hello")
+        return message.rank
+
+    def configured(self, rank: int) -> None:
+        """We have answered its hello."""
+        self._move(rank, Stage.GREETED, Stage.BUILDING, "was configured")
+
+    def layout(
+        self, rank: int, tensors: tuple[TensorPlace, ...], elements: int
+    ) -> tuple[TensorPlace, ...] | None:
+        """The layout, once all ranks have reported it: the same, and covered exactly."""
+        self._move(rank, Stage.BUILDING, Stage.REPORTED, "reports its layout")
+        self._ranks[rank].layout = tensors
+        self._ranks[rank].elements = elements
+        if any(other.stage is not Stage.REPORTED for other in self._ranks):
+            return None
+        first = self._ranks[0].layout
+        for number, other in enumerate(self._ranks):
+            if other.layout != first:
+                raise RankFault(_first_difference(number, first, other.layout))
+        total = sum(fragment_elements(first))
+        written = sum(other.elements for other in self._ranks)
+        if written != total:
+            raise RankFault(f"ranks write {written} elements, their layout has {total}")
+        return first
+
+    def attached(self, rank: int, next_generations: Sequence[int]) -> None:
+        """We have sent it the shared memory."""
+        self._move(rank, Stage.REPORTED, Stage.MAPPING, "was attached")
+        self._ranks[rank].generations = list(next_generations)
+        self._ranks[rank].waits = set(range(len(next_generations)))
+
+    def ready(self, rank: int) -> bool:
+        """It has mapped the shared memory; True for the last rank."""
+        self._move(rank, Stage.MAPPING, Stage.IDLE, "is ready")
+        return self.is_ready
+
+    def boundary(self, rank: int, question: Boundary) -> Answer:
+        """The decision, made for the first rank that asks, the same for all."""
+        if not self.is_ready:
+            raise RankFault(f"rank {rank} asks for a boundary before all ranks are attached")
+        fragments = len(self._ranks[rank].generations)
+        if not question.left or any(not 0 <= each < fragments for each in question.left):
+            raise RankFault(f"rank {rank} asks for fragments {list(question.left)[:8]}")
+        if question not in self._boundaries:
+            if len(self._boundaries) == OPEN_BOUNDARIES_MAX:
+                raise RankFault(
+                    f"rank {rank} asks for steps that others do not reach: {question.steps}"
+                )
+            self._boundaries[question] = (self._decide_boundary(question), set())
+        answer, asked = self._boundaries[question]
+        asked.add(rank)
+        if len(asked) == len(self._ranks):
+            del self._boundaries[question]
+        return answer
+
+    def check_attached(self, rank: int, what: str) -> None:
+        """This one is enough: others may still be on their way, and initial parameters are
+        contributed at once."""
+        if self._ranks[rank].stage in BEFORE_READY:
+            raise RankFault(f"rank {rank} says {what} before it is attached")
+
+    def contributed(self, rank: int, message: Contributed) -> bool:
+        """True when all ranks have contributed this generation, with the same counts."""
+        self.check_attached(rank, "Contributed")
+        fragment, generation = message.fragment, message.generation
+        generations = self._ranks[rank].generations
+        if fragment >= len(generations):
+            raise RankFault(f"rank {rank} contributes to fragment {fragment}, which is not there")
+        if generation != generations[fragment]:
+            raise RankFault(
+                f"rank {rank} contributes generation {generation} of fragment {fragment}, "
+                f"{generations[fragment]} is next"
+            )
+        slowest = min(other.generations[fragment] for other in self._ranks)
+        if generation > slowest + 1:
+            raise RankFault(f"rank {rank} overwrites generation {slowest}, which is not complete")
+        generations[fragment] += 1
+        self._ranks[rank].waits.add(fragment)
+        self._enter(rank, Stage.IDLE)
+        so_far = self._contributions.setdefault((fragment, generation), {})
+        so_far[rank] = message
+        if len(so_far) < len(self._ranks):
+            return False
+        del self._contributions[(fragment, generation)]
+        counts = {(other.steps, other.tokens) for other in so_far.values()}
+        if len(counts) > 1:
+            raise RankFault(f"ranks disagree on (steps, tokens) of a contribution: {counts}")
+        if len({other.samples for other in so_far.values()}) > 1:
+            raise RankFault("ranks disagree on the samples of a contribution")
+        self.contributed_once = True
+        return True
+
+    def result_sent(self, result: Result) -> None:
+        """All ranks have a result: they go on training, or do first what it asks for. Who gets
+        another one yet may be waiting for that."""
+        if result.finish:
+            self._over.add(result.fragment)
+        self.finishing = len(self._over) == len(self._ranks[0].generations)
+        if result.snapshot:
+            self._snapshots.setdefault(result.snapshot, set())
+        self.counted_once = self.counted_once or result.counted
+        extra = result.finish or result.evaluate or bool(result.snapshot)
+        for number, rank in enumerate(self._ranks):
+            rank.waits.discard(result.fragment)
+            if not rank.waits:
+                self._enter(number, Stage.WORKING if extra else Stage.TRAINING)
+
+    def ordered(self, order: Order) -> None:
+        """All ranks have an order to obey."""
+        self.finishing = self.finishing or order.kind == "finish"
+        self._order, self._disobeying = order, set(range(len(self._ranks)))
+        self._ahead = set()
+        # A step goes by the step counter; how long a large state takes, nobody can say.
+        steps = order.kind in ("make", "apply") and not order.snapshot
+        for rank in range(len(self._ranks)):
+            self._enter(rank, Stage.TRAINING if steps else Stage.WORKING)
+
+    def obeyed(self, rank: int, number: int) -> bool:
+        """True when all ranks have obeyed this one: the last order, or what follows it."""
+        order, late = self._order, rank in self._disobeying
+        if order is not None and number == order.number and late:
+            self._disobeying.discard(rank)
+            self._enter(rank, Stage.TRAINING if order.go_on else Stage.IDLE)
+        elif order is not None and order.go_on and number == order.number + 1 and not late:
+            if rank in self._ahead:
+                raise RankFault(f"rank {rank} obeys order {number} twice")
+            self._ahead.add(rank)  # It waits for others, who are not done with the step before.
+            self._enter(rank, Stage.IDLE)
+            return False
+        else:
+            raise RankFault(f"rank {rank} obeys order {number}, which it has not got")
+        if self._disobeying:
+            return False
+        if order.go_on:
+            self._order = following(order)
+            self._disobeying, self._ahead = set(range(len(self._ranks))) - self._ahead, set()
+        self.contributed_once = self.contributed_once or order.kind == "make"
+        return True
+
+    def snapshotted(self, rank: int, directory: str) -> bool:
+        """True when all ranks have written their state."""
+        if directory not in self._snapshots:
+            raise RankFault(f"rank {rank} wrote a snapshot that nobody asked for: {directory}")
+        self._snapshots[directory].add(rank)
+        if len(self._snapshots[directory]) < len(self._ranks):
+            return False
+        del self._snapshots[directory]
+        return True
+
+    def ended(self, rank: int | None, returncode: int) -> bool:
+        """True when all ranks have ended as they were told to; `rank` None means all."""
+        if returncode != 0 or not self.finishing:
+            return False
+        self._ended.update(range(len(self._ranks)) if rank is None else (rank,))
+        return len(self._ended) == len(self._ranks)
+
+    def tick(self, steps: Sequence[int]) -> None:
+        """Raises RankFault for a rank that takes too long; `steps` are the step counters."""
+        for number, (rank, step) in enumerate(zip(self._ranks, steps, strict=True)):
+            rank.ticks += 1
+            if step != rank.step:
+                rank.step = step
+                rank.ticks = 0
+                if rank.stage is Stage.WORKING and not self.finishing:
+                    rank.stage = Stage.TRAINING
+            patience_s = PATIENCE_S.get(rank.stage, math.inf)
+            if rank.stage is Stage.TRAINING:
+                patience_s = self._hang_timeout_s
+            if rank.ticks * self.tick_s >= patience_s and number not in self._ended:
+                raise RankFault(
+                    f"rank {number} hangs: it {rank.stage.value} for {patience_s:g} s "
+                    f"(at step {step})"
+                )
+
+    def _move(self, rank: int, before: Stage, after: Stage, what: str) -> None:
+        if rank >= len(self._ranks):
+            raise RankFault(f"rank {rank} of {len(self._ranks)} {what}")
+        if self._ranks[rank].stage is not before:
+            raise RankFault(f"rank {rank} {what} out of turn: it {self._ranks[rank].stage.value}")
+        self._enter(rank, after)
+
+    def _enter(self, rank: int, stage: Stage) -> None:
+        self._ranks[rank].stage = stage
+        self._ranks[rank].ticks = 0
+
+
+@functools.lru_cache(maxsize=1)  # Ranks, and attempts, report the same: 100,000 take 0.3 s each.
+def layout_in(packed: bytes) -> tuple[TensorPlace, ...]:
+    """What a rank reports. Raises RankFault."""
+    try:
+        return unpack_layout(packed)
+    except WireError as error:
+        raise RankFault(str(error)) from error
+
+
+def fragment_elements(tensors: Sequence[TensorPlace]) -> tuple[int, ...]:
+    """Elements of each fragment. Raises RankFault unless fragments are numbered from 0 and
+    densely packed in the order of their tensors."""
+    ends: dict[int, int] = {}
+    for tensor in tensors:
+        if len(tensor.shape) > DIMENSIONS_MAX or 0 in tensor.shape:
+            raise RankFault(f"{tensor.name} has the shape {tensor.shape[:DIMENSIONS_MAX]}")
+        end = ends.get(tensor.fragment, 0)
+        if tensor.offset != end:
+            raise RankFault(
+                f"{tensor.name} lies at element {tensor.offset} of fragment {tensor.fragment}, "
+                f"the tensor before it ends at {end}"
+            )
+        ends[tensor.fragment] = end + math.prod(tensor.shape)
+    if sorted(ends) != list(range(len(ends))) or not ends:
+        raise RankFault(f"fragments must be numbered from 0, got {sorted(ends)[:8]}")
+    return tuple(ends[fragment] for fragment in range(len(ends)))
+
+
+def _first_difference(
+    rank: int, first: tuple[TensorPlace, ...], other: tuple[TensorPlace, ...]
+) -> str:
+    for ours, theirs in zip(first, other, strict=False):
+        if ours != theirs:
+            return f"rank 0 has {ours}, rank {rank} has {theirs}"
+    return f"rank 0 has {len(first)} tensors, rank {rank} has {len(other)}"

@@ -1,0 +1,200 @@
+"""Runs the processes of one attempt until it is over, knows why it is, and speaks to them.
+
+Must NOT listen to the ranks (`peers/ranks/rank_group.py` does) nor start another attempt.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from peers.ipc.daemon_socket import Lifeline
+from peers.ipc.messages import Attached, Configured, Result
+from peers.ipc.step_orders import Obeyed, Order
+from peers.processes.supervisor import Exit, NotRunnable, Spawner, SpawnError
+from peers.ranks.attempt import Attempt, RankFault, Stage
+from peers.ranks.events import ProgramFailed
+from peers.ranks.lasting_faults import Fault
+from protocols.types.errors import ConfigError, LowcommError
+
+EXIT_REPORT_S = 1.0
+"""A lost link says less than the exit status, which comes within milliseconds if the rank was
+killed; an interpreter that ends closes the link first, and took 0.4 s more on a busy machine."""
+LAST_WORDS_S = 1.0
+"""Ranks that have finished are heard out: their last words may be read after the exit statuses."""
+
+
+class AttemptRun:
+    """One attempt: its book, its connections, its processes, and how it ends."""
+
+    def __init__(self, attempt: Attempt, *, spawner: Spawner) -> None:
+        self.attempt = attempt
+        self.links: dict[int, Lifeline] = {}
+        """By rank, of those that said hello."""
+        self.fragment_bytes: tuple[int, ...] = ()
+        """Once all ranks have reported the same layout."""
+        self.finished = False
+        self.hopeless: LowcommError | None = None
+        """Why no attempt can run the program."""
+        self._spawner = spawner
+        self._exit: Exit | None = None
+        """Of the rank that was lost, if that is how it was."""
+        self._line = ""
+        """What the ranks said last on stderr."""
+        self._steps: tuple[int, ...] = ()
+        """The step counters at the end."""
+        self._ordered = False
+        """The daemon ended the attempt, for a reason of its own."""
+        self._hint = ""
+        self._reason = ""
+        self._over = asyncio.Event()
+        self._explained = asyncio.Event()
+        self._silent: set[int] = set()
+        """Who will say nothing more."""
+        self._heard_out = asyncio.Event()
+
+    @property
+    def why(self) -> str:
+        """Why it is lost; "" while it runs and when it has finished."""
+        return self._reason or self._hint
+
+    @property
+    def fault(self) -> Fault | None:
+        """How it was lost; None: by an order of the daemon."""
+        if self._ordered:
+            return None
+        end, steps = self._exit, self._steps
+        whose = steps[end.rank] if end is not None and end.rank is not None else max(steps)
+        code = None if end is None else end.returncode
+        said = self._line if end is not None or not self._reason else ""
+        return Fault(why=self.why, code=code, line=said or self.why, step=whose)
+
+    def rank_of(self, link: Lifeline) -> int | None:
+        """The rank at the other end; None for a stranger, or a rank of another attempt."""
+        return next((rank for rank, other in self.links.items() if other is link), None)
+
+    def configure(self, configured: Configured) -> None:
+        """Answer the ranks that said hello."""
+        for rank in self.attempt.in_stage(Stage.GREETED):
+            self.links[rank].send(configured)
+            self.attempt.configured(rank)
+
+    def attach(self, attached: Attached, fd: int) -> None:
+        """Let the ranks that reported their layout map the shared memory."""
+        for rank in self.attempt.in_stage(Stage.REPORTED):
+            self.links[rank].send(attached, fd=fd)
+            self.attempt.attached(rank, attached.contribution_generations)
+
+    def order(self, order: Order) -> bool:
+        """To all ranks. False: they are not attached yet."""
+        if not self.attempt.is_ready:
+            return False
+        self.attempt.ordered(order)
+        for link in self.links.values():
+            link.send(order)
+        return True
+
+    def post(self, result: Result) -> None:
+        """To all ranks, which are ready. Who does not take it is closed by its link."""
+        for link in self.links.values():
+            link.send(result)
+        self.attempt.result_sent(result)
+
+    def closed(self, rank: int) -> None:
+        """All that this rank has said is heard."""
+        self._silent.add(rank)
+        if len(self._silent) == len(self.links):
+            self._heard_out.set()
+
+    def lose(self, reason: str, *, ordered: bool = False) -> None:
+        """The first reason counts: what follows is its consequence. `ordered`: it says nothing of
+        the program."""
+        self._ordered = self._ordered or (ordered and not self._reason)
+        self._reason = self._reason or reason
+        self._explained.set()
+        self._over.set()
+
+    def suspect(self, hint: str) -> None:
+        """It is lost, but an exit status may say better why."""
+        self._hint = self._hint or hint
+        self._over.set()
+
+    def obeyed(self, link: Lifeline, message: Obeyed) -> bool:
+        """True when all ranks have obeyed the last order."""
+        rank = self.rank_of(link)
+        if rank is None:
+            return False  # Of an attempt before this one.
+        try:
+            return self.attempt.obeyed(rank, message.number)
+        except RankFault as error:
+            self.lose(str(error))
+            return False
+
+    async def run(
+        self,
+        environments: Callable[[int], Sequence[Mapping[str, str]]],
+        steps: Callable[[], Sequence[int]],
+    ) -> None:
+        """Start the ranks and watch them until all have finished or one is lost. What still
+        runs then is left to the spawner's `stop`. `environments` makes each rank's variables
+        for an attempt's number, or raises SpawnError; `steps` reads the step counters."""
+        self._steps = tuple(steps())
+        try:
+            await self._spawner.start(environments(self.attempt.number))
+        except SpawnError as error:
+            if isinstance(error, NotRunnable):
+                self.hopeless = ProgramFailed(f"{self._spawner.program} cannot be run: {error}")
+            self.lose(str(error))
+            return
+        async with asyncio.TaskGroup() as tasks:
+            watching = (
+                tasks.create_task(self._watch_exits()),
+                tasks.create_task(self._watch_steps(steps)),
+            )
+            await self._over.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EXIT_REPORT_S):
+                    await self._explained.wait()
+            self._steps = tuple(steps())
+            if not self.finished and not self._reason:
+                self._line = await self._spawner.last_line()
+            for task in watching:
+                task.cancel()
+            if self.finished:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS_S):
+                        await self._heard_out.wait()
+
+    async def _watch_exits(self) -> None:
+        while True:
+            try:
+                end = await self._spawner.wait()
+            except ConfigError as error:
+                self.hopeless = error
+                self.lose(str(error))
+                return
+            if self.attempt.ended(end.rank, end.returncode):
+                self.finished = True
+                self._explained.set()
+                self._over.set()
+                return
+            if end.returncode != 0 or not self.attempt.finishing:
+                await self._lost_by(end)
+                return
+
+    async def _lost_by(self, end: Exit) -> None:
+        """A rank, or all of them, ended too early."""
+        if self._reason:
+            return  # Then it is a consequence.
+        line = await self._spawner.last_line()
+        if not self._reason:
+            self._exit, self._line = end, line
+            told = f": {line}" if line and end.returncode > 0 else ""
+            self.lose(f"{end}{told}")
+
+    async def _watch_steps(self, steps: Callable[[], Sequence[int]]) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self.attempt.tick_s)
+                self.attempt.tick(steps())
+        except RankFault as error:
+            self.lose(str(error))

@@ -1,0 +1,110 @@
+"""What a RankGroup tells its owner. Must NOT hold anything but data."""
+
+from dataclasses import dataclass
+
+from peers.ipc.messages import TensorPlace
+from protocols.types.errors import LowcommError
+from protocols.types.sample_ranges import Samples
+
+
+class RanksFailed(LowcommError):  # noqa: N818
+    """The ranks cannot be kept running, or were refused. The text says why."""
+
+
+class ProgramFailed(RanksFailed):
+    """The program that the ranks run is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanksLayout:
+    """All ranks of the attempt report this layout: call `provide`, or `refuse`."""
+
+    attempt: int
+    tensors: tuple[TensorPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RanksReady:
+    """All ranks are attached: results posted from now on reach them."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankContribution:
+    """All ranks have written their shards; `steps`, `tokens` and what the steps saw, since the last
+    contribution."""
+
+    fragment: int
+    generation: int
+    steps: int
+    tokens: int
+    samples: Samples = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RanksObeyed:
+    """All ranks have done their part of this order."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankMetrics:
+    """Figures of one rank."""
+
+    rank: int
+    step: int
+    tokens: int
+    loss: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RanksEvaluated:
+    """Rank 0 reports the mean loss over the whole set, and a text the model wrote."""
+
+    loss: float
+    windows: int
+    sample: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksSnapshotted:
+    """All ranks have written their state into the directory."""
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksLost:
+    """The attempt is being killed; the next one starts by itself, if any restart is left."""
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksFinished:
+    """All ranks ended with 0 after a result with `finish`."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """A client on the bus asks the daemon to stop; it has been answered."""
+
+
+RankEvent = (
+    RanksLayout
+    | RanksReady
+    | RankContribution
+    | RanksObeyed
+    | RankMetrics
+    | RanksEvaluated
+    | RanksSnapshotted
+    | RanksLost
+    | RanksFinished
+    | StopAsked
+)

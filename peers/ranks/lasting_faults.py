@@ -1,0 +1,83 @@
+"""Tells a fault of the ranks that lasts from one that passes.
+
+A fault lasts if the program cannot be run at all, or if several attempts in a row ended in the
+same way at the same inner step: the next one would, too, whatever was committed meanwhile. A fault
+by a signal, a full memory or a GPU passes. Must NOT start anything, nor say how long to wait.
+"""
+
+import re
+from dataclasses import dataclass
+
+from peers.processes.exit_status import SIGNALLED
+
+SAME_FAULTS_MAX = 3
+"""Attempts in a row. Two alike may be chance (a port, a file that another program holds)."""
+_PASSING = re.compile(
+    r"out of memory|cannot allocate memory|no space left|CUDA|NCCL|cuDNN|cuBLAS|HIP error|"
+    r"address already in use|connection (refused|reset|closed)|timed? ?out|"
+    r"signal \d+ \(SIG|exitcode\s*:\s*-\d",
+    re.IGNORECASE,
+)
+"""Of the machine and not of the program; torchrun's words for a rank that a signal ended."""
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """How an attempt ended that the ranks did not finish."""
+
+    why: str
+    """For a person."""
+    code: int | None
+    """Exit status; negative is a signal; None where the daemon ended the attempt first."""
+    line: str
+    """The last exception, or the last line, on stderr; what the ranks did wrong if they run on."""
+    step: int
+    """Inner steps that the attempt had made."""
+
+    @property
+    def passes(self) -> bool:
+        """It is not the program's."""
+        if self.code is not None and (self.code < 0 or self.code > SIGNALLED):
+            return True
+        return bool(_PASSING.search(self.line))
+
+    def is_like(self, other: "Fault") -> bool:
+        """The same exit status and exception at the same step. Numbers in the exception's text may
+        differ: they are addresses, times and process ids as often as not."""
+        codes = self.code == other.code or None in (self.code, other.code)
+        return codes and self.step == other.step and _bare(self.line) == _bare(other.line)
+
+
+class Repeats:
+    """Counts faults that are alike."""
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+        """The last one, or that one of those like it that had an exit status."""
+        self._count = 0
+
+    def count(self, fault: Fault | None) -> int:
+        """How many attempts in a row ended like this one; None: by an order of the daemon, which
+        says nothing of the program."""
+        if fault is None or fault.passes:
+            self.fault, self._count = None, 0
+        elif self.fault is not None and fault.is_like(self.fault):
+            self.fault = fault if fault.code is not None else self.fault
+            self._count += 1
+        else:
+            self.fault, self._count = fault, 1
+        return self._count
+
+
+def same_again(program: str, fault: Fault, *, attempts: int) -> str:
+    """For a person: why there is no further attempt."""
+    said = "" if fault.line in fault.why else f"; its last line: {fault.line}"
+    return (
+        f"{program} failed in the same way in {attempts} attempts in a row, each time at inner "
+        f"step {fault.step}, and would do so again: {fault.why}{said}"
+    )
+
+
+def _bare(line: str) -> str:
+    return _NUMBER.sub("N", line)

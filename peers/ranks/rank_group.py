@@ -1,0 +1,399 @@
+"""The ranks of this node, as their daemon sees them: one object, started and cancelled as one.
+
+RankGroup runs attempt after attempt of the same number of ranks, serves their lifelines, turns what
+they say into events, and answers clients on the bus. Whatever a rank does wrong ends its attempt
+and never the daemon. Must NOT decide anything about training: when to contribute, what a result
+holds, and what to do after a loss are its owner's.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from peers.ipc.command_bus import Bus, Question, serve
+from peers.ipc.daemon_socket import Closed, Lifeline, LifelineServer
+from peers.ipc.messages import (
+    Answer,
+    Attached,
+    Boundary,
+    Configured,
+    Contributed,
+    Evaluated,
+    Hello,
+    Layout,
+    Metrics,
+    RankMessage,
+    Ready,
+    Result,
+    Snapshotted,
+    TensorPlace,
+    Unfit,
+)
+from peers.ipc.msgpack_records import LinkError
+from peers.ipc.shared_memory import Slots
+from peers.ipc.step_orders import Obeyed, Order
+from peers.processes.supervisor import Spawner, free_port, rank_environments
+from peers.ranks.attempt import Attempt, RankFault, Stage, fragment_elements, layout_in
+from peers.ranks.attempt_runner import AttemptRun
+from peers.ranks.config import RanksConfig, free_directory
+from peers.ranks.events import (
+    ProgramFailed,
+    RankContribution,
+    RankEvent,
+    RankMetrics,
+    RanksEvaluated,
+    RanksFailed,
+    RanksFinished,
+    RanksLayout,
+    RanksLost,
+    RanksObeyed,
+    RanksReady,
+    RanksSnapshotted,
+    StopAsked,
+)
+from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, Repeats, same_again
+from protocols.types.errors import ConfigError, LowcommError
+
+RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Before a restart, by how many attempts in a row brought no contribution."""
+
+
+HAND_OVER_S = 0.001
+"""So long after a contribution was handed over its round begins. Where no core is free the kernel
+wakes us on the rank's own, in the middle of its call: it goes on first, and is not held up by all
+that we do then (2 to 4 ms)."""
+
+
+class RankGroup:
+    """Construct, then `run()`. Every other method is for callbacks and tasks of the same loop."""
+
+    def __init__(
+        self,
+        config: RanksConfig,
+        *,
+        spawner: Spawner,
+        on_event: Callable[[RankEvent], None],
+        decide_boundary: Callable[[Boundary], Answer],
+        answer: Callable[[Question], str],
+    ) -> None:
+        """`on_event` and `decide_boundary` must not block; `answer` returns JSON text."""
+        self.slots: Slots | None = None
+        """From `provide` until `run` ends."""
+        self._config = config
+        self._spawner = spawner
+        self._on_event = on_event
+        self._decide_boundary = decide_boundary
+        self._answer = answer
+        self._directory = free_directory(config.directory)
+        self._socket_path = f"{self._directory}/lifeline"
+        self._port = 0
+        self._configured: Configured | None = None
+        self._attached: Attached | None = None
+        """What the ranks are told, but for the generations of that moment."""
+        self._refusal: LowcommError | None = None
+        """Why the ranks were refused."""
+        self._layout_bytes: tuple[int, ...] = ()
+        """Of the fragments of their model, once some reported it."""
+        self._handed: deque[RankContribution] = deque()
+        """Contributions that are not told yet."""
+        self._contributions: list[int] = []
+        """Last complete generation of each fragment; goes on across attempts, as do results'."""
+        self._results: list[int] = []
+        self._running: AttemptRun | None = None
+        """None between two attempts."""
+        self.fault: Fault | None = None
+        """How the last attempt was lost; None before that, or if the daemon gave it up."""
+
+    @property
+    def bus_endpoint(self) -> str:
+        """Where clients reach the bus while `run` runs; known from the start."""
+        return f"ipc://{self._directory}/bus"
+
+    @property
+    def program(self) -> str:
+        """Names what the ranks run."""
+        return self._spawner.program
+
+    @property
+    def unattached(self) -> int:
+        """The ranks that have not said hello; all of them between two attempts."""
+        if self._running is None:
+            return self._config.ranks
+        return len(self._running.attempt.in_stage(Stage.STARTING))
+
+    def configure(self, *, run: str, node: str, corpus: str) -> None:
+        """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
+        self._configured = Configured(run=run, node=node, corpus=corpus)
+        if self._running is not None:
+            self._running.configure(self._configured)
+
+    def provide(self, slots: Slots, *, initial: bool, slot: int, rank_state: str) -> None:
+        """Attach the ranks from now on, in this attempt and later ones.
+
+        `slots` are ours from the first call on; later calls change the other values only. Ranks of
+        a later attempt are told `initial` false once a result was posted.
+        """
+        shape = slots.shape
+        if self.slots is None:
+            self.slots = slots
+            self._contributions = [0] * len(shape.fragment_bytes)
+            self._results = [0] * len(shape.fragment_bytes)
+        assert self.slots is slots, "one memory for a group's life"
+        self._attached = Attached(shape=shape, initial=initial, slot=slot, rank_state=rank_state)
+        if self._running is not None:
+            self._attach_waiting(self._running, slots)
+
+    def refuse(self, why: str) -> None:
+        """Tell the ranks, which exit; `run` then raises RanksFailed with `why`."""
+        self._refuse(RanksFailed(why))
+
+    def _refuse(self, error: LowcommError) -> None:
+        """The first one counts."""
+        self._refusal = self._refusal or error
+        why = str(self._refusal)
+        if self._running is None:
+            return
+        if self._running.attempt.is_ready:
+            self._running.lose(why)  # They train, and may not read it for long.
+        for link in self._running.links.values():
+            link.refuse(why)
+
+    def post_result(self, result: Result) -> None:
+        """Send the next result of its fragment, which is in that place of `slots`; its generation
+        is given to it here.
+
+        Before RanksReady nobody is told: post again then. A rank that still reads what was in this
+        place before finds it torn, and is lost.
+        """
+        assert self.slots is not None, "provide first"
+        fragment = result.fragment
+        self._results[fragment] += 1
+        result = replace(result, generation=self._results[fragment])
+        self.slots.publish_result(fragment, result.place, result.generation)
+        if self._running is not None and self._running.attempt.is_ready:
+            self._running.post(result)
+
+    def restart(self, why: str) -> None:
+        """The ranks cannot go on from where they are: new ones begin anew. If none of what these
+        contributed counted, they have brought nothing."""
+        if self._running is not None:
+            attempt = self._running.attempt
+            attempt.contributed_once = attempt.counted_once
+            self._running.lose(why, ordered=True)
+
+    def order(self, order: Order) -> bool:
+        """In a stepwise run: give the ranks an order. False: they are not there."""
+        return self._running is not None and self._running.order(order)
+
+    async def run(self) -> None:
+        """Until the ranks have finished. Raises RanksFailed; ConfigError if they find that what
+        they are told cannot work, or what they should run is not there; OSError if no socket can
+        be made.
+
+        When it ends, in whatever way, no process, socket or directory of the ranks is left.
+        """
+        with contextlib.ExitStack() as stack:
+            os.mkdir(self._directory, 0o700)
+            stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            stack.callback(self._close_slots)
+            links_max = 4 * self._config.ranks + 16  # Late ones of a dead attempt, strangers.
+            lifelines = LifelineServer(self._socket_path, links_max=links_max, obeyed=self._obeyed)
+            stack.callback(lifelines.close)
+            bus = Bus(self.bus_endpoint)
+            stack.callback(bus.close)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    serving = (
+                        tasks.create_task(self._serve_lifelines(lifelines)),
+                        tasks.create_task(serve(bus, self._answer, self._asked_to_stop)),
+                    )
+                    failure = await self._run_attempts(lifelines)
+                    for task in serving:
+                        task.cancel()
+            finally:
+                await self._spawner.close()
+        if failure is not None:
+            raise failure
+
+    async def _run_attempts(self, lifelines: LifelineServer) -> LowcommError | None:
+        """Why there is no further attempt; None when the ranks have finished."""
+        fruitless, repeats = 0, Repeats()
+        for number in itertools.count():
+            if self._refusal:
+                break
+            attempt = Attempt(
+                number,
+                ranks=self._config.ranks,
+                hang_timeout_s=self._config.hang_timeout_s,
+                decide_boundary=self._decide_boundary,
+            )
+            running = AttemptRun(attempt, spawner=self._spawner)
+            await self._run_attempt(running, lifelines)
+            if running.finished:
+                self._on_event(RanksFinished(number))
+                return None
+            fruitless = 1 if attempt.contributed_once else fruitless + 1
+            if self._refusal or running.hopeless:
+                return self._refusal or running.hopeless
+            self.fault = running.fault
+            alike = repeats.count(self.fault)
+            if repeats.fault is not None and alike >= SAME_FAULTS_MAX:
+                return ProgramFailed(same_again(self.program, repeats.fault, attempts=alike))
+            if fruitless > self._config.restarts_max:
+                why = f"{fruitless} attempts of the ranks failed in a row: {running.why}"
+                return RanksFailed(why) if self.fault is None else ProgramFailed(why)
+            await asyncio.sleep(RESTART_DELAYS_S[min(fruitless, len(RESTART_DELAYS_S)) - 1])
+        return self._refusal
+
+    async def _run_attempt(self, running: AttemptRun, lifelines: LifelineServer) -> None:
+        """One attempt, of which nothing is left afterwards."""
+        self._running = running
+        try:
+            await running.run(self._environments, self._steps)
+            self._tell_handed()
+            if not running.finished and not self._refusal:
+                self._on_event(RanksLost(running.attempt.number, running.why))
+        finally:
+            self._running = None
+            self._handed.clear()  # If we were cancelled nobody is told any more.
+            lifelines.end_links()
+            await self._spawner.stop()
+            if self.slots is not None:
+                self.slots.void()
+
+    def _environments(self, attempt: int) -> list[dict[str, str]]:
+        self._port = free_port(self._config.port_range, avoid=self._port)
+        return rank_environments(
+            attempt, ranks=self._config.ranks, port=self._port, socket_path=self._socket_path
+        )
+
+    def _steps(self) -> list[int]:
+        ranks = range(self._config.ranks)
+        return [0 if self.slots is None else self.slots.step(rank) for rank in ranks]
+
+    async def _serve_lifelines(self, lifelines: LifelineServer) -> None:
+        while True:
+            link, message = await lifelines.receive()
+            running = self._running
+            rank = None if running is None else running.rank_of(link)
+            if running is not None and rank is not None:
+                try:
+                    self._hear_rank(running, rank, message)
+                except (RankFault, LinkError) as error:
+                    running.lose(str(error))
+            elif isinstance(message, Hello):
+                self._greet(link, message)
+            elif not isinstance(message, Closed):  # A stranger's end is nobody's loss.
+                link.refuse(f"{type(message).__name__} before Hello")
+
+    def _greet(self, link: Lifeline, message: Hello) -> None:
+        running = self._running
+        if self._refusal:
+            link.refuse(str(self._refusal))
+        elif running is None or message.attempt != running.attempt.number:
+            # Of a dead attempt: a process that its launcher started late.
+            link.refuse(f"attempt {message.attempt} of the ranks is over")
+        else:
+            try:
+                rank = running.attempt.hello(message)
+            except RankFault as error:
+                link.refuse(str(error))
+                running.lose(str(error))
+                return
+            link.accept()
+            running.links[rank] = link
+            if self._configured is not None:
+                running.configure(self._configured)
+
+    def _obeyed(self, link: Lifeline, message: Obeyed) -> None:
+        if self._running is not None and self._running.obeyed(link, message):
+            self._on_event(RanksObeyed(message.number))
+
+    def _hear_rank(self, running: AttemptRun, rank: int, message: RankMessage | Closed) -> None:
+        attempt = running.attempt
+        if isinstance(message, Boundary):
+            running.links[rank].send(attempt.boundary(rank, message))
+        elif isinstance(message, Contributed):
+            if attempt.contributed(rank, message):
+                self._take_contribution(message)
+        elif isinstance(message, Metrics | Evaluated | Snapshotted):
+            self._take_report(attempt, rank, message)
+        elif isinstance(message, Layout):
+            tensors = attempt.layout(rank, layout_in(message.packed), message.elements)
+            if tensors is not None:
+                self._take_layout(running, tensors)
+        elif isinstance(message, Ready):
+            if attempt.ready(rank):
+                self._on_event(RanksReady(attempt.number))
+        elif isinstance(message, Unfit):
+            self._refuse(ConfigError(message.why))
+        elif isinstance(message, Hello | Obeyed):
+            raise RankFault(f"rank {rank} says {type(message).__name__} out of turn")
+        else:
+            running.closed(rank)
+            if not message.ended:
+                running.lose(f"rank {rank}: {message.why}")
+            elif not attempt.finishing:
+                running.suspect(f"rank {rank}: {message.why}")
+
+    def _take_layout(self, running: AttemptRun, tensors: tuple[TensorPlace, ...]) -> None:
+        running.fragment_bytes = tuple(4 * count for count in fragment_elements(tensors))
+        self._layout_bytes = self._layout_bytes or running.fragment_bytes
+        if self._layout_bytes != running.fragment_bytes:
+            raise RankFault("the model has another layout than in the attempts before")
+        self._on_event(RanksLayout(running.attempt.number, tensors))
+        if self.slots is not None:
+            self._attach_waiting(running, self.slots)
+
+    def _take_report(
+        self, attempt: Attempt, rank: int, message: Metrics | Evaluated | Snapshotted
+    ) -> None:
+        attempt.check_attached(rank, type(message).__name__)
+        if isinstance(message, Metrics):
+            self._on_event(
+                RankMetrics(rank, message.step, message.tokens, message.loss, message.tokens_per_s)
+            )
+        elif isinstance(message, Snapshotted):
+            if attempt.snapshotted(rank, message.directory):
+                self._on_event(RanksSnapshotted(message.directory))
+        elif rank == 0:
+            self._on_event(RanksEvaluated(message.loss, message.windows, message.sample))
+
+    def _take_contribution(self, message: Contributed) -> None:
+        fragment, generation = message.fragment, message.generation
+        assert self.slots is not None, "ranks contribute only when they are attached"
+        if not self.slots.all_done(fragment, generation):
+            raise RankFault(f"generation {generation} of fragment {fragment} is not whole")
+        self._contributions[fragment] = generation
+        counts = (message.steps, message.tokens, message.samples)
+        self._handed.append(RankContribution(fragment, generation, *counts))
+        asyncio.get_running_loop().call_later(HAND_OVER_S, self._tell_handed)
+
+    def _tell_handed(self) -> None:
+        """In the order in which they came; earlier than they are due if another one is."""
+        while self._handed:
+            self._on_event(self._handed.popleft())
+
+    def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
+        if self._attached is None or not running.fragment_bytes:
+            return
+        attached = replace(
+            self._attached,
+            initial=self._attached.initial and not any(self._results),
+            contribution_generations=tuple(each + 1 for each in self._contributions),
+            contribution_places=tuple(slots.places),
+        )
+        running.attach(attached, slots.fd)
+
+    def _asked_to_stop(self) -> None:
+        self._on_event(StopAsked())
+
+    def _close_slots(self) -> None:
+        if self.slots is not None:
+            self.slots.close()
+            self.slots = None

@@ -1,0 +1,138 @@
+"""The door of a run from outside: a node without a certificate asks for one.
+
+It looks at the other side's certificate first: nobody but the run hears the token. Must NOT keep
+anything on disk, nor take part in the run.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from peers.connections.control import HELLO_BYTES_MAX
+from peers.connections.dialer import DIAL_TIMEOUT_S, FIRST_DIAL_S
+from peers.connections.frames import PREFIX
+from peers.security.certificates import is_signed_by, public_of, untimely, unverified
+from peers.sockets.address import parse_address
+from peers.sockets.name_resolution import addresses_of
+from protocols.messages.peer import Admit, Admitted, Message, NotAdmitted
+from protocols.types.errors import ConfigError, RefusedError
+from protocols.wire import codec
+from protocols.wire.validators import WireError
+
+ANSWER_S = 20.0
+"""The run has to elect a leader, perhaps, and to write it down."""
+AGAIN_S = 1.0
+PATIENCE_S = 600.0
+"""So long somebody of the run may say that it cannot be decided yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who answered, and what."""
+
+    address: str
+    certificate: bytes
+    authority: bytes
+
+
+class _FailedError(OSError):
+    """It did not work at this address this time."""
+
+
+class _ImpostorError(_FailedError):
+    """The other side is not of the run, or cannot be seen to be."""
+
+
+async def ask(
+    addresses: Sequence[str],
+    admit: Admit,
+    *,
+    authority: bytes,
+    waits: Callable[[str], None] = lambda _: None,
+) -> Admission:
+    """Until one of them lets us in. `authority`: the public key that the token names; `waits` is
+    told why it takes longer, once for each reason.
+
+    Raises RefusedError: the run says no, or nobody of it is there.
+    """
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    heard, told = False, ""
+    while True:
+        impostors, why = 0, ""
+        for address in addresses:
+            try:
+                answer = await _ask(address, admit, authority)
+            except OSError as error:  # A TimeoutError is one, without a text.
+                impostors += isinstance(error, _ImpostorError)
+                reason = str(error) or "no answer in time"
+                why = why or f"nobody of the run answers at {address}: {reason}"
+                continue
+            if isinstance(answer, Admitted):
+                return Admission(address, answer.certificate, answer.authority)
+            if answer.final:
+                raise RefusedError(f"refused by {address}: {answer.why}")
+            heard, why = True, answer.why
+        late = loop.time() - started > (PATIENCE_S if heard else FIRST_DIAL_S)
+        if late or impostors == len(addresses):
+            raise RefusedError(why)
+        if why != told:
+            waits(why)
+        told = why
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAdmitted:
+    """One connection. Raises OSError."""
+    reader, writer = await _connect(address)
+    try:
+        shown = cast(bytes | None, writer.get_extra_info("ssl_object").getpeercert(True))
+        if not shown or not is_signed_by(shown, authority):
+            raise _ImpostorError("its certificate is not of the run that the token names")
+        if why := untimely(shown):
+            raise _ImpostorError(f"its certificate does not count here: {why}")
+        head = codec.encode(admit)
+        writer.write(PREFIX.pack(len(head), 0) + head)
+        async with asyncio.timeout(ANSWER_S):
+            answer = await _read(reader)
+    finally:
+        writer.transport.abort()
+    if isinstance(answer, Admitted):
+        if public_of(answer.authority) != authority:
+            raise _ImpostorError("it names another authority than the token")
+        return answer
+    if isinstance(answer, NotAdmitted):
+        return answer
+    raise _FailedError("it does not speak our protocol")
+
+
+async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """With the first of its name's addresses that answers. Raises OSError."""
+    try:
+        host, port = parse_address(address, key="address")
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            hosts = await addresses_of(host, port)
+    except (ConfigError, UnicodeError) as error:
+        raise _FailedError(str(error)) from error
+    failure: OSError = _FailedError(f"{host} has no address")
+    for each in hosts:
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                return await asyncio.open_connection(each, port, ssl=unverified())
+        except OSError as error:  # A TimeoutError is one.
+            failure = error
+    raise failure
+
+
+async def _read(reader: asyncio.StreamReader) -> Message:
+    """Raises OSError."""
+    try:
+        head, payload = PREFIX.unpack(await reader.readexactly(PREFIX.size))
+        if payload or head > HELLO_BYTES_MAX:
+            raise _FailedError("it does not speak our protocol")
+        return codec.decode(await reader.readexactly(head), size_max=HELLO_BYTES_MAX)
+    except EOFError as error:
+        raise _FailedError("it hung up") from error
+    except WireError as error:
+        raise _FailedError("it does not speak our protocol") from error

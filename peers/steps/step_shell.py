@@ -1,0 +1,375 @@
+"""A peer's shell in a stepwise run: payloads to and from others, orders to the node's ranks.
+
+The ranks own the state and obey one order at a time (ipc/step_orders.py); here are the payloads,
+and the copies of the state that the run may go back to. What is small is done in the loop's thread
+at once, what is large in the worker thread. Must NOT decide what is sent or applied, nor look into
+bytes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import xxhash
+
+from peers.exchange.interfaces import Bytes, StepWork
+from peers.exchange.outbound import Stream
+from peers.ipc.step_orders import Order, OrderKind, StepSlots
+from peers.steps.payload_store import StepPayloads, StepStream, digest_of
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import step_progress
+from protocols.messages.peer import StepChunk
+from protocols.peer.core import PeerCore
+from protocols.types.ids import PeerId
+
+INLINE_BYTES = 256 << 10
+"""What is read or written of more is left to the worker thread: the loop's must not stand still
+for longer than some 0.1 ms, and a hop to the other thread costs as much."""
+StepCommand = c.MakeStep | c.SendStep | c.ApplyStep | c.LoadBase | c.ReleaseSteps
+
+T = TypeVar("T")
+
+
+class StepRanks(Protocol):
+    """The node's ranks."""
+
+    @property
+    def memory(self) -> StepSlots:
+        """Once they may attach."""
+        ...
+
+    def order(self, order: Order) -> bool:
+        """To all of them. False: they are not there, and nobody will answer."""
+        ...
+
+
+class StepShell(Protocol):
+    """What the driver does for us. No method may raise or block."""
+
+    def feed(self, event: v.Event) -> None: ...
+
+    def send(self, peer: PeerId, stream: Stream) -> None: ...
+
+    def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """`work` in the worker thread, after what it was given before; `done` in ours."""
+        ...
+
+    def in_turn(self, action: Callable[[], None]) -> None:
+        """In our thread, after what the worker thread was given before."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """An order, and what belongs to it."""
+
+    kind: OrderKind
+    step: int
+    batch: int = 0
+    apply: c.ApplyStep | None = None
+    payloads: Sequence[Bytes] = ()
+    """What "apply" takes the mean of, or the state that "load" gives."""
+    counted: bool = False
+    """The payload that the ranks made last is in that mean."""
+    shown: Callable[[str], None] | None = None
+    """Who asked to see the state."""
+    evaluate: bool = False
+    number: int = 0
+    """Of the order, once it was given."""
+    void: bool = False
+    """Nobody waits for what comes of it."""
+    ahead: bool = False
+    """The ranks went on to it, and the core has not asked for it yet."""
+
+
+@dataclass(slots=True)
+class _Ranks:
+    """What they are at."""
+
+    task: _Task | None = None
+    waiting: deque[_Task] = field(default_factory=deque[_Task])
+    made: v.StepMade | None = None
+    """About a payload from the state that they have, which the core may ask for."""
+    have_state: bool = False
+    digest: str = ""
+    """Names the state that they have: at a commit its digest, else what led there from it."""
+
+
+class Stepping:
+    """Of one run, for the life of its daemon."""
+
+    def __init__(
+        self,
+        core: PeerCore,
+        *,
+        work: StepWork,
+        ranks: StepRanks,
+        shell: StepShell,
+        based: Callable[[int], None],
+    ) -> None:
+        """`based`: the work's base is the state after this step now, which is committed."""
+        self.payloads = StepPayloads(self._may_come, shell.feed)
+        self._core = core
+        self._me = core.me.peer
+        self._work = work
+        self._ranks = ranks
+        self._shell = shell
+        self._based = based
+        self._at = _Ranks()
+        self._orders = 0
+        """Given so far."""
+        self._num_loads = 0
+        """Commanded so far."""
+        self._newest = ""
+        """Digest of what the ranks made last."""
+        self._held_max = 0
+        """With more payloads, it is time to see which are of no use."""
+
+    # The node's side ------------------------------------------------------------------------
+
+    def found(self, done: Callable[[str], None]) -> None:
+        """The ranks' state is the one that the run begins with; `done` gets its digest."""
+        self._begin(_Task("show", 0, shown=done))
+
+    def finish(self, *, evaluate: bool) -> None:
+        """The run is over, and so are the ranks."""
+        self._begin(_Task("finish", 0, evaluate=evaluate))
+
+    def obeyed(self, number: int) -> None:
+        """All ranks did their part of the order."""
+        task = self._at.task
+        if task is None or task.number != number:
+            return  # Of ranks that are gone.
+        if task.apply is not None and task.apply.following is not None:
+            self._go_on(task, task.apply.following)
+        if task.void:
+            self._over(task)
+        elif task.kind == "make":
+            self._large(self._work.payload_bytes, self._take_payload, task, self._made)
+        elif task.kind == "load":
+            self._at.have_state = True
+            self._over(task)
+            self._shell.feed(v.BaseLoaded(task.step, self._at.digest))
+        elif task.kind == "show" or self._is_shown(task):
+            self._large(self._work.state_bytes(0), self._take_state, task, self._seen)
+        else:
+            terms = task.apply.terms if task.apply is not None else ()
+            led = "".join((self._at.digest, *(digest for _, digest in terms)))
+            self._applied(task, xxhash.xxh3_128_hexdigest(led.encode()))
+
+    def ranks_lost(self) -> None:
+        """What they had is gone with them."""
+        self._at = _Ranks()
+
+    # The core's side ------------------------------------------------------------------------
+
+    def do(self, command: StepCommand) -> None:
+        match command:
+            case c.MakeStep():
+                self._make(command)
+            case c.ApplyStep():
+                held = self.payloads.held
+                payloads = [held[digest] for _, digest in command.terms]
+                batch = command.following.batch if command.following is not None else 0
+                self._begin(_Task("apply", command.stamp.round, batch, command, payloads))
+            case c.SendStep(stamp=stamp, whose=whose, digest=digest):
+                payload = self.payloads.held.get(digest)
+                if payload is not None:
+                    header = StepChunk(stamp, whose, digest, 0, len(payload))
+                    for peer in command.peers:
+                        self._shell.send(peer, StepStream(header, payload))
+            case c.LoadBase(step=step):
+                self._void()
+                self._num_loads += 1
+                number = self._num_loads
+                # After the transfer that brought it, and before it may be dropped.
+                self._shell.in_turn(lambda: self._load(step, number))
+            case c.ReleaseSteps(step=step):
+                self._prune()
+                self._shell.in_turn(lambda: self._release(step))
+
+    def _release(self, step: int) -> None:
+        self._work.release(step)
+        self._based(step)
+
+    def decided(self, event: v.StepReceived, commands: Sequence[c.Command]) -> None:
+        """The core looked at a payload."""
+        self.payloads.decided(event, wanted=not commands or c.Discard(event) not in commands)
+        if len(self.payloads.held) > self._held_max:
+            self._prune()
+
+    def _may_come(self, peer: PeerId, chunk: StepChunk) -> bool:
+        steps, known = self._core.part.steps, peer in self._core.members.receivers
+        if steps is None or not known or chunk.size_bytes != self._work.payload_bytes:
+            return False
+        return steps.expects(chunk.stamp, peer, chunk.whose)
+
+    def _prune(self) -> None:
+        """Keep what the core names: it forgets by itself what nobody can ask for."""
+        steps = self._core.part.steps
+        if steps is None:
+            return
+        named = {digest for held in steps.payloads.held.values() for digest in held.values()}
+        # Ours is not the core's before it has taken StepMade.
+        self.payloads.prune(named | {self._newest})
+        self._held_max = 2 * len(self.payloads.held) + 16
+
+    # Orders ---------------------------------------------------------------------------------
+
+    def _void(self) -> None:
+        """Their state is another one soon."""
+        self._at.waiting.clear()
+        self._at.have_state, self._at.made = False, None
+        if self._at.task is not None:
+            self._at.task.void = True
+
+    def _load(self, step: int, number: int) -> None:
+        if number == self._num_loads:
+            self._begin(_Task("load", step, payloads=(self._work.base(step),)))
+
+    def _begin(self, task: _Task) -> None:
+        self._at.waiting.append(task)
+        if self._at.task is None:
+            self._next()
+
+    def _make(self, make: c.MakeStep) -> None:
+        """They may be at it, or have done it already."""
+        task, made = self._at.task, self._at.made
+        same = task is not None and (task.step, task.batch) == (make.step, make.batch)
+        if task is not None and same and task.ahead and not task.void:
+            task.ahead = False
+        elif made is not None and (made.step, made.batch) == (make.step, make.batch):
+            self._shell.feed(made)
+        else:
+            self._begin(_Task("make", make.step, make.batch))
+
+    def _go_on(self, task: _Task, make: c.MakeStep) -> None:
+        """The ranks do: to the payload of the next step."""
+        self._orders += 1
+        ahead = _Task("make", make.step, make.batch, number=self._orders, ahead=True)
+        ahead.void = task.void
+        self._at.task = ahead
+
+    def _over(self, task: _Task) -> None:
+        """Also if they are others by now, who are at something else."""
+        if self._at.task is task:
+            self._at.task = None
+            self._next()
+
+    def _next(self) -> None:
+        at = self._at
+        while at.waiting and at.task is None:
+            task = at.waiting.popleft()
+            if task.kind in ("make", "apply") and not at.have_state:
+                continue  # For ranks that are gone: the core hears of it.
+            at.task, at.made = task, None
+            if task.kind == "apply":
+                self._large(self._work.mean_bytes, self._write_mean, task, self._counts)
+            elif task.kind == "load":
+                self._large(self._work.state_bytes(0), self._write_base, task, self._loads)
+            else:
+                self._order(task)
+
+    def _large(
+        self, size: int, work: Callable[[_Task], T], task: _Task, done: Callable[[_Task, T], None]
+    ) -> None:
+        """Do it here or there; `done` unless the ranks are gone meanwhile."""
+
+        def over(made: T) -> None:
+            if self._at.task is not task:
+                return
+            if task.void:
+                self._over(task)
+            else:
+                done(task, made)
+
+        if size <= INLINE_BYTES:
+            over(work(task))
+        else:
+            self._shell.compute(lambda: work(task), over)
+
+    def _order(self, task: _Task) -> None:
+        self._orders += 1
+        task.number = self._orders
+        order = Order(
+            number=task.number,
+            kind=task.kind,
+            step=task.step,
+            batch=task.batch,
+            show=self._is_shown(task),
+            counted=task.counted,
+            evaluate=task.evaluate,
+            go_on=task.apply is not None and task.apply.following is not None,
+        )
+        if not self._ranks.order(order):
+            self._at = _Ranks()
+
+    def _is_shown(self, task: _Task) -> bool:
+        """The state after this step is reported, or kept."""
+        run = self._core.members.run
+        if task.apply is None or run is None:
+            return False
+        return task.apply.keep or step_progress.commits(run, task.step)
+
+    # What belongs to each order ---------------------------------------------------------------
+
+    def _write_mean(self, task: _Task) -> Sequence[int]:
+        return self._work.mean(task.step, task.payloads, self._ranks.memory.mean)
+
+    def _counts(self, task: _Task, numbers: Sequence[int]) -> None:
+        """In a roster's step may be a payload that counts for nothing: what it says nobody heard,
+        and the ranks must not take it for said."""
+        assert task.apply is not None, "only a step has a mean"
+        ours = (self._me, self._newest)
+        task.counted = any(task.apply.terms[number] == ours for number in numbers)
+        self._order(task)
+
+    def _write_base(self, task: _Task) -> str:
+        (base,) = task.payloads
+        self._ranks.memory.given[:] = base
+        return self._work.state_digest(base)
+
+    def _loads(self, task: _Task, digest: str) -> None:
+        self._at.digest = digest
+        self._order(task)
+
+    def _take_payload(self, task: _Task) -> tuple[str, Bytes]:
+        del task
+        payload = self._work.payload(self._ranks.memory.payload)
+        return digest_of(payload), payload
+
+    def _made(self, task: _Task, made: tuple[str, Bytes]) -> None:
+        digest, payload = made
+        self._newest = digest
+        self.payloads.keep(digest, payload)
+        event = v.StepMade(task.step, task.batch, digest)
+        if task.ahead:
+            self._at.made = event
+        self._over(task)
+        if not task.ahead:
+            self._shell.feed(event)
+
+    def _take_state(self, task: _Task) -> tuple[str, Bytes | None]:
+        shown = self._ranks.memory.shown
+        kept = bytes(shown) if task.apply is None or task.apply.keep else None
+        return self._work.state_digest(shown if kept is None else kept), kept
+
+    def _seen(self, task: _Task, seen: tuple[str, Bytes | None]) -> None:
+        digest, kept = seen
+        if kept is not None:
+            lineage = task.apply.stamp.lineage if task.apply is not None else 0
+            self._work.keep(task.step, kept, digest, lineage=lineage)
+        if task.shown is not None:
+            self._at.digest = digest
+            self._over(task)
+            task.shown(digest)
+        else:
+            self._applied(task, digest)
+
+    def _applied(self, task: _Task, digest: str) -> None:
+        assert task.apply is not None, "only a step is applied"
+        self._at.digest = digest
+        self._over(task)
+        self._shell.feed(v.StepApplied(task.apply.stamp, digest))

@@ -1,0 +1,8 @@
+"""State transfer in bytes: hashing, lending, sending, receiving and checking cells.
+
+In: commands of the core. Out: cells of 1 MiB to and from other peers, and events when a state is
+hashed or complete. Hashing runs in a thread of low priority, and sending yields to rounds. Must NOT
+decide which peer gives which cells, nor look into a state.
+
+Start reading: state_transfer.py.
+"""

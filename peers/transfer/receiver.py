@@ -1,0 +1,149 @@
+"""The state of a cut on its way to us, cell by cell, from several donors at once.
+
+A cell arrives in memory of its own, is hashed there, and comes to its place in the state when the
+core has found it to be the cut's: nobody writes into what was checked. Must NOT look into it, nor
+decide who gives it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from peers.exchange.interfaces import States
+from peers.exchange.pieces import PIECE_ELEMENTS, Pool
+from peers.sockets.memory_pages import fresh
+from peers.transfer.tree_hashing import Hashing, digest_of
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages.peer import StateChunk
+from protocols.state.parts import ELEMENT_BYTES
+from protocols.types.ids import PeerId
+
+COMING_MAX = 32
+"""Cells of one donor that are on their way or not looked at yet: twice what it is asked for at a
+time. What more would come is asked for again."""
+Cell = tuple[int, int]
+"""(fragment, its number)."""
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A fragment's state."""
+
+    elements: int
+    buffer: memoryview
+    lacking: set[int] = field(default_factory=set[int])
+    """Cells that may come."""
+
+
+class Transfer:
+    """To us, for all our cuts: cells that one cut brought may belong to the next one."""
+
+    def __init__(
+        self, states: Callable[[], States], feed: Callable[[v.Event], None], hashing: Hashing
+    ) -> None:
+        self._states = states
+        self._feed = feed
+        self._hashing = hashing
+        self._pool = Pool()
+        self.since = 0.0
+        """When we read the newest cut."""
+        self.by_donor: dict[PeerId, int] = {}
+        """Of the newest cut: bytes that each donor brought and that were kept."""
+        self.refused = 0
+        """Cells that nobody asked for, or that were here already."""
+        self._cut = 0
+        self._fragments = 0
+        """How many are to be adopted yet."""
+        self._donors: tuple[PeerId, ...] = ()
+        self._incoming: dict[int, Incoming] = {}
+        self._coming: dict[tuple[PeerId, Cell], memoryview] = {}
+        self._here: dict[tuple[PeerId, Cell], memoryview] = {}
+        """Hashed or being hashed, and not decided."""
+
+    # Commands -------------------------------------------------------------------------------
+
+    def expect(self, command: c.ExpectState, now: float) -> None:
+        """A cut is for us."""
+        self._cut, self._donors, self.since = command.cut_index, command.donors, now
+        self._fragments = len(command.versions)
+        self.by_donor = dict.fromkeys(command.donors, 0)
+        for incoming in self._incoming.values():
+            incoming.lacking.clear()
+
+    def expect_cells(self, command: c.ExpectCells) -> None:
+        """These lack; what else the fragment has is here."""
+        size = self._states().state_bytes(command.fragment)
+        incoming = self._incoming.get(command.fragment)
+        if incoming is None:
+            incoming = Incoming(size // ELEMENT_BYTES, fresh(size))
+            self._incoming[command.fragment] = incoming
+        incoming.lacking = {x for span in command.cells for x in range(span.first, span.stop)}
+
+    def decided(self, event: v.CellReceived, commands: Sequence[c.Command]) -> None:
+        """The core looked at a cell: put it where it belongs, or drop it."""
+        cell = (event.fragment, event.cell)
+        piece = self._here.pop((event.sender, cell))
+        kept = c.KeepCell(event.sender, event.cut_index, *cell) in commands
+        if kept:
+            incoming, start = self._incoming[event.fragment], event.cell * PIECE_ELEMENTS
+            first = ELEMENT_BYTES * start
+            incoming.buffer[first : first + piece.nbytes] = piece
+            incoming.lacking.discard(event.cell)
+            self.by_donor[event.sender] += piece.nbytes
+        else:
+            self.refused += 1
+        self._pool.give(piece)
+
+    def state(self, fragment: int) -> memoryview:
+        """All of its cells are here."""
+        return self._incoming[fragment].buffer
+
+    def adopted(self) -> bool:
+        """A fragment's state is ours; True if it was the cut's last one: then nothing is kept."""
+        self._fragments -= 1
+        if not self._fragments:
+            self._incoming.clear()
+            self._donors = ()
+            self._pool = Pool()
+        return not self._fragments
+
+    # The link's side ------------------------------------------------------------------------
+
+    def place(self, peer: PeerId, chunk: StateChunk, size: int) -> memoryview | None:
+        """Where a cell goes; None: nowhere."""
+        cell = self._lacks(peer, chunk, size)
+        coming = sum(sender == peer for sender, _ in (*self._coming, *self._here))
+        if cell is None or coming >= COMING_MAX or (peer, cell) in self._coming:
+            self.refused += 1
+            return None
+        if (peer, cell) in self._here:
+            return None
+        self._coming[peer, cell] = piece = self._pool.take(size)
+        return piece
+
+    def _lacks(self, peer: PeerId, chunk: StateChunk, size: int) -> Cell | None:
+        """Only donors of the newest cut are listened to, and only for what lacks."""
+        incoming = self._incoming.get(chunk.fragment)
+        number, rest = divmod(chunk.start, PIECE_ELEMENTS)
+        if incoming is None or peer not in self._donors or chunk.cut_index != self._cut:
+            return None
+        elements = min(PIECE_ELEMENTS, incoming.elements - chunk.start)
+        fits = not rest and size == ELEMENT_BYTES * elements and chunk.elements == incoming.elements
+        return (chunk.fragment, number) if fits and number in incoming.lacking else None
+
+    def arrived(self, peer: PeerId, chunk: StateChunk) -> None:
+        """The cell is at its place."""
+        cell = (chunk.fragment, chunk.start // PIECE_ELEMENTS)
+        piece = self._coming.pop((peer, cell), None)
+        if piece is None:
+            return
+        self._here[peer, cell] = piece
+        self._hashing.submit(
+            lambda: digest_of(piece),
+            lambda digest: self._feed(v.CellReceived(peer, chunk.cut_index, *cell, digest)),
+        )
+
+    def forget(self, peer: PeerId) -> None:
+        """The connections are over: what is whole is looked at, the rest is lost."""
+        for key in [key for key in self._coming if key[0] == peer]:
+            del self._coming[key]

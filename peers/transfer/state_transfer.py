@@ -1,0 +1,138 @@
+"""The states of cuts, ours for others and others' for us: what the driver does about them.
+
+Must NOT decide who gives what, nor look into a state.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from peers.exchange.background_rate import Pace
+from peers.exchange.data_plane import Exchange
+from peers.exchange.interfaces import Listener, States, StateTaken
+from peers.exchange.outbound import Stream
+from peers.transfer.donor import Donation
+from peers.transfer.receiver import Transfer
+from peers.transfer.tree_hashing import Hashing
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.peer.core import PeerCore
+from protocols.types.ids import PeerId
+
+T = TypeVar("T")
+
+
+class SnapshotShell(Protocol):
+    """What the driver does for us. No method may raise or block."""
+
+    @property
+    def states(self) -> States: ...
+
+    def feed(self, event: v.Event, /) -> None: ...
+
+    def compute(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
+        """`work` in the worker thread, after what it was given before; `done` in ours."""
+        ...
+
+
+class Snapshots:
+    """Of one driver. Implements DonationShell."""
+
+    def __init__(
+        self, core: PeerCore, *, listener: Listener, shell: SnapshotShell, exchange: Exchange
+    ) -> None:
+        self.connected_at: float | None = None
+        """When we were first connected with anybody."""
+        self._core = core
+        self._listener = listener
+        self._shell = shell
+        self._exchange = exchange
+        self._hashing = Hashing()
+        self.pace = Pace(exchange.wake_all)
+        self.donation = Donation(self, self._hashing, self.pace)
+        self.transfer = Transfer(lambda: shell.states, shell.feed, self._hashing)
+
+    def connected(self) -> None:
+        """With somebody."""
+        if self.connected_at is None:
+            self.connected_at = asyncio.get_running_loop().time()
+
+    def do(self, command: c.TransferCommand) -> None:
+        match command:
+            case c.CopyState():
+                run, lineage = self._core.raft.run, self._core.members.lineage
+                self.donation.copy(command, run=run, lineage=lineage)
+            case c.HashState():
+                self.donation.hash(command)
+            case c.ServeCells():
+                self.donation.serve(command)
+            case c.ReleaseCopy():
+                self.donation.release(command)
+            case c.ExpectState():
+                self.transfer.expect(command, asyncio.get_running_loop().time())
+            case c.ExpectCells():
+                self.transfer.expect_cells(command)
+            case c.KeepCell():
+                pass  # `decided` has done it.
+            case c.CheckState():
+                self._check(command)
+            case c.AdoptState():
+                self._adopt(command)
+
+    def close(self) -> None:
+        """Nobody wants a state any more."""
+        self.pace.close()
+        self._hashing.close()
+
+    # A thread may keep what it has done for a while yet. `pop` leaves no state in it, so that its
+    # memory is free before the ranks get theirs.
+
+    def _check(self, command: c.CheckState) -> None:
+        index, fragment = command.cut_index, command.fragment
+        arrived, states = [self.transfer.state(fragment)], self._shell.states
+        go_on = self._hashing.go_on
+        _, cut = self._core.members.cuts.get(self._core.me.peer, (0, None))
+        round_ = cut.versions[fragment].round if cut is not None else 0
+        self._hashing.submit(
+            lambda: states.check_state(fragment, round_, [arrived.pop()], go_on),
+            lambda digest: self.feed(v.StateReceived(index, fragment, round_, digest)),
+        )
+
+    def _adopt(self, command: c.AdoptState) -> None:
+        fragment, round_ = command.fragment, command.round
+        arrived, states = [self.transfer.state(fragment)], self._shell.states
+        complete, since = self.transfer.adopted(), self.transfer.since
+        lineage = self._core.members.lineage
+        gave = {donor: count for donor, count in self.transfer.by_donor.items() if count}
+
+        def adopted(_: None) -> None:
+            if complete:
+                now = asyncio.get_running_loop().time()
+                began = since if self.connected_at is None else self.connected_at
+                of = (tuple(gave), tuple(gave.values()))
+                self._listener.received_state(StateTaken(*of, now - since, now - began))
+
+        def adopt() -> None:
+            # Until the cut's last fragment is adopted, cells may belong to the next cut too.
+            buffer = arrived.pop()
+            states.adopt_state(fragment, round_, buffer, lineage=lineage, kept=not complete)
+
+        self._shell.compute(adopt, adopted)
+
+    # Implements DonationShell -----------------------------------------------------------------
+
+    @property
+    def states(self) -> States:
+        return self._shell.states
+
+    def feed(self, event: v.Event) -> None:
+        self._shell.feed(event)
+
+    def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        self._shell.compute(work, done)
+
+    def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
+        self._exchange.replace_cells(peer, stream)
+
+    def served(self, peer: PeerId, size_bytes: int) -> None:
+        self._listener.served(peer, size_bytes)

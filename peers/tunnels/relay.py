@@ -1,0 +1,134 @@
+"""What a listening peer does for two others that cannot reach each other: it joins a connection of
+one with a connection of the other (splice.py), where both show the ticket that they were given.
+
+Only members may ask, and get only to members; how many at once is bounded. Must NOT decide who goes
+through whom: the two that need it choose.
+"""
+
+import asyncio
+import secrets
+import socket
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from peers.tunnels.splice import BUFFER_BYTES, Splice
+from protocols.messages.peer import Control, NoTunnel, TunnelTicket, WantTunnel
+from protocols.types.ids import PeerId
+from protocols.types.limits import TICKET_BYTES
+
+TUNNELS_MAX = 256
+"""Of all peers together."""
+TUNNELS_PER_PEER_MAX = 64
+"""Who asks for more has what it needs: a control connection and some for bulk, with each peer."""
+WAIT_S = 5.0
+"""Both ends have to come within this time."""
+assert TUNNELS_MAX * 2 * BUFFER_BYTES <= 128 << 20
+
+
+class JunctionHost(Protocol):
+    """What a junction needs from the mesh. No method may raise or block."""
+
+    def send(self, peer: PeerId, message: Control) -> bool: ...
+
+    def may_tunnel(self, peer: PeerId) -> bool:
+        """It is connected, and a member of the run."""
+        ...
+
+    def relayed(self, source: PeerId, sink: PeerId, size: int) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Joint:
+    """A tunnel that was granted; `splice` once both ends are there."""
+
+    peers: tuple[PeerId, PeerId]
+    """Who asked, and for whom."""
+    tickets: tuple[bytes, bytes]
+    ends: dict[int, socket.socket] = field(default_factory=dict[int, socket.socket])
+    timer: asyncio.TimerHandle | None = None
+    splice: Splice | None = None
+
+
+class Junction:
+    """`want`, `came` and `gone`, then `close`."""
+
+    def __init__(self, host: JunctionHost) -> None:
+        self._host = host
+        self._joints: set[_Joint] = set()
+        self._tickets: dict[bytes, tuple[_Joint, int]] = {}
+        """Those that nobody showed yet, and which end each is for."""
+
+    def __len__(self) -> int:
+        return len(self._joints)
+
+    def want(self, asker: PeerId, wanted: WantTunnel) -> None:
+        """A peer asks for a tunnel; it gets a ticket, or a reason."""
+        why = self._refusal(asker, wanted.peer)
+        if why:
+            self._host.send(asker, NoTunnel(wanted.number, why))
+            return
+        tickets = secrets.token_bytes(TICKET_BYTES), secrets.token_bytes(TICKET_BYTES)
+        joint = _Joint((asker, wanted.peer), tickets)
+        self._joints.add(joint)
+        for end, ticket in enumerate(tickets):
+            self._tickets[ticket] = joint, end
+        loop = asyncio.get_running_loop()
+        joint.timer = loop.call_later(WAIT_S, self._end, joint)
+        self._host.send(asker, TunnelTicket(wanted.peer, wanted.number, tickets[0]))
+        self._host.send(wanted.peer, TunnelTicket(asker, 0, tickets[1]))
+
+    def came(self, connection: socket.socket, ticket: bytes) -> None:
+        """Somebody showed a ticket; the connection is ours."""
+        joint, end = self._tickets.pop(ticket, (None, 0))
+        if joint is None:
+            connection.close()
+            return
+        joint.ends[end] = connection
+        if len(joint.ends) < len(joint.peers):
+            return  # Nothing is read of it before: its bytes wait in the kernels.
+        if joint.timer is not None:
+            joint.timer.cancel()
+        one, other = joint.peers
+
+        def moved(forth: bool, count: int) -> None:
+            self._host.relayed(*((one, other) if forth else (other, one)), count)
+
+        ends = joint.ends[0], joint.ends[1]
+        joint.splice = Splice(*ends, moved=moved, ended=lambda _: self._forget(joint))
+        joint.splice.start()
+
+    def gone(self, peer: PeerId) -> None:
+        """It is not connected with us any more: nothing goes through us to it or from it."""
+        for joint in [each for each in self._joints if peer in each.peers]:
+            self._end(joint)
+
+    def close(self) -> None:
+        for joint in list(self._joints):
+            self._end(joint)
+
+    def _refusal(self, asker: PeerId, to: PeerId) -> str:
+        """Why there is no tunnel between these; "": there is."""
+        if not self._host.may_tunnel(asker) or asker == to:
+            return "only members of the run get a tunnel, and to others"
+        if not self._host.may_tunnel(to):
+            return f"{to} is not connected here"
+        if len(self._joints) >= TUNNELS_MAX:
+            return f"there are {TUNNELS_MAX} tunnels already"
+        if sum(each.peers[0] == asker for each in self._joints) >= TUNNELS_PER_PEER_MAX:
+            return f"{asker} has {TUNNELS_PER_PEER_MAX} tunnels already"
+        return ""
+
+    def _end(self, joint: _Joint) -> None:
+        if joint.splice is not None:
+            joint.splice.close()  # `_forget` follows.
+            return
+        for connection in joint.ends.values():
+            connection.close()
+        self._forget(joint)
+
+    def _forget(self, joint: _Joint) -> None:
+        self._joints.discard(joint)
+        for ticket in joint.tickets:
+            self._tickets.pop(ticket, None)
+        if joint.timer is not None:
+            joint.timer.cancel()

@@ -1,0 +1,390 @@
+"""What the leader decides: the next entry of the log, and why.
+
+It looks at the membership that the log led to and at what peers reported. Must NOT send anything,
+and must not remember a decision anywhere but in the log.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocols.leader.joins import Admission
+from protocols.leader.peer_accounts import Accounts
+from protocols.leader.reports import OpenRound, Reports, RoundReports
+from protocols.leader.sample_leases import Leasing
+from protocols.leader.step_views import Closing
+from protocols.leader.voters import Votes
+from protocols.messages import log_entries as e
+from protocols.messages.peer import (
+    Able,
+    CaughtUp,
+    Control,
+    CutRoots,
+    Durable,
+    Have,
+    Hold,
+    Join,
+    Kept,
+    Leave,
+    Ready,
+    Stepped,
+    Stopped,
+    Told,
+    Unable,
+    Unlinked,
+    Waiting,
+    Wants,
+    Witnessing,
+)
+from protocols.raft.node import Raft
+from protocols.state.parts import replace_owners
+from protocols.state.round_plan import Plan
+from protocols.state.run_state import Membership
+from protocols.types.clock import NEVER
+from protocols.types.errors import RemoteProtocolError
+from protocols.types.ids import PeerId, RoundKey
+from protocols.types.rules import ProtocolConfig
+from protocols.types.sample_ranges import is_sound
+from protocols.wire.codec import one_line
+
+
+@dataclass(slots=True)
+class Leader:
+    """The leader's knowledge beyond the log, and its rules."""
+
+    me: PeerId
+    members: Membership
+    """What the whole log says, entries that are not committed yet included: whoever leads decides
+    on top of what it has decided."""
+    rules: ProtocolConfig
+    reports: Reports
+    admission: Admission
+    raft: Raft
+    closing: Closing
+    since: float = 0.0
+    """When it was elected."""
+    began_with: frozenset[PeerId] = frozenset()
+    """Members and joiners at that time."""
+    _looked_at: float = 0.0
+    """When `next_entry` was asked last."""
+    gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
+    """Peers to strike from the log: (left by itself, why)."""
+    leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    """When we first looked whether each that wants to leave may."""
+    leasing: Leasing = field(default_factory=Leasing)
+    votes: Votes = field(init=False)
+
+    def __post_init__(self) -> None:
+        mine = (self.me, self.members, self.raft)
+        self.votes = Votes(*mine, self.accounts, self.gone)
+
+    @property
+    def has_of_gate(self) -> bool:
+        """The gate asks for entries that the log does not hold yet."""
+        return bool(self.admission.spendings or self.votes.asked)
+
+    @property
+    def unfit(self) -> set[PeerId]:
+        """Peers that must not lead after us: they go, or lose their votes."""
+        return {*self.gone, *self.votes.leaving}
+
+    # Reports --------------------------------------------------------------------------------
+
+    @property
+    def accounts(self) -> Accounts:
+        return self.admission.accounts
+
+    @property
+    def able(self) -> set[PeerId]:
+        """Who can contribute, as it said in the present lineage."""
+        return self.reports.said.able
+
+    def take(self, peer: PeerId, message: Control, now: float) -> str:
+        """Remember a report; return how the peer differs from the majority, if it does.
+
+        Raises RemoteProtocolError for what nobody may send to a leader.
+        """
+        here = self.members.lineage
+        match message:
+            case Join(lineage=of) if of == here:
+                self.admission.join(peer, message, now)
+                self.able.discard(peer)
+            case Told(term=term):
+                if term == self.raft.term:  # Else an earlier leader heard it all, perhaps we.
+                    self.accounts.of(peer).told = True
+            case Kept() if peer in self.members.seats and is_sound(message.remaining):
+                self.admission.kept[peer] = message
+            case Durable(works=works, why=why):
+                self.accounts.of(peer).broken = "" if works else why or "it cannot write"
+            case Witnessing():
+                self.admission.witnesses[peer] = message
+            case CaughtUp(lineage=of) if of == here:
+                self.admission.has_caught_up(peer, message)
+            case Leave() if peer == self.me:
+                pass  # We hand over (peer/core.py), or go last (peer/shutdown.py).
+            case Leave():
+                self.lose(peer, message.why, left=True)
+            case CutRoots():
+                self.admission.rooting.take(peer, message)
+            case Have() if peer in self.members.receivers:
+                return self.reports.has(peer, message)
+            case Hold() if peer in self.members.receivers:
+                self.reports.hold(peer, message)  # It counts once the peer is a member.
+            case _ if peer not in self.members.members:
+                pass  # Struck from the log meanwhile: it will learn that from the log.
+            case Able(lineage=of) if of == here:
+                self.able.add(peer)
+            case Unable(lineage=of) if of == here:
+                self.able.discard(peer)
+            case Ready():
+                self.reports.ready(peer, message, now)
+            case Waiting() if self.members.stepwise:
+                self.closing.waits(peer, message)
+            case Waiting():
+                self.reports.waits(peer, message)
+            case Unlinked():
+                self.reports.gaps.report(peer, message.peers)
+            case Wants(lineage=of) if of == here:
+                self.leasing.wanted(peer, message)
+            case Stepped():
+                return self.closing.stepped(peer, message)
+            case Stopped():
+                self.closing.stands(peer, message)
+            case Join() | CaughtUp() | Able() | Unable() | Wants():
+                pass  # A Restore took back what it speaks of: once that is read it is said anew.
+            case _:
+                raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
+        return ""
+
+    def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
+        """The peer is gone, or about to go. Who only wants to go may be needed yet: then the leader
+        must know what it holds, or that it lacks a state like all others."""
+        self.accounts.drop(peer)
+        if left and peer in self.members.readers:
+            self.accounts.of(peer).going = True
+        else:
+            self.admission.gone(peer)
+        self.closing.forget(peer)
+        self.reports.gaps.forget(peer)
+        self.reports.lines.forget(peer)
+        self.able.discard(peer)
+        self.leasing.forget(peer)
+        if peer in self.members.readers:
+            self.gone[peer] = (left, one_line(why))
+
+    # Decisions ------------------------------------------------------------------------------
+
+    def restarted(self, peer: PeerId) -> None:
+        """The peer is back in a new life that holds nothing of what the old one said."""
+        self.able.discard(peer)
+        self.gone.pop(peer, None)
+        self.leaves_since.pop(peer, None)
+        self.leasing.forget(peer)
+        self.reports.forget(peer)
+        self.closing.forget(peer)
+
+    def next_entry(self, now: float) -> e.Entry | None:
+        """The next thing to put into the log, or None. Call again after applying it."""
+        self._looked_at, open_ = now, self.reports.all_open()
+        body = self._strike() or self.votes.next_revocation()
+        if body is None and (body := self._next_commit(open_, now) or self.closing.next_commit()):
+            self.leaves_since.clear()  # Nobody has had time to say that it made this step.
+        if body is None and self.informed(now):
+            timeout_s = self.rules.reduction_timeout_s
+            linked = self.reports.linked(self.able & self.members.members.keys())
+            body = self._next_attempt(open_, now) or self._next_view(open_, linked)
+            body = body or self.closing.next_change(now, linked, timeout_s=timeout_s)
+            # Who was struck (all, where a witness leads) may be coming back now, with the state.
+            struck = self.began_with - self.members.readers.keys() or not self.members.members
+            # Nor is anybody a member yet who holds what the run has only just gone back to.
+            waits = struck or (self.members.restored is not None and not self.members.views)
+            patience_s = self.rules.silence_timeout_s if waits else 0.0
+            if body is None and (body := self.admission.restore(now, patience_s=patience_s)):
+                self.leaves_since.clear()  # They have to say anew what they hold.
+        body = body or self.admission.next_entry(now) or self.votes.next_voter()
+        return body or self.leasing.next_entry(self.members)
+
+    def hopeless(self, now: float) -> bool:
+        """Nobody has the run's state, and nobody will."""
+        patience_s = self.rules.silence_timeout_s
+        return self.admission.over(now, patience_s=patience_s) and self.informed(now)
+
+    def informed(self, now: float) -> bool:
+        """Everybody who is here has told us what it knows, or had its time: what looks missing
+        in a new term may only not have been said yet."""
+        if now >= self.since + self.rules.election_timeout_s:
+            return True
+        here = self.members.members.keys() & (self.raft.up | {self.me})
+        return all(map(self.accounts.told, here))
+
+    def deadline(self) -> float:
+        """When `next_entry` may decide something that no report triggers."""
+        times = [
+            self.admission.deadline(),
+            self.admission.hopeless_since + self.rules.silence_timeout_s,
+            self.since + self.rules.election_timeout_s,
+            *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
+            self.closing.deadline(self.rules.reduction_timeout_s),
+        ]
+        for _, plan, reports in self.reports.all_open():
+            times.append(self._patience(plan, reports, self._alive(plan, reports)))
+        # What was due when we looked last could not be decided then: something else must happen.
+        return min((time for time in times if time > self._looked_at), default=NEVER)
+
+    def _strike(self) -> e.Entry | None:
+        revoked = self.members.spendings.revoked
+        for peer in sorted(revoked.keys() & self.members.readers.keys() - {self.me}):
+            if self.gone.get(peer, (True, ""))[0]:  # Nor may it stay until it is not needed.
+                why = f"its certificate was revoked by {revoked[peer].by}"
+                self.lose(peer, why, left=False)
+        for peer, (left, why) in list(self.gone.items()):
+            since = self.leaves_since.setdefault(peer, self._looked_at)
+            patient = self._looked_at < since + self.rules.transfer_timeout_s
+            if left and self.admission.needs(peer, patient=patient):
+                continue  # The result that we lack could leave with it.
+            if peer in self.raft.log.voters:
+                if self.raft.reconfiguring:
+                    continue  # One voter at a time, or two majorities might not overlap.
+                reached = self.raft.up | {self.me}
+                if left and not self.raft.log.is_majority(reached, without=peer):
+                    continue  # First the voters that we do not reach are struck, with its help.
+            del self.gone[peer], self.leaves_since[peer]
+            self.admission.struck(peer)
+            if peer in self.members.readers:
+                return e.Left(peer, why) if left else e.Lost(peer, why)
+        return None
+
+    def _next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
+        for fragment, plan, reports in open_:
+            reports.start_clock(plan, now)
+            if not (digest := self._agreed(plan, reports, now)):
+                continue
+            stamp = plan.stamp
+            del self.reports.rounds[RoundKey(fragment, stamp.round)]
+            return e.Commit(
+                view=stamp.view,
+                fragment=fragment,
+                round=stamp.round,
+                attempt=stamp.attempt,
+                contributors=tuple(reports.ready[peer] for peer in plan.roster),
+                borders=plan.parts.borders,
+                result_digest=digest,
+                previous_state_digest=self.reports.sure_digest(fragment, stamp.round - 1),
+                samples=reports.covered(plan),
+                held_by_all=reports.is_held_by(self.members.receivers, plan, digest),
+            )
+        return None
+
+    def _agreed(self, plan: Plan, reports: RoundReports, now: float) -> str:
+        """The result digest that may be committed now, or "".
+
+        Every live roster member must hold it; after the deadline a majority of the roster; never
+        fewer than two live members, or one if there is only one; and never what a revoked peer
+        contributed. In a gossip run nobody else has what one lacks, so it is every one, whatever
+        the time.
+        """
+        live = self.members.members.keys()
+        if not self.members.spendings.revoked.keys().isdisjoint(plan.roster):
+            return ""  # Who holds the result or not: the next attempt is without that peer's work.
+        held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
+        if not held or not reports.everybody_ready(plan):
+            return ""
+        digest, _ = Counter(held.values()).most_common(1)[0]
+        holding = {peer for peer, theirs in held.items() if theirs == digest}
+        # Who is not in the roster counts for the minimum of two only.
+        roster, least = set(plan.roster), 1 if plan.pairs else min(2, len(live))
+        late = not plan.pairs and now >= reports.plan_since + self.rules.reduction_timeout_s
+        enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
+        return digest if enough and len(holding) >= least else ""
+
+    def _next_attempt(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
+        for fragment, plan, reports in open_:
+            if not reports.ready:
+                continue
+            roster, why = self._smaller_roster(plan, reports, now)
+            if not why:
+                continue
+            return e.Attempt(
+                view=plan.stamp.view,
+                fragment=fragment,
+                round=plan.stamp.round,
+                attempt=plan.stamp.attempt + 1,
+                roster=tuple(sorted(roster)),
+                owners=replace_owners(plan.parts, sorted(roster)),
+                why=one_line(why),  # It names peers, however many.
+            )
+        return None
+
+    def _smaller_roster(
+        self, plan: Plan, reports: RoundReports, now: float
+    ) -> tuple[set[PeerId], str]:
+        """Who stays in the round, and why somebody does not ("": the plan may stand)."""
+        live = self._alive(plan, reports)
+        if not live:
+            return live, ""  # Nobody left: `_next_view` opens the round anew.
+        gone = set(plan.roster) - live
+        if gone:
+            return live, f"without {self._names(gone)}"
+        fit, why = self.reports.fit(plan, reports, live)
+        if why:
+            return fit, f"without {self._names(live - fit)}: {why}"
+        if now < self._patience(plan, reports, live):
+            return live, ""
+        missing = live - reports.ready.keys()
+        if missing:
+            return live - missing, f"{self._names(missing)} not ready within the grace window"
+        slow = reports.blamed(plan, live, but=self.me)
+        if live == slow:
+            reports.plan_since = now  # Nobody else could do it faster.
+            return live, ""
+        return live - slow, f"no result in time because of {self._names(slow)}"
+
+    def _patience(self, plan: Plan, reports: RoundReports, alive: set[PeerId]) -> float:
+        """Until when the latest attempt may stand as it is."""
+        if alive and reports.everybody_ready(plan):
+            return reports.plan_since + self.rules.reduction_timeout_s
+        # Only those whom we could still count wait for the others.
+        return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
+
+    def _next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
+        """The roster is everybody who said it can contribute, and can exchange with the others;
+        whose line is slow owns nothing."""
+        run = None if self.members.stepwise else self.members.run
+        roster = tuple(sorted(linked))
+        newest = self.members.views[-1] if self.members.views else None
+        begun = newest is not None or self.members.restored is not None
+        if run is None or not roster or (not begun and len(roster) < run.peers_min):
+            return None
+        parts = self.reports.parts(run, roster)
+        if newest is not None and newest.roster == roster:
+            same = all(self.members.counts(peer, newest.view) for peer in roster)
+            # Of a dead one somebody contributed to it, and nobody of its roster is left.
+            dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
+            known = self.reports.lines.owners(roster)  # Nobody yet, where a term has just begun.
+            if same and not dead and (not known or parts == newest.parts):
+                return None
+        if self.members.is_over:
+            return None
+        return e.View(
+            view=newest.view + 1 if newest else 1,
+            roster=roster,
+            parts=parts,
+            first_round=tuple(map(self._next_first_round, range(self.members.fragments))),
+        )
+
+    def _next_first_round(self, fragment: int) -> int:
+        """A round that somebody already contributed to goes on as it is, if it can."""
+        plan, reports = self.reports.open(fragment)
+        committed = self.members.committed(fragment)
+        if plan is None or reports is None or not reports.ready:
+            return committed + 1
+        return committed + 2 if self._alive(plan, reports) else committed + 1
+
+    def _alive(self, plan: Plan, reports: RoundReports) -> set[PeerId]:
+        """Who of the roster can still be counted: contributed, or is able to."""
+        return {peer for peer in plan.counted if peer in self.able or peer in reports.ready}
+
+    def _names(self, peers: set[PeerId]) -> str:
+        infos = self.members.readers
+        names = (infos[p].name if p in infos else p.rpartition(".")[0] for p in sorted(peers))
+        return ", ".join(names)

@@ -1,0 +1,162 @@
+"""Which voter carries the log to which learner, and brings back what that reports: the leader's
+plan, so that its own load does not grow with the run.
+
+A relay is only ever a shorter way: whoever gets nothing through one is served by the leader itself.
+Must NOT carry anything (links/log_relay.py), nor decide anything about rounds.
+"""
+
+from binascii import crc32
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+
+from protocols.interface.commands import Command, Send
+from protocols.leader.peer_accounts import keep_only
+from protocols.leader.reports import Reports
+from protocols.links.connections import Links
+from protocols.messages.peer import Passed, Relay, Report, Via
+from protocols.raft.node import Raft
+from protocols.state.run_state import Membership
+from protocols.types.clock import NEVER
+from protocols.types.errors import RemoteProtocolError
+from protocols.types.ids import PeerId
+
+LEARNERS_MIN = 8
+"""Fewer are served by the leader itself: a relay costs each of them a hop."""
+LAG_MAX = 64
+"""Who lacks more entries reads from the leader, until it has caught up."""
+DIRECT_ROUNDS = 4
+"""For whom a relay was no help, the leader itself does its work for so many reduction timeouts."""
+
+
+def deal(learners: Iterable[PeerId], relays: Iterable[PeerId]) -> dict[PeerId, PeerId]:
+    """Who relays for whom: the same for the same two sets, and the loss of a relay moves only its
+    own learners (rendezvous hashing)."""
+    among = sorted(relays)
+    if not among:
+        return {}
+    return {
+        learner: max(among, key=lambda relay: crc32(f"{relay} {learner}".encode()))
+        for learner in learners
+    }
+
+
+@dataclass(slots=True)
+class Relays:
+    """Of one leader, for one term."""
+
+    raft: Raft
+    links: Links
+    members: Membership
+    """What the leader's whole log says."""
+    reports: Reports
+    via: dict[PeerId, PeerId] = field(default_factory=dict[PeerId, PeerId])
+    """By learner: its relay."""
+    _ever: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
+    """By learner: its relays in this term, since what is under way may be of an earlier plan."""
+    _direct_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    _look_at: float = 0.0
+
+    # What happens ---------------------------------------------------------------------------
+
+    def connected(self, peer: PeerId) -> None:
+        """What it was told on an earlier connection is void, and so is what it carried."""
+        self.disconnected(peer)
+
+    def disconnected(self, peer: PeerId) -> None:
+        if self.via.pop(peer, None) is not None or peer in self.via.values():
+            self._look_at = 0.0
+
+    def reported(self, relay: PeerId, passed: Passed) -> list[Report]:
+        """What of it counts. Raises RemoteProtocolError for what nobody asked this peer to say."""
+        if passed.term != self.raft.term:
+            return []  # Whoever it is of repeats it in this term.
+        for report in passed.reports:
+            known = self._ever.get(report.peer)
+            if known is None and report.peer not in self.members.receivers:
+                continue  # It is out, and forgotten; what was under way of it counts no more.
+            if known is None or relay not in known:
+                raise RemoteProtocolError(relay, f"speaks for {report.peer}, and is not its relay")
+        return [
+            report
+            for report in passed.reports
+            if report.peer in self._ever
+            # Another life of it holds nothing of what an earlier one said.
+            if report.peer in self.raft.up and self.links.life(report.peer, 0) == report.incarnation
+        ]
+
+    def keep(self, peers: Set[PeerId]) -> None:
+        """Forget of any other peer that it was a relay, or had one."""
+        keep_only(peers, self._ever, self._direct_until)
+        for relays in self._ever.values():
+            relays.intersection_update(peers)
+
+    # The plan -------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When to look again; never while there are too few to relay for."""
+        return self._look_at if self._has_many else NEVER
+
+    @property
+    def _has_many(self) -> bool:
+        return bool(self.via) or len(self.members.receivers) >= LEARNERS_MIN
+
+    def orders(self, now: float) -> list[Command]:
+        """Look at each heartbeat, and when a relay or one of its learners is gone."""
+        if not self._has_many:
+            self._look_at = 0.0
+            return []
+        if now < self._look_at:
+            return []
+        rules = self.raft.rules
+        self._look_at = now + rules.heartbeat_interval_s
+        for peer in self._overdue(now) | self.raft.replication.take_strayed():
+            self._direct_until[peer] = now + DIRECT_ROUNDS * rules.reduction_timeout_s
+        voters, liveness = self.raft.log.voters, self.links.liveness
+        relays = [x for x in voters if liveness.heard_since(x, now - rules.election_timeout_s)]
+        learners = self._learners(now)
+        wanted = deal(learners, relays) if len(learners) >= LEARNERS_MIN else {}
+        changed = {x for x in wanted.keys() | self.via.keys() if wanted.get(x) != self.via.get(x)}
+        return self._change(changed, wanted) if changed else []
+
+    def _change(self, changed: set[PeerId], wanted: dict[PeerId, PeerId]) -> list[Command]:
+        raft, before = self.raft, self.via
+        told = {x for table in (before, wanted) for p in changed if (x := table.get(p))}
+        index = min((raft.replication.match(peer) for peer in changed & wanted.keys()), default=0)
+        self.via = wanted
+        for learner, relay in wanted.items():
+            self._ever.setdefault(learner, set()).add(relay)
+        raft.relay(wanted)
+        commands: list[Command] = []
+        for relay in sorted(told & raft.up):
+            share = tuple(sorted(x for x, theirs in wanted.items() if theirs == relay))
+            commands.append(Send(relay, Relay(raft.term, share, index)))
+        for learner in sorted(changed & raft.up):
+            commands.append(Send(learner, Via(raft.term, wanted.get(learner, PeerId("")))))
+        return commands
+
+    def _learners(self, now: float) -> list[PeerId]:
+        """Who can be served through a relay."""
+        raft, replication = self.raft, self.raft.replication
+        least = max(1, raft.commit_index - LAG_MAX)
+        direct = {peer for peer, until in self._direct_until.items() if now < until}
+        there = (raft.up & self.members.receivers.keys()) - direct - set(raft.log.voters)
+        return sorted(
+            peer for peer in there if peer in self.via or replication.match(peer) >= least
+        )
+
+    def _overdue(self, now: float) -> set[PeerId]:
+        """Learners of whom something is missing that others have said long ago. They may be slow,
+        or their relay may keep it to itself: before anybody is left out, the leader asks itself."""
+        found: set[PeerId] = set()
+        for _, plan, reports in self.reports.all_open():
+            if not reports.ready:
+                continue
+            rules, said = self.raft.rules, reports.ready.keys()
+            patience_s, since = rules.round_grace_s / 2, min(reports.ready_at.values())
+            if reports.everybody_ready(plan):
+                patience_s, since = rules.reduction_timeout_s / 2, reports.plan_since
+                said = reports.holders(plan).keys()
+            if now >= since + patience_s:
+                found |= set(plan.roster) - said
+        return found & self.via.keys()

@@ -1,0 +1,71 @@
+"""What the leader leases to whom: in bulk and ahead of need, several peers in one entry.
+
+Must NOT remember who holds what: the ledger on top of the whole log says so, also for what is not
+committed yet.
+"""
+
+from dataclasses import dataclass, field
+
+from protocols.messages.log_entries import Lease
+from protocols.messages.peer import Wants
+from protocols.state.run_state import Membership
+from protocols.types.ids import PeerId
+from protocols.types.sample_ranges import Grant, SampleRange, Samples, count, first, subtract, union
+
+FREE_RANGES_MAX = 32
+"""Beyond that, what others left behind in pieces goes to somebody else, or later."""
+
+WANTS_MAX = 1 << 26
+"""Samples that nobody draws between a few results."""
+
+
+@dataclass(slots=True)
+class Leasing:
+    """Who wants how many samples ahead."""
+
+    wants: dict[PeerId, Wants] = field(default_factory=dict[PeerId, Wants])
+    _enough_at: int = -1
+    """Log index at which nobody needed more: so it is until that or what they want is another."""
+
+    def wanted(self, peer: PeerId, wants: Wants) -> None:
+        """The peer says what it wants."""
+        ahead, carried = min(wants.ahead, WANTS_MAX), min(wants.carried, WANTS_MAX)
+        self.wants[peer], self._enough_at = Wants(ahead, carried, wants.lineage), -1
+
+    def forget(self, peer: PeerId) -> None:
+        """It is gone, or in another life."""
+        self.wants.pop(peer, None)
+
+    def next_entry(self, members: Membership) -> Lease | None:
+        """Once somebody has only half of what it wants ahead, all who lack a quarter get more."""
+        if self._enough_at == members.index:
+            return None
+        low = {p: lack for p in self.wants if (lack := self._lack(members, p))}
+        if not any(2 * lack >= self.wants[peer].ahead for peer, lack in low.items()):
+            self._enough_at = members.index
+            return None
+        free, frontier, grants = members.ledger.free, members.ledger.frontier, list[Grant]()
+        for peer, lack in sorted(low.items()):
+            if 4 * lack < self.wants[peer].ahead:
+                continue
+            samples = self._from_free(members, peer, free, lack)
+            free = subtract(free, samples)
+            rest = lack - count(samples)
+            if rest:
+                samples = union(samples, (SampleRange(frontier, frontier + rest),))
+                frontier += rest
+            grants.append(Grant(peer, samples))
+        return Lease(tuple(grants))
+
+    def _lack(self, members: Membership, peer: PeerId) -> int:
+        """How many samples it has less than it wants; 0 for who is no member."""
+        info, wants = members.members.get(peer), self.wants[peer]
+        if info is None:
+            return 0
+        left = count(members.ledger.of(peer, info.incarnation)) - wants.carried
+        return max(wants.ahead - left, 0)
+
+    def _from_free(self, members: Membership, peer: PeerId, free: Samples, lack: int) -> Samples:
+        info = members.members[peer]
+        ranges = len(members.ledger.of(peer, info.incarnation))
+        return first(free, lack, ranges_max=max(FREE_RANGES_MAX - ranges, 0))

@@ -1,0 +1,194 @@
+"""What a peer holds only while it leads: what the whole log says, and the decisions on top of it.
+
+Must NOT apply anything for this peer itself: what it decides holds for it, as for everybody else,
+once it is committed.
+"""
+
+from protocols.interface.commands import Command, Note, Send
+from protocols.leader.decisions import Leader
+from protocols.leader.joins import Admission
+from protocols.leader.peer_accounts import Accounts, keep_only
+from protocols.leader.relay_plan import Relays
+from protocols.leader.reports import Reports
+from protocols.leader.step_views import Closing
+from protocols.leader.voters import VOTERS_MAX
+from protocols.links.connections import Links
+from protocols.messages.log_entries import Entry, Left, Lost, Revoked
+from protocols.messages.peer import Control, Hurry, Passed
+from protocols.raft.node import Raft
+from protocols.state.run_state import Membership
+from protocols.types.clock import NEVER
+from protocols.types.errors import LogError, RemoteProtocolError
+from protocols.types.ids import PeerId
+
+
+class Office:
+    """Comes into being with each election won, and is forgotten when the term is over."""
+
+    def __init__(self, raft: Raft, applied: Membership, links: Links, now: float) -> None:
+        head = applied.copy()
+        for entry in raft.log.since(head.index + 1):
+            head.apply(entry)
+        reports = Reports(raft.me, head)
+        admission = Admission(raft.me, head, reports, Accounts(links))
+        self.head = head
+        self.term = raft.term
+        self.leader = Leader(
+            raft.me,
+            head,
+            raft.rules,
+            reports,
+            admission,
+            raft,
+            Closing(raft.me, head),
+            since=now,
+            began_with=frozenset(head.readers),
+        )
+        self.askers: set[PeerId] = set()
+        """Connected peers outside the log that read it."""
+        self.frozen = False
+        """Nothing is decided: another branch of the log is here (peer/branches.py)."""
+        self.relays = Relays(raft, links, head, reports)
+        self._raft = raft
+        self._notes, self._undecided = list[Command](), ""
+        self._is_hidden = not links.mine  # A joiner cannot dial us.
+        for peer, info in head.readers.items():
+            if links.life(peer, 0) > info.incarnation:
+                self.leader.restarted(peer)
+            if peer != raft.me and peer not in links.up:
+                links.liveness.disconnected(peer, "is not connected with the leader", now)
+
+    def append(self, body: Entry) -> bool:
+        """A decision: in our log, and on its way to all. False: no peer could read it, and nothing
+        has changed but that `orders` will say so, once for each reason."""
+        try:
+            self._raft.append(body)
+        except LogError as error:
+            why = f"not decided: {error}"
+            if why != self._undecided:
+                self._undecided, self._notes = why, [*self._notes, Note("log", why)]
+            return False
+        if isinstance(body, Left | Lost) and body.peer in self._raft.up:
+            self.askers.add(body.peer)  # It shall read that it is out.
+        if isinstance(body, Revoked):
+            self.leader.admission.gone(body.peer)  # It may have asked for a place before.
+        self.head.apply(self._raft.log.entries[-1])
+        return True
+
+    @property
+    def deadline(self) -> float:
+        """When something can be decided that no report triggers: nothing while we are frozen."""
+        decides = NEVER if self.frozen else self.leader.deadline()
+        return min(decides, self.relays.deadline)
+
+    def connected(self, peer: PeerId, incarnation: int) -> None:
+        known = self.head.readers.get(peer)
+        if known is not None and known.incarnation < incarnation:
+            self.leader.restarted(peer)
+        self.relays.connected(peer)
+
+    def disconnected(self, peer: PeerId) -> None:
+        self.relays.disconnected(peer)
+        self.askers.discard(peer)
+        self.leader.reports.gaps.forget(peer)
+        if peer not in self.head.readers:
+            # It may have spoken of it after it was let go: nobody can take that up any more.
+            self.leader.admission.kept.pop(peer, None)
+        for reports in self.leader.reports.rounds.values():
+            reports.hurried.discard(peer)  # What it was told may be lost.
+
+    def forget_others(self) -> None:
+        """Nobody remembers peers that are neither in the log nor connected, nor may come back."""
+        known = self.head.readers.keys() | self.relays.links.peers.keys() | {self._raft.me}
+        leader = self.leader
+        for part in (leader.accounts, leader.admission, leader.reports, self.relays):
+            part.keep(known)
+        keep_only(known, leader.leaves_since, leader.leasing.wants)
+
+    def awaits_log_of(self, peer: PeerId, leaving: str) -> bool:
+        """Something can be decided once this peer has our log: it may vote, or lead when we go."""
+        voters = self._raft.log.voters
+        if peer in voters:
+            return bool(leaving) or self._is_hidden
+        return len(voters) < VOTERS_MAX
+
+    def readers(self) -> set[PeerId]:
+        """Who gets the log: all in it, and who asked for it."""
+        return {*self.head.readers, *self.askers}
+
+    def asked(self, peer: PeerId, index: int) -> None:
+        """Somebody outside the log wants to read it."""
+        self.askers.add(peer)
+        self.relays.disconnected(peer)
+        self._raft.serve(self.readers())
+        self._raft.serve_from(peer, index)
+
+    def take(self, peer: PeerId, message: Control, now: float) -> list[tuple[PeerId, str]]:
+        """A report, or several that a relay passes on; who differs from the majority, and how.
+
+        Raises RemoteProtocolError, when everything else is taken: others must not suffer for it.
+        """
+        if peer in self.head.spendings.revoked:
+            return []  # From that entry on nothing that it says counts, relayed or not.
+        if self._is_of_earlier_life(peer):
+            return []
+        if not isinstance(message, Passed):
+            diverged = self.leader.take(peer, message, now)
+            return [(peer, diverged)] if diverged else []
+        found: list[tuple[PeerId, str]] = []
+        wrong: list[RemoteProtocolError] = []
+        for report in self.relays.reported(peer, message):
+            try:
+                found += self.take(report.peer, report.message, now)
+            except RemoteProtocolError as error:
+                wrong.append(error)
+        if wrong:
+            raise wrong[0]
+        return found
+
+    def _is_of_earlier_life(self, peer: PeerId) -> bool:
+        """The log has a later life of this peer than the one that we are connected with. The new
+        life came to an earlier leader, and the connection with the old one has not ended here yet:
+        what still comes from there was never said of the new life, which holds nothing of it."""
+        seat = self.head.seats.get(peer)
+        return (
+            seat is not None and self.relays.links.life(peer, seat.incarnation) < seat.incarnation
+        )
+
+    @property
+    def is_last(self) -> bool:
+        """Nobody else is in, or asks to come in; and who was let go can read that."""
+        others = self.head.receivers.keys() | self.leader.admission.joins.keys()
+        all_holds = self._raft.commit_index == self._raft.log.last_index
+        return all_holds and others <= {self._raft.me}
+
+    def orders(self, now: float) -> list[Command]:
+        """What single peers have to do, beyond what the log says."""
+        notes, self._notes = self._notes, []
+        if not self._raft.settled:
+            return notes
+        here = self._raft.up | {self._raft.me}
+        late = self.leader.reports.late(here, self._raft.rules.quorum)
+        hurry: list[Command] = [Send(peer, Hurry(stamp)) for peer, stamp in late]
+        return [*notes, *hurry, *self.relays.orders(now)]
+
+    def decide(self, now: float, *, lacks_state: bool = False) -> bool:
+        """Put everything into the log that can be decided now; True if there was something.
+
+        `lacks_state`: we wait for another one ourselves. What we have meanwhile is nobody's: else
+        those who hold the run's could leave, for we seem to have reported it. (In a stepwise run
+        we take back the report ourselves.)
+        """
+        found = False
+        if lacks_state and not self.head.stepwise:
+            self.leader.reports.forget_states(self._raft.me)
+        while self._may_decide and (body := self.leader.next_entry(now)) is not None:
+            if not self.append(body):
+                break  # It may be decided otherwise after the next event: nobody waits in a loop.
+            found = True
+        self._raft.serve(self.readers())
+        return found
+
+    @property
+    def _may_decide(self) -> bool:
+        return self._raft.settled and not self.frozen

@@ -1,0 +1,199 @@
+"""Which peer gets or loses its vote next; and how a revocation takes a vote away first.
+
+A revoked peer that still votes would be needed and not heard: its certificate counts until the
+entry that takes its vote is committed. One change of the voters at a time (raft/node.py). Must NOT
+append anything, nor answer a person: decisions.py and peer/certificates.py do.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from protocols.leader.peer_accounts import Accounts
+from protocols.messages.log_entries import Entry, Revocation, Revoked, Voter
+from protocols.messages.peer import Revoke
+from protocols.raft.node import Raft
+from protocols.state.run_state import Membership
+from protocols.state.tokens import cannot_revoke, subject
+from protocols.types.ids import PeerId
+
+VOTERS_MAX = 7
+"""More would make every entry slower and no run safer."""
+LAG_MAX = 64
+"""Entries that a peer's log may lack when it becomes a voter."""
+BEATS = 3
+"""A peer that said nothing for so many heartbeats is not reckoned with."""
+PATIENCE_S = 1.5
+"""A revocation is refused after so long: a connection may come back, a dead voter be counted as
+lost, the revocation of another one be asked for."""
+KEYLESS = (
+    "the leader does not have the key that lets nodes in yet, and the peer may be the last to give "
+    "it away: ask again in a moment, or add --force"
+)
+BRANCHES = (
+    "the run goes on in two branches that have lost each other, and what this one writes is lost "
+    "if the other one stays: ask again when they have met, or add --force"
+)
+
+
+@dataclass(slots=True)
+class Votes:
+    """The leader's knowledge about votes. `accounts` and `gone` are the leader's own tables."""
+
+    me: PeerId
+    members: Membership
+    """What the whole log says, as for decisions.py."""
+    raft: Raft
+    accounts: Accounts
+    gone: Mapping[PeerId, tuple[bool, str]]
+    """Peers that are about to be struck from the log."""
+    asked: dict[str, Revoke] = field(default_factory=dict[str, Revoke])
+    """Revocations that the log shall hold, by subject, oldest first."""
+    leaving: set[PeerId] = field(default_factory=set[PeerId])
+    """The peers among them: none of these gets a vote, or the lead."""
+
+    _reached: set[PeerId] = field(default_factory=set[PeerId])
+    """The peers that spoke lately, and we: of a connection that hangs no end is noticed."""
+    _objected: dict[str, float] = field(default_factory=dict[str, float])
+    """Since when there is a reason to refuse each other revocation."""
+
+    # Revocations ----------------------------------------------------------------------------
+
+    def take(
+        self, asked: Mapping[str, Revoke], now: float, *, has_key: bool
+    ) -> list[tuple[Revoke, str]]:
+        """Accept every revocation of `asked` that leaves a majority, together with the others.
+
+        Called again before each decision, for a voter that stays may be lost meanwhile. Returns
+        the refused ones, each with its reason: those that found one for PATIENCE_S. What is forced
+        is not refused. `has_key`: we can let nodes in, whoever is revoked.
+        """
+        if not (asked or self.asked) or not self.raft.settled:
+            return []  # As nearly always; or it is not known yet which peers are here.
+        self._look(now)
+        self.asked, self.leaving = {}, set()
+        objections: dict[str, str] = {}
+        found = -1
+        while found < len(self.asked):  # One may be possible only after another one: a dead voter.
+            found, objections = len(self.asked), {}
+            for name, one in asked.items():
+                if name in self.asked:
+                    continue
+                why = "" if one.force else self._objection(one.entry, has_key=has_key)
+                if why:
+                    objections[name] = why
+                    continue
+                self.asked[name] = one
+                if isinstance(one.entry, Revoked):
+                    self.leaving.add(one.entry.peer)
+        self._objected = {name: self._objected.get(name, now) for name in objections}
+        late = [name for name, since in self._objected.items() if now >= since + PATIENCE_S]
+        return [(asked[name], objections[name]) for name in late]
+
+    def next_revocation(self) -> Entry | None:
+        """A revocation whose peer does not vote any more, or the end of the next one's vote."""
+        for one in self.asked.values():
+            if not cannot_revoke(self.members, one.entry) and self._has_no_vote(one):
+                return one.entry
+        return next(self._ends_of_votes(), None)
+
+    def next_voter(self) -> Voter | None:
+        """Up to VOTERS_MAX of the longest-lived members vote, besides those whose vote is about to
+        end; a peer that cannot write does not."""
+        voters = self.raft.log.voters
+        if self.raft.reconfiguring:
+            return None
+        for peer in voters:
+            if peer != self.me and (why := self.accounts.broken(peer)):
+                return Voter(peer, votes=False, why=why)
+        if self.members.rivals or len(set(voters) - self.leaving) >= VOTERS_MAX:
+            return None  # One of two that went on alone decides alone which branch stays.
+        peer = next(self._fit(), None)
+        return Voter(peer, votes=True, why="there is a place") if peer is not None else None
+
+    # What a revocation takes ----------------------------------------------------------------
+
+    def _has_no_vote(self, asked: Revoke) -> bool:
+        """Its peer does not vote, by committed entries; a forced one does not wait for these."""
+        if not isinstance(asked.entry, Revoked):
+            return True  # A token has no vote.
+        log, peer = self.raft.log, asked.entry.peer
+        gone = peer not in log.voters
+        return gone and (asked.force or not log.voted_since(peer, self.raft.commit_index))
+
+    def _ends_of_votes(self) -> Iterator[Voter]:
+        """The next change that can be committed; who leads hands over instead
+        (peer/connectivity.py).
+
+        The new configuration counts as soon as it is appended: a majority of it has to be reached,
+        or the change could neither be committed nor taken back. Peers that are not reached, or lag,
+        come first, while those that answer still count for the majority.
+        """
+        voters, reached = set(self.raft.log.voters), self._reached
+        if not self.leaving or self.raft.reconfiguring:
+            return
+        revoked = [
+            (one.entry.peer in reached, self.raft.replication.match(one.entry.peer), name)
+            for name, one in self.asked.items()
+            if isinstance(one.entry, Revoked) and one.entry.peer in voters - {self.me}
+        ]
+        stays = _is_majority(reached, voters - self.leaving)
+        for *_, name in sorted(revoked):
+            one, rest = self.asked[name], voters - {PeerId(name)}
+            if rest and (one.force or (stays and _is_majority(reached, rest))):
+                why = f"its certificate is about to be revoked, as {one.entry.by} asked"
+                yield Voter(PeerId(name), votes=False, why=why)
+
+    def _objection(self, entry: Revocation, *, has_key: bool) -> str:
+        """Why this revocation is refused: a line for a person; "": it is not."""
+        if self.members.rivals and subject(entry) not in self.members.rivals:
+            return BRANCHES
+        if isinstance(entry, Revoked) and not has_key:
+            return KEYLESS
+        voters = set(self.raft.log.voters)
+        if not isinstance(entry, Revoked) or entry.peer not in voters:
+            return ""
+        going = {entry.peer, *self.leaving, *self.gone}
+        stay = voters - going
+        fresh = len(set(self._fit()) - going)  # Learners that vote before anything else happens.
+        fresh = 0 if self.members.rivals else min(fresh, VOTERS_MAX - len(stay))
+        here = stay & self._reached
+        if 2 * (len(here) + fresh) > len(stay) + fresh:
+            return ""
+        if not stay:
+            return "no voter would remain to decide anything: let another node join first"
+        return (
+            f"of the {len(stay)} voters that would remain only {len(here)} can be reached (not "
+            f"{self._names(stay - here)}), and nothing could be decided: ask again when they are "
+            "back or counted as lost, or add --force"
+        )
+
+    # Helpers --------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        liveness = self.accounts.links.liveness
+        since = now - BEATS * liveness.rules.heartbeat_interval_s
+        up = self.raft.up
+        self._reached = {self.me, *(p for p in up if liveness.heard_since(p, since))}
+
+    def _fit(self) -> Iterator[PeerId]:
+        """Learners and witnesses that could vote now, the longest-lived first."""
+        raft, voters, revoked = self.raft, self.raft.log.voters, self.members.spendings.revoked
+        accounts = self.accounts
+        for peer, info in (*self.members.members.items(), *self.members.witnesses.items()):
+            if peer in voters or peer in self.leaving or peer in revoked:
+                continue
+            if peer not in raft.up or peer in self.gone or accounts.broken(peer):
+                continue
+            lag = raft.log.last_index - raft.replication.match(peer)
+            # Not a life that the log does not know yet: its disk may be another one.
+            same = info.incarnation == accounts.links.life(peer, info.incarnation)
+            if same and lag <= LAG_MAX:
+                yield peer
+
+    def _names(self, peers: Iterable[PeerId]) -> str:
+        infos = {**self.members.seats, **self.members.witnesses}
+        return ", ".join(infos[p].name if p in infos else p for p in sorted(peers))
+
+
+def _is_majority(reached: set[PeerId], voters: set[PeerId]) -> bool:
+    return 2 * len(reached & voters) > len(voters)

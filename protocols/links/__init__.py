@@ -1,0 +1,9 @@
+"""Connections as the core sees them: handshake, failure detection, and ways around a missing link.
+
+In: events about connections, heartbeats and hellos. Out: which peers are connected in which
+incarnation, which silence is too long, which peer leads, and which peers carry tunnels and the log
+for others. Must NOT decide what a loss means for a round or for the membership: the leader decides
+that (protocols/leader).
+
+Start reading: connections.py, then failure_detector.py.
+"""

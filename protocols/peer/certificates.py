@@ -1,0 +1,247 @@
+"""Who gets a certificate: whoever asks with a token that the log can still spend.
+
+Everybody takes such a request and hands it on to the leader; the leader's shell makes the
+certificate, the log spends the token, and only then does the certificate leave. The authority's
+key goes to each voter: whoever leads can let others in. Must NOT look at that key, nor judge a
+token's seal or its time: the shell does (peers/security/certificate_issuer.py).
+"""
+
+from dataclasses import dataclass, replace
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.leader.term import Office
+from protocols.links.connections import Links
+from protocols.links.handshake import other_version
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.state.run_state import Membership
+from protocols.state.tokens import cannot_revoke, refusal, revocation, subject
+from protocols.types.clock import NEVER
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from protocols.wire.codec import one_line
+
+ANSWER_S = 10.0
+"""The leader, and the log, have this long: an election fits in."""
+KEY_RETRY_S = 2.0
+"""A voter that lacks the key asks again after this time."""
+ASKING_MAX = 256
+"""Requests under way, here and with the leader: strangers cost bounded memory."""
+NOT_NOW = "nobody who leads the run can be reached"
+GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke, m.NotRevoked)
+"""What `heard` takes."""
+
+Asker = tuple[PeerId, int]
+"""(who was asked, its name for whoever asked)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A certificate that waits for the log."""
+
+    entry: e.TokenSpent
+    certificate: bytes
+    until: float
+    earlier: PeerId
+    """Whose certificate stood for a token; "" nobody's."""
+
+
+class Gate:
+    """Nothing of it is needed in a run that is not encrypted: then nobody asks."""
+
+    def __init__(self, me: PeerId, members: Membership, links: Links) -> None:
+        self.secure = self.has_key = False
+        self._me = me
+        self._members = members
+        self._links = links
+        self._handed_on: dict[int, float] = {}
+        """Who asked here and waits for the leader, and until when."""
+        self._made: dict[Asker, Made] = {}
+        self.refused: dict[str, str] = {}
+        """Revocations that a person asked for here and the leader refused, and why; by subject."""
+        self.revoking: dict[str, m.Revoke] = {}
+        """What a person asked for, here or, while we lead, elsewhere, and the log does not hold."""
+        self._asked_of: PeerId | None = None
+        """The leader that heard of it last: no other peer may refuse it."""
+        self._revokes_at = 0.0
+        """When the leader hears of it again."""
+        self._asks_at = 0.0
+        """When we ask for the key again, if we need it."""
+        self._asked = 0
+
+    @property
+    def deadline(self) -> float:
+        waits = (made.until for made in self._made.values())
+        asks_at = self._asks_at if self._lacks_key else NEVER
+        revokes_at = self._revokes_at if self.revoking else NEVER
+        return min(asks_at, revokes_at, *waits, *self._handed_on.values(), NEVER)
+
+    @property
+    def _lacks_key(self) -> bool:
+        return self.secure and not self.has_key and self._me in self._members.voters
+
+    # Events ---------------------------------------------------------------------------------
+
+    def take(
+        self,
+        event: v.GateEvent,
+        leader: PeerId | None,
+        now: float,
+    ) -> list[c.Command]:
+        """`leader`: whom we follow, ourselves if we lead."""
+        match event:
+            case v.Secured(has_key=has_key):
+                self.secure, self.has_key = True, has_key
+                return []
+            case v.AdmitAsked(number=number, admit=admit):
+                if admit.protocol != PROTOCOL_VERSION:
+                    why = other_version(admit.peer, admit.protocol)
+                    return [c.Answer(number, b"", why, final=True)]
+                if leader == self._me:
+                    return [c.Sign(self._me, number, admit)]
+                if leader not in self._links.up or len(self._handed_on) >= ASKING_MAX:
+                    return [c.Answer(number, b"", NOT_NOW, final=False)]
+                assert leader is not None, "nobody is connected with nobody"
+                self._handed_on[number] = now + ANSWER_S
+                return [c.Send(leader, m.HandOn(number, admit))]
+            case v.Signed(asker=asker, number=number):
+                if len(self._made) >= ASKING_MAX:
+                    return [self._answer((asker, number), why="too many ask at once")]
+                made = Made(event.entry, event.certificate, now + ANSWER_S, event.earlier)
+                self._made[asker, number] = made
+                return []
+            case v.NotSigned(asker=asker, number=number, why=why, final=final):
+                return [self._answer((asker, number), why=why, final=final)]
+            case v.RevokeAsked(entry=entry, force=force):
+                return self._revoke(m.Revoke(entry, force))
+            case v.Barred(peer=peer, why=why):
+                return self._links.barred_by(peer, why)
+
+    def heard(
+        self,
+        peer: PeerId,
+        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey | m.Revoke | m.NotRevoked,
+        *,
+        leads: bool,
+    ) -> list[c.Command]:
+        if not self.secure:
+            return []  # Nobody of ours asks.
+        match message:
+            case m.HandOn(number=number, admit=admit):
+                # Only who is in may ask for others.
+                if leads and peer in self._members.readers:
+                    return [c.Sign(peer, number, admit)]
+                return [self._answer((peer, number), why=NOT_NOW)]
+            case m.Decided(number=number):
+                if self._handed_on.pop(number, None) is None:
+                    return []  # It came too late: whoever asked was told to try again.
+                return [c.Answer(number, message.certificate, message.why, message.final)]
+            case m.AskKey():
+                # Who lost its vote, or never had one, has to let nobody in.
+                allowed = self.has_key and peer in self._members.voters
+                return [c.GiveKey(peer)] if allowed else []
+            case m.Revoke(entry=entry):
+                # Only who is in may ask; and who leads no more tells nobody else of it.
+                known = leads and peer in self._members.readers
+                asked = replace(message, entry=replace(entry, by=peer))
+                return self._revoke(asked) if known else []
+            case m.NotRevoked(subject=name, why=why):
+                asked = self.revoking.get(name) if peer == self._asked_of else None
+                return self._refuse(asked, why) if asked is not None else []
+            case m.AuthorityKey(key=key):
+                return [c.TakeKey(key)] if self._lacks_key else []
+
+    def advance(self, office: Office | None, leader: PeerId | None, now: float) -> list[c.Command]:
+        """Answer what can be answered; `office`: what we hold if we lead."""
+        commands = [self._decided(asker, office, now) for asker in list(self._made)]
+        commands += self._revocations(office, leader, now)
+        for number in [n for n, until in self._handed_on.items() if now >= until]:
+            del self._handed_on[number]
+            commands.append(c.Answer(number, b"", NOT_NOW, final=False))
+        if self._lacks_key and now >= self._asks_at:
+            self._asks_at = now + KEY_RETRY_S
+            commands += [c.Send(peer, m.AskKey()) for peer in self._next_asked()]
+        return [command for command in commands if command is not None]
+
+    def _next_asked(self) -> list[PeerId]:
+        """The peers that hear next that we need the key: one voter at a time, and from the second
+        time on all members without a vote too. A peer that lost its vote keeps the key, and may be
+        the only one that has it."""
+        up, members = self._links.up, self._members
+        voters = sorted(up.intersection(members.voters))
+        self._asked += 1
+        asked = [voters[self._asked % len(voters)]] if voters else []
+        if self._asked > 1:
+            asked += sorted(up.intersection(members.readers).difference(voters))
+        return asked
+
+    # Certificates and tokens that shall count no more ---------------------------------------
+
+    def _revoke(self, asked: m.Revoke) -> list[c.Command]:
+        name = subject(asked.entry)
+        self.refused.pop(name, None)
+        known = self.revoking.get(name)
+        new = len(self.revoking) < ASKING_MAX if known is None else asked.force > known.force
+        if new:
+            self.revoking[name] = asked
+            self._revokes_at = 0.0
+        return []
+
+    def _refuse(self, asked: m.Revoke, why: str) -> list[c.Command]:
+        """The run forgets a revocation; the peer that asked for it hears why."""
+        name, by = subject(asked.entry), asked.entry.by
+        del self.revoking[name]
+        if by != self._me:
+            return [c.Send(by, m.NotRevoked(name, why))] if by in self._links.up else []
+        if len(self.refused) < ASKING_MAX:
+            self.refused[name] = why
+        return []
+
+    def _revocations(
+        self, office: Office | None, leader: PeerId | None, now: float
+    ) -> list[c.Command]:
+        """Until the log holds them, or cannot, or the leader refuses them."""
+        for name, asked in list(self.revoking.items()):
+            if cannot_revoke(self._members, asked.entry):
+                del self.revoking[name]
+        refused: list[tuple[m.Revoke, str]] = []
+        if office is not None:
+            refused = office.leader.votes.take(self.revoking, now, has_key=self.has_key)
+        commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
+        hears = leader if leader in self._links.up else None
+        if now >= self._revokes_at or hears != self._asked_of:
+            self._asked_of, self._revokes_at = hears, now + KEY_RETRY_S
+            asks = self.revoking.values() if hears is not None else ()
+            commands += [c.Send(hears or self._me, asked) for asked in asks]
+        return commands
+
+    # One request ----------------------------------------------------------------------------
+
+    def _decided(self, asker: Asker, office: Office | None, now: float) -> c.Command | None:
+        """An answer, or nothing yet: then the office knows what the log has to hold first."""
+        made, why, final = self._made[asker], "", False
+        if self._members.spendings.has(made.entry):
+            del self._made[asker]
+            return self._answer(asker, certificate=made.certificate)
+        if made.earlier in self._members.spendings.revoked:
+            why, final = revocation(self._members.spendings.revoked[made.earlier]), True
+        elif office is None or now >= made.until:
+            why = NOT_NOW
+        elif not office.head.spendings.has(made.entry):
+            why = refusal(office.head, made.entry)
+            final = bool(why)
+        if why:
+            del self._made[asker]
+            return self._answer(asker, why=why, final=final)
+        assert office is not None, "without one there was a reason"
+        if not office.head.spendings.has(made.entry):
+            office.leader.admission.spendings[made.entry.peer] = made.entry
+        return None
+
+    def _answer(
+        self, asker: Asker, *, certificate: bytes = b"", why: str = "", final: bool = False
+    ) -> c.Command:
+        peer, number = asker
+        if peer == self._me:
+            return c.Answer(number, certificate, why, final)
+        return c.Send(peer, m.Decided(number, certificate, why, final))

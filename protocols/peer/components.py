@@ -1,0 +1,342 @@
+"""The parts that a peer's core is made of, and what each does when it runs.
+
+Each reads what others know, and says what can be done now and was not done yet. What wakes which
+stands in wakeups.py; the core (core.py) lets those that are marked run. Must NOT take events.
+"""
+
+from abc import ABC, abstractmethod
+
+from protocols.interface import commands as c
+from protocols.leader.leadership import Government
+from protocols.leader.term import Office
+from protocols.links.connections import Links
+from protocols.links.handshake import Identity
+from protocols.links.log_relay import Relaying
+from protocols.messages import peer as m
+from protocols.messages.persisted import Saved
+from protocols.peer import shutdown, wakeups
+from protocols.peer.certificates import Gate
+from protocols.peer.connectivity import Company
+from protocols.peer.participant import Participant
+from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.state.log_applier import Logbook
+from protocols.types.clock import NEVER
+from protocols.types.ids import PeerId
+from protocols.types.rules import ProtocolConfig
+
+
+class Parts(ABC):
+    """`look` lets those run that something woke. The commands of all stand in one list, `_out`."""
+
+    def __init__(
+        self,
+        me: Identity,
+        *,
+        join: bool,
+        saved: Saved | None = None,
+        kept: m.Kept | None = None,
+        contact: str = "",
+        rules: ProtocolConfig | None = None,
+    ) -> None:
+        """`join` False: we start the run. `contact` is where somebody of it listens.
+
+        `saved` is what an earlier life left of the log, `kept` what is in its newest checkpoint,
+        `rules` those of the run where they are known: else they come with RunAccepted.
+        Raises LogError if `saved` makes no sense.
+        """
+        self.me = me
+        self.book = Logbook(me.peer, saved)
+        self.raft, self.members = self.book.raft, self.book.members
+        self.part = Participant(me, self.members, founds=not join, kept=kept)
+        self.standing = self.part.standing
+        self.links = Links(contact, mine=me.address)
+        self.relaying = Relaying(self.book, self.links)
+        self.government = Government(self.raft, self.members, self.links)
+        self.gate = Gate(me.peer, self.members, self.links)
+        self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
+        self.stopped = False
+        self.deadline = NEVER
+        """Absolute time at which something happens by itself, as of the last event."""
+        self.raised = 0
+        """Marks of the parts that something woke (wakeups.py)."""
+        self._parts = {
+            wakeups.COMPANY: self._watch,
+            wakeups.RAFT: self._elect,
+            wakeups.GOVERNMENT: self._follow,
+            wakeups.GATE: self._let_in,
+            wakeups.OFFICE: self._decide,
+            wakeups.LOG: self._write,
+            wakeups.REPORTS: self._report,
+            wakeups.STANDING: self._stand,
+            wakeups.ROUNDS: self._exchange,
+            wakeups.SOME_ROUNDS: self._exchange_some,
+            wakeups.STEPS: self._make_steps,
+            wakeups.NEXT_STEP: self._make_next_step,
+            wakeups.RELAYING: self._relay,
+            wakeups.WORD: self._tell_all,
+            wakeups.ENDING: self._end,
+            wakeups.SAMPLES: self._draw,
+        }
+        self._due = dict.fromkeys(wakeups.TIMED, NEVER)
+        """When each part wakes by itself."""
+        self._leads: tuple[object, ...] = ()
+        self._holds = 0
+        self._last_index = 0
+        self._votes: tuple[int, tuple[PeerId, ...]] = (0, ())
+        """What the last look at the elections found: the leader, what is committed, the index of
+        the last entry, and its term and the voters."""
+        self._awake = False
+        self._contact = contact
+        self._out: list[c.Command] = []
+        self._rules(rules or ProtocolConfig())
+
+    def look(self, now: float) -> None:
+        """Let the parts run that something woke: the first one first, until nothing is left."""
+        if not self.raised:
+            return
+        parts = self._parts
+        while self.raised and not self.stopped:
+            part = self.raised & -self.raised
+            self.raised ^= part
+            parts[part](now)
+        self.deadline = min(self._due.values())
+
+    @property
+    def rounds(self) -> list[FragmentRounds]:
+        """Our part in the rounds of each fragment."""
+        return self.part.rounds
+
+    @property
+    def office(self) -> Office | None:
+        """What we hold while we lead."""
+        return self.government.office
+
+    @property
+    def leads(self) -> bool:
+        return self.raft.leads
+
+    @property
+    def leader_id(self) -> PeerId | None:
+        """Whom we follow (or we ourselves); None while nobody leads, as far as we know."""
+        return self.raft.leader
+
+    @property
+    def finished(self) -> bool:
+        """Every fragment's last round is applied here."""
+        return self.part.finished
+
+    @abstractmethod
+    def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
+        """A peer, or we ourselves, said this."""
+
+    @abstractmethod
+    def _apply_committed(self, now: float) -> None:
+        """What a majority has on its disks holds from now on, here too."""
+
+    # The parts, in the order in which they run -----------------------------------------------
+
+    def _watch(self, now: float) -> None:
+        """Who is connected, and should be."""
+        office, raft = self.government.office, self.raft
+        up, log = (len(self.links.up), len(raft.up)), (raft.term, raft.log.last_index)
+        frozen = office is not None and office.frozen
+        for command in self.company.watch(now):
+            if isinstance(command, c.Stop):
+                self._stop(command)
+            else:
+                self._out.append(command)
+        self._due[wakeups.COMPANY] = self.company.deadline
+        if log != (raft.term, raft.log.last_index):
+            self.raised |= wakeups.APPENDED  # We went on alone, or another branch is given up.
+        if up != (len(self.links.up), len(raft.up)):
+            self.raised |= wakeups.ALL
+        if office is not None and (self.company.take_losses() or frozen != office.frozen):
+            self.raised |= wakeups.OFFICE
+
+    def _elect(self, now: float) -> None:
+        """What is due of an election; and what changed since, whoever changed it."""
+        raft = self.raft
+        raft.advance(now)
+        self._due[wakeups.RAFT] = raft.deadline
+        self.raised |= wakeups.SAID
+        settled = raft.leads and raft.settled
+        leads = (raft.term, raft.leader, raft.role, raft.disk.works, settled, raft.handing_over)
+        if leads != self._leads:
+            self._leads = leads
+            self.raised |= wakeups.ALL
+        if self._holds != raft.commit_index:
+            self._holds = raft.commit_index
+            self.raised |= wakeups.FURTHER_COMMIT
+        log, votes = raft.log, (raft.log.last_term, raft.log.voters)
+        if votes != self._votes or (raft.leads and log.last_index != self._last_index):
+            self.raised |= wakeups.LONGER_LOG
+        self._votes, self._last_index = votes, log.last_index
+        if self.company.leaderless_since != NEVER and self.company.hears_leader(now):
+            self.raised |= wakeups.COMPANY  # It speaks again.
+
+    def _follow(self, now: float) -> None:
+        """Whom we follow, or the office that we hold."""
+        if self.government.follow(now):
+            self.part.new_leader()
+            self.relaying.new_leader()
+            self.raised |= wakeups.ALL
+
+    def _let_in(self, now: float) -> None:
+        office = self.government.office
+        self._out += self.gate.advance(office, self.leader_id, now)
+        self._due[wakeups.GATE] = self.gate.deadline
+        if office is not None and office.leader.has_of_gate:
+            self.raised |= wakeups.OFFICE
+
+    def _decide(self, now: float) -> None:
+        """What the leader can decide, and what single peers have to do."""
+        office = self.government.office
+        if office is None:
+            self._due[wakeups.OFFICE] = NEVER
+            return
+        if self._going(now):
+            self.raised |= wakeups.APPENDED
+        else:
+            if office.decide(now, lacks_state=self.standing.catchup.needed):
+                self.raised |= wakeups.APPENDED
+            for command in office.orders(now):
+                self._emit(command, now)
+        self._due[wakeups.OFFICE] = office.deadline if self.raft.settled else NEVER
+        self.raised |= wakeups.DECIDED
+
+    def _write(self, now: float) -> None:
+        """What goes out because of the log; then what holds."""
+        for command in self.raft.take():
+            self._emit(command, now)
+        before = self.members.index
+        self._apply_committed(now)
+        if before != self.members.index:
+            self.raised |= wakeups.ALL
+
+    def _report(self, now: float) -> None:
+        """Tell the leader how we stand."""
+        leader = self._leader_here
+        if leader is None:
+            return
+        hears = self._hears or leader
+        for report in self.standing.news(self.raft.disk.why, hears):
+            self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
+
+    def _stand(self, now: float) -> None:
+        """What our state needs, and what others need of it."""
+        before = self.standing.mark
+        commands = self.part.tend(now, self.links.up)
+        self._ours(commands, before, now)
+        self._due[wakeups.STANDING] = self.part.state_deadline
+        self.raised |= wakeups.REPORTS
+        if commands:
+            self.raised |= wakeups.OUR_ROUND & ~wakeups.STANDING
+
+    def _exchange(self, now: float) -> None:
+        """Whatever is possible in the rounds of all fragments."""
+        self.part.woken.update(range(len(self.rounds)))
+        self._exchange_some(now)
+
+    def _exchange_some(self, now: float) -> None:
+        """In those of the fragments that woke."""
+        before = self.standing.mark
+        commands, moved = self.part.exchange(now, self.links.up, self._hears)
+        self._ours(commands, before, now)
+        self._due[wakeups.ROUNDS] = self.part.rounds_deadline
+        if moved:
+            self.raised |= wakeups.OUR_ROUND & ~wakeups.ROUNDS
+
+    def _make_steps(self, now: float) -> None:
+        if self.part.steps is not None:
+            self.part.steps.woken = True
+            self._make_next_step(now)
+
+    def _make_next_step(self, now: float) -> None:
+        steps = self.part.steps
+        if steps is None:
+            return
+        if (following := steps.go_on(now)) is not None:
+            self._out += following
+            self._due[wakeups.STEPS] = steps.deadline
+            return
+        base = steps.base
+        commands, changed = self.part.make_steps(now, self.links.up, self._hears)
+        for command in commands:
+            self._emit(command, now)
+        self._due[wakeups.STEPS] = steps.deadline
+        if changed:
+            self.raised |= wakeups.ALL
+        if steps.base != base:
+            self.raised |= wakeups.OUR_STEP
+
+    def _ours(self, commands: list[c.Command], before: object, now: float) -> None:
+        """What our own part in the run says; `before`: the standing's mark."""
+        for command in commands:
+            self._emit(command, now)
+        if before != self.standing.mark:
+            self.raised |= wakeups.ALL
+
+    def _relay(self, now: float) -> None:
+        for command in self.relaying.advance(now, self._leader_here):
+            self._emit(command, now)
+        self._due[wakeups.RELAYING] = self.relaying.deadline
+
+    def _tell_all(self, now: float) -> None:
+        """Nothing else is left to say at present: the leader may count on that."""
+        leader = self._leader_here
+        if leader is not None and self.government.owes_word():
+            self._emit(c.Send(leader, m.Told(self.raft.term)), now)
+
+    def _end(self, now: float) -> None:
+        if self.government.is_hopeless(now):
+            self._stop(shutdown.without_state())
+        if self.finished:
+            before = self.standing.leaving
+            self._stop(shutdown.when_finished(self.standing, leads=self.leads))
+            if before != self.standing.leaving:
+                self.raised |= wakeups.ALL
+
+    def _draw(self, now: float) -> None:
+        """Our ranks hear of samples before anything else."""
+        self._out[:0] = self.standing.drawing.news()
+
+    # Helpers --------------------------------------------------------------------------------
+
+    @property
+    def _leader_here(self) -> PeerId | None:
+        """Whom our reports reach: the leader, if we are connected with it or lead ourselves."""
+        leader = self.raft.leader
+        return leader if self.raft.leads or leader in self.links.up else None
+
+    @property
+    def _hears(self) -> PeerId | None:
+        """Who brings the leader our reports: it, or its relay."""
+        return self.relaying.listener(self._leader_here)
+
+    def _going(self, now: float) -> bool:
+        """A leader that wants to leave hands over first; nobody else could write it down."""
+        if not self.standing.leaving or self.finished:
+            return self.company.gives_way(now)
+        if self.office is not None and self.office.is_last:
+            self._stop(shutdown.when_out(self.standing, finished=False))
+            return True
+        going = self.office.leader.unfit if self.office is not None else ()
+        return self.raft.hand_over(but=going)
+
+    def _emit(self, command: c.Command, now: float) -> None:
+        """What we tell ourselves arrives at once."""
+        if isinstance(command, c.Send) and command.peer == self.me.peer:
+            self._message(self.me.peer, command.message, now)
+        else:
+            self._out.append(command)
+
+    def _stop(self, stop: c.Stop | None) -> None:
+        if stop is not None and not self.stopped:
+            self.stopped = True
+            self._out.append(stop)
+
+    def _rules(self, rules: ProtocolConfig) -> None:
+        self.rules = self.links.liveness.rules = self.raft.rules = rules
+        self.part.rules(rules)
+        if self.office is not None:
+            self.office.leader.rules = rules

@@ -1,0 +1,245 @@
+"""One peer's mind: events and the time go in, commands come out.
+
+Composes the log and its elections (raft), what the log says (membership), this peer's rounds and,
+while it leads, the decisions (office). Must NOT await, read a clock, draw random numbers or touch
+bytes.
+"""
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.messages.raft import RAFT, RELAY
+from protocols.peer import shutdown, wakeups
+from protocols.peer.certificates import GATE
+from protocols.peer.components import Parts
+from protocols.peer.connectivity import COMPANY
+from protocols.types.errors import LogError, RemoteProtocolError
+from protocols.types.ids import PeerId
+from protocols.wire import codec
+
+HEARTBEATS = (m.Heartbeat, m.Here)
+LINKS = (m.Unlinked, m.Leave, m.Passed)
+"""What a leader may find out from about links between others."""
+BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
+
+
+class PeerCore(Parts):
+    """`handle(event, now) -> commands`; call again with DeadlineReached at `deadline`."""
+
+    # Interface ------------------------------------------------------------------------------
+
+    def handle(self, event: v.Event, now: float) -> list[c.Command]:
+        """Take one event; return what the shell has to do, in order."""
+        self._out = []
+        if self.stopped:
+            return []
+        if not self._awake:
+            self._wake(now)
+        if now >= self.deadline:
+            self.raised |= sum(part for part, due in self._due.items() if now >= due)
+        try:
+            self._take(event, now)
+        except RemoteProtocolError as error:
+            self._out.append(c.Note("misbehaviour", str(error)))
+            self._out.append(self.company.closed(PeerId(error.peer), error.why, now))
+            self.raised = wakeups.ALL
+        self.look(now)
+        return self._out
+
+    def name_of(self, peer: PeerId) -> str:
+        """What people call a peer."""
+        info = self.members.seats.get(peer)
+        return info.name if info else peer.rpartition(".")[0] or peer
+
+    # Events ---------------------------------------------------------------------------------
+
+    def _wake(self, now: float) -> None:
+        """The first event of a life: go on from what the earlier one knew."""
+        self._awake, self.raised = True, wakeups.ALL
+        known = self.book.known
+        for peer, address in known.items():
+            if address and address != self.me.address:
+                self._out.append(self.links.dial(peer, address))
+        if self._contact:
+            self._out.append(c.Connect(PeerId(""), self._contact))
+        if self.members.run is not None:
+            self._out += self.part.began(self.members.run, now)
+            self._rules(self.rules)
+        if known:
+            self.raft.wait(now)
+
+    def _take(self, event: v.Event, now: float) -> None:
+        """Change what is known, and wake the parts that read it: all, where nothing says less."""
+        self.raised |= wakeups.AFTER.get(type(event), wakeups.ALL)
+        if self.gate.revoking:
+            self.raised |= wakeups.GATE  # Whether a majority can be reached changes with any event.
+        match event:
+            # What comes most often comes first.
+            case v.StepReceived():
+                self.links.liveness.heard(event.sender, now)
+                self.raised |= self._step_came(event)
+            case v.MessageReceived():
+                self.links.liveness.heard(event.peer, now)
+                self._message(event.peer, event.message, now)
+            case v.StepMade() | v.StepApplied() | v.BaseLoaded():
+                self.part.stepped(event, now)
+            case v.Bootstrap():
+                self._bootstrap(event, now)
+            case v.RunAccepted():
+                self.part.accepted(event)
+                self._rules(event.rules)
+            case v.PeerConnected():
+                self._out += self.company.connected(event, now)
+                self.relaying.connected(event.peer)
+            case v.PeerDisconnected():
+                self._out += self.company.disconnected(event, now)
+            case v.Persisted():
+                self.raft.persisted(event.ticket, now)
+            case v.PersistFailed():
+                if self.raft.disk.works:
+                    self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
+                self.raft.persist_failed(event.ticket, codec.one_line(event.why), now)
+            case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
+                self.links.liveness.heard(event.sender, now)
+                self._out += self.part.payload(event)
+                if self.part.woken:
+                    self.raised |= wakeups.SOME_ROUNDS
+            case v.CellReceived():
+                self.links.liveness.heard(event.sender, now)
+                self._out += self.part.cell(event, now)
+            case v.LeaveRequested():
+                hears, over = self.company.reaches_who_decides, self.finished
+                why = codec.one_line(event.why) or "asked to leave"
+                self._stop(shutdown.when_asked(self.standing, why, reachable=hears, finished=over))
+            case v.DeadlineReached():
+                pass
+            case _ if isinstance(event, v.GateEvent):
+                self._out += self.gate.take(event, self.leader_id, now)
+            case _:
+                self._out += self.part.local(event, now)
+
+    def _bootstrap(self, event: v.Bootstrap, now: float) -> None:
+        self.raft.run = event.run.run
+        try:
+            self.raft.begin(now, [event.run, e.Member(self.me.info(0))])
+        except LogError as error:
+            self._stop(c.Stop(str(error), "failed"))
+            return
+        self.part.initial_digests = event.state_digests
+
+    def _step_came(self, event: v.StepReceived) -> int:
+        """Which parts it wakes. Bytes of no use are dropped, and counted (I3)."""
+        steps, known = self.part.steps, event.sender in self.members.receivers
+        if not known or steps is None or not steps.received(event):
+            self._out.append(c.Discard(event))
+            return 0
+        return wakeups.NEXT_STEP if steps.awake else 0
+
+    def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
+        if isinstance(message, HEARTBEATS) and peer in self.links.liveness.watched:
+            pass  # It was heard.
+        elif self.company.keeps_out(peer, message):
+            pass
+        elif isinstance(message, COMPANY):
+            self._out += self.company.take(peer, message, now)
+            if not isinstance(message, HEARTBEATS):
+                self.raised |= wakeups.ALL if isinstance(message, m.OnBranch) else wakeups.COMPANY
+        elif isinstance(message, RAFT):
+            had = self.raft.replication.match(peer)
+            self.book.receive(peer, message, now)
+            self.raised |= wakeups.RAFT
+            office, more = self.office, self.raft.replication.match(peer) != had
+            if more and office is not None and office.awaits_log_of(peer, self.standing.leaving):
+                self.raised |= wakeups.OFFICE
+        elif isinstance(message, m.Install):
+            lineage = self.members.lineage
+            if self.book.install(peer, message, now):
+                self._jumped(now, lineage=lineage)
+            self.raised |= wakeups.ALL
+        elif isinstance(message, m.Refused):
+            if self.raft.run and (peer != self.leader_id or self.leads):
+                raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
+            self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
+        elif isinstance(message, GATE):
+            self._out += self.gate.heard(peer, message, leads=self.leads)
+            self.raised |= wakeups.ASKED_TO_LET_IN
+        elif isinstance(message, BETWEEN_PEERS):
+            self._out += self.part.asked(peer, message, now)
+            if not isinstance(message, m.Fetch | m.FetchSteps):
+                self.raised |= wakeups.TRANSFERRED
+        elif isinstance(message, m.ReadLog):
+            if self.office is not None:
+                self.office.asked(peer, message.index)
+                self.raised |= wakeups.OFFICE
+        elif isinstance(message, m.Hurry):
+            if self.government.is_led_by(peer):  # It says so once, and goes on leading.
+                self.part.hurried(message.stamp)
+        elif self.office is None or isinstance(message, RELAY):
+            self.relaying.take(peer, message, now)
+            if isinstance(message, m.Relay | m.Via):
+                self.raised |= wakeups.ALL  # Another peer hears our reports from now on.
+            elif isinstance(message, RELAY) or peer in self.relaying.share:
+                self.raised |= wakeups.RELAYED
+        else:
+            self.raised |= wakeups.MISSED if isinstance(message, LINKS) else wakeups.REPORTED
+            for who, diverged in self.office.take(peer, message, now):
+                self._out.append(c.Note("diverged", f"{self.name_of(who)} {diverged}"))
+
+    # The log --------------------------------------------------------------------------------
+
+    def _jumped(self, now: float, *, lineage: int) -> None:
+        """A snapshot took us over entries that we never saw; `lineage` was ours before."""
+        deadline = now + self.rules.transfer_timeout_s
+        self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
+        self._rules(self.rules)
+        self._stop(shutdown.when_jumped(self.standing, finished=self.finished))
+
+    def _apply_committed(self, now: float) -> None:
+        """What a majority has on its disks holds from now on, here too."""
+        try:
+            while not self.stopped and (entry := self.book.next_entry()) is not None:
+                self._applied(entry, now)
+        except LogError as error:
+            self._stop(c.Stop(f"{error}: nobody can go on from it", "failed"))
+
+    def _applied(self, entry: e.LogEntry, now: float) -> None:
+        """An entry holds now."""
+        body = entry.body
+        counted = isinstance(body, e.Commit) and any(
+            term.peer == self.me.peer for term in body.contributors
+        )
+        self._out.append(c.Applied(entry.index, body, self.members.lineage, counted))
+        match body:
+            case e.Run():
+                self._out += self.part.began(body, now)
+                self._rules(self.rules)
+            case e.Cut():
+                deadline = now + self.rules.transfer_timeout_s
+                self._out += self.part.cut(entry.index, body, deadline=deadline, now=now)
+                self._out += self.links.mend(self.me.peer, self.members.receivers)
+            case e.Member():
+                self.part.came(body.info.peer)
+            case e.Restore():
+                self._out += self.part.restored(now)
+            case e.Left() | e.Lost():
+                self._gone(body, now)
+            case e.Commit():
+                self._out += self.part.committed(body, now)
+            case _:
+                pass
+
+    def _gone(self, body: e.Left | e.Lost, now: float) -> None:
+        if body.peer == self.me.peer:
+            if self.standing.leaving:
+                self._stop(shutdown.when_out(self.standing, finished=self.finished))
+            self.part.lost(now)
+            return
+        if self.book.returns(body.peer) or self.company.reads_on(body.peer):
+            pass  # An earlier life of ours, or of theirs, saw it go; or it has to read that.
+        elif isinstance(body, e.Left) and body.peer in self.links.up:
+            self.links.left(body.peer)
+        else:
+            self._out.append(self.links.gone(body.peer, body.why))
+            self.raft.disconnected(body.peer, now)
+        self.part.gone(body.peer, now)

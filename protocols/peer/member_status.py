@@ -1,0 +1,289 @@
+"""Our own standing in the run: getting its state, being able to contribute, going.
+
+What the leader has to know of it is said once, and once more on every new connection: a report
+that was lost with its connection must not be waited for by anybody. Must NOT decide who is a
+member (leader/decisions.py) nor what is committed.
+"""
+
+from collections.abc import Sequence, Set
+
+from protocols.interface.commands import AdoptKept, AdoptState, Command, Note
+from protocols.interface.events import KeptAdopted, StateHashed, StateReceived
+from protocols.links.handshake import Identity
+from protocols.messages.log_entries import Cut
+from protocols.messages.peer import (
+    Able,
+    CaughtUp,
+    Control,
+    Durable,
+    Join,
+    Kept,
+    Leave,
+    Unable,
+    Wants,
+    Witnessing,
+)
+from protocols.peer.joint_trainers import Trainers
+from protocols.peer.sample_requests import Drawing
+from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.state.run_state import Membership
+from protocols.steps.step_machine import Steps
+from protocols.transfer.catch_up import Catchup
+from protocols.transfer.donor import Giving
+from protocols.types.ids import PeerId, Version
+
+
+class Standing:
+    """`news` is what the leader does not know yet."""
+
+    def __init__(
+        self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
+    ) -> None:
+        self.me = me
+        self.members = members
+        self.trainers = Trainers()
+        self.drawing = Drawing(me, members)
+        asks = not (founds or me.witness)
+        self.catchup = Catchup(("new" if me.incarnation == 1 else "restarted") if asks else "")
+        self.giving = Giving(me.peer, members)
+        self.accepted = False
+        """Our shell looked at the agreed run and takes part in it."""
+        self.kept = kept
+        """What is in our newest checkpoint."""
+        self.leaving = ""
+        """Why we go, once we do."""
+        self._early: dict[int, StateReceived] = {}
+        """By fragment: what arrived while an outer step was being made."""
+        self._told: dict[object, Control] = {}
+        """By kind: what the leader heard last on the present connection."""
+        self._broke = False
+        """Our disk took nothing once. The leader may have heard that on an earlier connection, and
+        not that the disk works again: from then on it hears of the disk on each new one."""
+        self._asked = False
+        """A leader heard that we want a state, and neither a cut nor we took that back."""
+        self._listener: PeerId | None = None
+        self._against = ""
+        """Who gave us a wrong state last."""
+        self._adopting: set[int] = set()
+        """Fragments that our checkpoint is to give back."""
+        self._to_adopt: tuple[Version, ...] = ()
+        """And those that the shell was not asked for yet."""
+
+    # What happens to us ---------------------------------------------------------------------
+
+    def leader_connected(self) -> None:
+        """It may have missed what we said last."""
+        self._told = {}
+
+    def ask_cut(self, why: str, now: float, *, against: str = "") -> None:
+        """Our state is missing or wrong: the leader shall give us another."""
+        if self.me.witness:
+            return  # We never have one.
+        self._against = against
+        self.trainers.able = False  # Until the ranks' next contribution: they may be far back.
+        self._early.clear()
+        self._told.pop(Join, None)
+        self.catchup.ask(why, now)
+
+    def cut(self, index: int, cut: Cut, *, deadline: float, now: float) -> list[Command]:
+        """The log has a cut: we give its state, or it is for us."""
+        owes = self.me.peer in cut.donors and self.is_member  # And not an earlier life of ours.
+        commands = self.giving.owe(index, cut, now) if owes else self.giving.drop(cut.info.peer)
+        if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
+            # A cut for an earlier life of ours is over too; but what the run went back to before
+            # it, and our checkpoint may still hold, is not what a new life begins with.
+            if cut.info.peer == self.me.peer and not self.catchup.needed:
+                self._adopting.clear()
+                self._to_adopt = ()
+                self.ask_cut("restarted", now)
+            return commands
+        self._adopting.clear()  # What we were to take from our checkpoint comes from the donors.
+        self._to_adopt = ()
+        self._asked = False
+        patience_s = deadline - now
+        return commands + self.catchup.granted(index, cut, now=now, patience_s=patience_s)
+
+    def request(self, now: float, connected: Set[PeerId]) -> list[Command]:
+        """Ask for what we lack of our cut; for another cut, if this one brings us nothing."""
+        catchup = self.catchup
+        if why := catchup.failed(now):
+            assert catchup.transfer is not None
+            self.ask_cut(why, now, against=catchup.transfer.liar)
+        _, cut = self.members.cuts.get(self.me.peer, (0, None))
+        return catchup.request(now, connected, cut.roots if cut is not None else ())
+
+    def hashed(self, event: StateHashed, now: float) -> tuple[list[Command], bool]:
+        """A copy for somebody is hashed; and whether our state is not what we took it for."""
+        commands, damaged = self.giving.hashed(event)
+        if damaged and not self.catchup.needed:
+            self.ask_cut("our state is damaged", now, against=self.me.peer)
+            commands.append(Note("diverged", "our state is not what its digest says"))
+        return commands, damaged
+
+    def state_received(
+        self, event: StateReceived, rounds: FragmentRounds | Steps, now: float
+    ) -> list[Command]:
+        """A fragment's state came; take it over if it is the cut's."""
+        version = self.catchup.expected(event.cut_index, event.fragment)
+        if version is None:
+            return []  # Of an earlier cut.
+        if (version.round, version.state_digest) != (event.round, event.state_digest):
+            why = "the roots were not of the cut's state"
+            self.ask_cut(why, now, against=self.only_donor)
+            return [Note("transfer", "what the donors agreed on is not the cut's state")]
+        if isinstance(rounds, FragmentRounds) and rounds.applying:
+            self._early[event.fragment] = event  # Two writers of one state: the step goes first.
+            return []
+        self.catchup.arrived(event.fragment)
+        return [
+            AdoptState(event.cut_index, event.fragment, version.round),
+            *rounds.state_received(version.round, version.state_digest),
+        ]
+
+    @property
+    def only_donor(self) -> str:
+        """Who alone gave us the state of our cut; "": several did."""
+        _, cut = self.members.cuts.get(self.me.peer, (0, None))
+        return cut.donors[0] if cut is not None and len(cut.donors) == 1 else ""
+
+    def applied(self, rounds: FragmentRounds, now: float) -> list[Command]:
+        """An outer step is made: a state that came meanwhile can be taken over."""
+        early = self._early.pop(rounds.fragment, None)
+        return self.state_received(early, rounds, now) if early is not None else []
+
+    def check_digest(self, rounds: FragmentRounds, now: float) -> list[Command]:
+        """I1: the majority's state before the next committed round must be ours."""
+        commit = self.members.commit(rounds.fragment, rounds.version + 1)
+        if commit is None or commit.previous_state_digest in ("", rounds.state_digest):
+            return []
+        if self.catchup.needed:
+            return []  # Known; asking again would start the transfer again.
+        self.ask_cut("diverged", now)
+        return [Note("diverged", f"our state at round {rounds.version} is not the majority's")]
+
+    # What we do -----------------------------------------------------------------------------
+
+    def start_training(self, rounds: Sequence[FragmentRounds]) -> list[Command]:
+        """Ranks get their first parameters when we are a member and rounds may begin."""
+        trainers, views = self.trainers, self.members.views
+        if not self.catchup.needed and any(r.own is not None for r in rounds):
+            trainers.able = True
+        if not trainers.ready or not self.is_member:
+            return []
+        if not views:
+            trainers.able = True
+        elif not trainers.started and all(r.version >= 0 for r in rounds):
+            trainers.started = True
+            first = self.me.peer not in views[-1].roster
+            return [command for r in rounds for command in r.start(first=first)]
+        return []
+
+    def restored(self, now: float) -> list[Command]:
+        """The log went back to a cut: it may be what our checkpoint holds."""
+        restore, kept = self.members.restored, self.kept
+        assert restore is not None
+        self._early.clear()
+        self._to_adopt = ()
+        if kept is None or kept.versions != restore.versions:
+            self.ask_cut("the run went back to a checkpoint", now)
+            return []
+        self.trainers.able = False
+        self.catchup.has_own(self.members.restored_index)
+        self._adopting = {version.fragment for version in kept.versions}
+        self._to_adopt = kept.versions
+        return []
+
+    def goes_on(self) -> None:
+        """The log went back to what we have."""
+        self._early.clear()
+        self._adopting.clear()
+        self._to_adopt = ()
+        self.catchup.has_own(self.members.restored_index)
+        self.trainers.able = self.trainers.started
+
+    def adopt_kept(self) -> list[Command]:
+        """Our shell reads the checkpoint, as soon as it knows the run."""
+        if not self.accepted:
+            return []
+        versions, self._to_adopt = self._to_adopt, ()
+        return [AdoptKept(version.fragment, version.round) for version in versions]
+
+    def kept_adopted(
+        self, event: KeptAdopted, rounds: FragmentRounds | Steps, now: float
+    ) -> list[Command]:
+        """A fragment is what our checkpoint says."""
+        restore = self.members.restored
+        if restore is None or event.fragment not in self._adopting:
+            return []
+        version = restore.versions[event.fragment]
+        self._adopting.discard(event.fragment)
+        if (version.round, version.state_digest) != (event.round, event.state_digest):
+            self._adopting.clear()
+            # The leader hears that there is none: else it would go back to the same one for ever.
+            self.kept = Kept(self.members.lineage, (), 0, 0)
+            self.ask_cut("our checkpoint is damaged", now)
+            return []
+        return rounds.state_received(version.round, version.state_digest)
+
+    def news(self, broken: str, listener: PeerId | None) -> list[Control]:
+        """What the leader does not know yet; the caller tells it. `broken`: why our disk takes
+        nothing, if it does not. `listener` hears of our checkpoint: what an earlier one heard may
+        not have come to the leader."""
+        if listener != self._listener:
+            self._listener = listener
+            self._told.pop(Kept, None)
+        reports = self._reports()
+        self._asked = Join in reports or (self._asked and CaughtUp not in reports)
+        self._broke = self._broke or bool(broken)
+        if self._broke:
+            reports[Durable] = Durable(not broken, broken)
+        if reports == self._told:
+            return []
+        new = [report for kind, report in reports.items() if self._told.get(kind) != report]
+        # What holds no longer is forgotten: if it holds again, the leader hears it again.
+        self._told = reports
+        return new
+
+    @property
+    def is_member(self) -> bool:
+        info = self.members.members.get(self.me.peer)
+        return info is not None and info.incarnation == self.me.incarnation
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """Equal while we lack a state or not, and can train or not, as before."""
+        trainers, catchup = self.trainers, self.catchup
+        transfer = catchup.transfer.index if catchup.transfer is not None else 0
+        could = (trainers.able, trainers.started)
+        return (*could, catchup.asking, transfer, catchup.complete, self.leaving)
+
+    def _reports(self) -> dict[object, Control]:
+        """Everything the leader should know at this moment, by kind."""
+        me, reports, needed = self.me, dict[object, Control](), self.catchup.needed
+        lineage = self.members.lineage
+        is_member = self.is_member
+        if me.witness and not self.leaving:
+            known = self.members.witnesses.get(me.peer)
+            if known is None or known.incarnation < me.incarnation:
+                reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
+        if is_member:
+            able = self.trainers.able and not needed
+            reports[Able] = Able(lineage) if able else Unable(self.trainers.why_not, lineage)
+            wants = self.drawing.wants()
+            if wants is not None:
+                reports[Wants] = wants
+        out = self.leaving and me.peer not in self.members.readers
+        if self.accepted and self.catchup.asking and not out:
+            asking, against = self.catchup.asking, self._against
+            reports[Join] = Join(me.name, me.incarnation, me.address, asking, against, lineage)
+        if self.kept is not None and self.accepted:
+            reports[Kept] = self.kept
+        if (self._asked or not is_member) and not (needed or self._adopting):
+            index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
+            if index and index == self.catchup.complete:
+                reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address, lineage)
+        for roots in self.giving.reports():
+            reports[roots.peer] = roots
+        if self.leaving and me.peer in self.members.readers:
+            reports[Leave] = Leave(self.leaving)
+        return reports

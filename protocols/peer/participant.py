@@ -1,0 +1,401 @@
+"""This peer's own part in the run: its ranks, its state, its rounds.
+
+Everything that does not depend on who leads: what the log says, what payloads came and what our own
+arithmetic did, turned into commands. Must NOT decide for others (leader/decisions.py), nor know how
+the log comes about (raft/node.py).
+"""
+
+from collections.abc import Set
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.messages.peer import (
+    Fetch,
+    FetchLeaves,
+    FetchState,
+    FetchSteps,
+    Kept,
+    Leaves,
+    NoState,
+)
+from protocols.peer.member_status import Standing
+from protocols.rounds.fencing import Fence
+from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.rounds.retries import Asking, plan_of_others
+from protocols.state.run_state import Membership
+from protocols.steps.step_machine import Steps
+from protocols.types.clock import NEVER
+from protocols.types.ids import PeerId, Stamp, Version
+from protocols.types.rules import ProtocolConfig
+from protocols.wire.codec import one_line
+
+Asked = Fetch | FetchSteps | FetchState | FetchLeaves
+Given = NoState | Leaves
+
+
+class Participant:
+    """Answers with commands; `rounds` has one for each fragment once the run is known. A witness
+    has none, and no steps: it holds nothing of the run but its log."""
+
+    def __init__(
+        self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
+    ) -> None:
+        self.me = me
+        self.members = members
+        self.rounds: list[FragmentRounds] = []
+        self.asking: list[Asking] = []
+        """One for each of `rounds`."""
+        self.steps: Steps | None = None
+        """Instead of rounds, in a stepwise run."""
+        self.woken: set[int] = set()
+        """Fragments in whose rounds something may have become possible."""
+        self.standing = Standing(me, members, founds=founds, kept=kept)
+        self._began = False
+        self.since = 0.0
+        """When we first read of the run (for people)."""
+        self._lacked = False
+        """When we looked last, our state was missing or wrong."""
+        self._released: list[c.Command] = []
+        """Copies for others that nobody needs any more."""
+        self.initial_digests: tuple[str, ...] = ()
+        """Of the state that we founded the run with."""
+
+    # Questions ------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Every fragment's last round is applied here; a witness only knows of it."""
+        if self.me.witness:
+            return self.members.is_over
+        if self.steps is not None:
+            return self.steps.finished
+        return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
+
+    @property
+    def state_deadline(self) -> float:
+        """When something is due of a state that comes to us, or that we give."""
+        return min(self.standing.catchup.deadline, self.standing.giving.deadline)
+
+    @property
+    def rounds_deadline(self) -> float:
+        deadline = NEVER
+        for rounds, asking in zip(self.rounds, self.asking, strict=True):
+            deadline = min(deadline, rounds.deadline, asking.at)
+        return deadline
+
+    def waits_for(self) -> set[PeerId]:
+        """Who sums what we contributed, or gives us a state; in a stepwise run, the roster."""
+        transfer = self.standing.catchup.transfer
+        needed = set(transfer.givers) if transfer is not None else set[PeerId]()
+        for rounds in self.rounds:
+            plan = self.members.open_plan(rounds.fragment) if rounds.own is not None else None
+            needed.update(plan.makers_for(self.me.peer) if plan is not None else ())
+        if self.steps is not None and self.members.views:
+            needed.update(self.members.views[-1].roster)
+        return needed - {self.me.peer}
+
+    # What happens to us ---------------------------------------------------------------------
+
+    def local(self, event: v.Event, now: float) -> list[c.Command]:
+        """What our own ranks and our own arithmetic report."""
+        standing = self.standing
+        match event:
+            case v.TrainersReady():
+                standing.trainers.ready = True
+            case v.TrainersAble():
+                standing.trainers.able = True
+            case v.TrainersLost():
+                standing.trainers.lost(one_line(event.why))
+                for part in (*self.rounds, *self._steps):
+                    part.trainers_lost()
+            case v.ContributionReady():
+                return self.rounds[event.fragment].contribute(event, now)
+            case v.Encoded():
+                self.rounds[event.fragment].encoded(event.round, event.manifest)
+                self.woken.add(event.fragment)
+            case v.PartReduced(stamp=stamp):
+                self.rounds[stamp.fragment].part_reduced(event)
+                self.woken.add(stamp.fragment)
+            case v.RoundApplied(stamp=stamp, state_digest=digest):
+                rounds = self.rounds[stamp.fragment]
+                if rounds.applying != stamp:
+                    return []  # Of a lineage that a Restore ended meanwhile.
+                return [
+                    *rounds.applied(stamp.round, digest),
+                    *standing.applied(rounds, now),
+                    *standing.check_digest(rounds, now),
+                ]
+            case v.Checkpointed(kept=kept):
+                standing.kept = kept
+            case v.KeptAdopted():
+                of = self.steps or self.rounds[event.fragment]
+                return standing.kept_adopted(event, of, now)
+            case v.StateCopied():
+                return standing.giving.copied(event)
+            case v.StateHashed():
+                commands, damaged = standing.hashed(event, now)
+                if damaged:
+                    (self.steps or self.rounds[event.fragment]).damaged = True
+                return commands
+            case v.StateReceived():
+                return self.state(event, now)
+            case _:
+                raise AssertionError(f"unknown event {event!r}")
+        return []
+
+    def accepted(self, event: v.RunAccepted) -> None:
+        """Our shell takes part in the run."""
+        self.standing.accepted = True
+        self.standing.drawing.ahead = event.samples_ahead
+
+    def stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
+        """Our ranks, in a stepwise run."""
+        assert self.steps is not None, "a step was made in a run of rounds"
+        match event:
+            case v.StepMade():
+                self.steps.made(event)
+            case v.StepApplied():
+                self.steps.applied(event)
+            case v.BaseLoaded():
+                if not self.steps.loaded(event):
+                    self.standing.ask_cut("our copy of the state is damaged", now)
+
+    def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
+        """Bytes of another peer: they are kept, or dropped and counted (I3)."""
+        known = event.sender in self.members.receivers
+        if not (known and any(rounds.received(event) for rounds in self.of(event.stamp))):
+            return [c.Discard(event)]
+        fragment = event.stamp.fragment
+        plan, held = self.members.open_plan(fragment), self.rounds[fragment].held
+        if held.wakes(event, plan, self.me.peer):
+            self.woken.add(fragment)
+        return []
+
+    def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
+        """All cells of a fragment are here for a cut."""
+        if event.fragment >= self.members.fragments:
+            return []
+        return self.standing.state_received(event, self.steps or self.rounds[event.fragment], now)
+
+    def hurried(self, stamp: Stamp) -> None:
+        """The leader says that others wait for us."""
+        for rounds in self.of(stamp):
+            rounds.hurried = stamp
+
+    def asked(self, peer: PeerId, message: Asked | Given, now: float) -> list[c.Command]:
+        """Somebody needs something of us, or gives what we need, or cannot."""
+        transfer = self.standing.catchup.transfer
+        match message:
+            case Fetch() | FetchSteps():
+                return self.fetched(peer, message)
+            case FetchState() | FetchLeaves():
+                return self.standing.giving.asked(peer, message, now)
+            case NoState(index=index) if transfer is not None and transfer.index == index:
+                transfer.no_state(peer)
+            case Leaves() if transfer is not None:
+                return transfer.leaves_received(peer, message, now)
+            case NoState() | Leaves():
+                pass  # Of an earlier cut.
+        return []
+
+    def cell(self, event: v.CellReceived, now: float) -> list[c.Command]:
+        """A cell of our state is here."""
+        transfer = self.standing.catchup.transfer
+        return transfer.cell_received(event, now) if transfer is not None else []
+
+    def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
+        """Somebody lacks a result, or payloads of steps."""
+        if peer not in self.members.receivers:
+            return []
+        if isinstance(message, FetchSteps):
+            return [command for steps in self._steps for command in steps.fetched(peer, message)]
+        known = self.of(message.stamp)
+        return [x for rounds in known for x in rounds.fetched(peer, message.stamp, message.part)]
+
+    def reconnected(self, peer: PeerId) -> None:
+        """What was under way between us is lost, both ways."""
+        for part in (*self.rounds, *self._steps):
+            part.forget(peer)
+        self.disconnected(peer)
+
+    def disconnected(self, peer: PeerId) -> None:
+        """What was under way between us is lost, and has to be asked for once more."""
+        self.standing.giving.disconnected(peer)
+        if self.standing.catchup.transfer is not None:
+            self.standing.catchup.transfer.disconnected(peer)
+
+    def new_leader(self) -> None:
+        """Somebody leads who knows nothing of us yet."""
+        self.standing.leader_connected()
+        for rounds in self.rounds:
+            rounds.forget_reports()
+        for steps in self._steps:
+            steps.forget_reports()
+
+    def of(self, stamp: Stamp) -> list[FragmentRounds]:
+        return self.rounds[stamp.fragment : stamp.fragment + 1]
+
+    def rules(self, rules: ProtocolConfig) -> None:
+        for rounds in self.rounds:
+            rounds.stall.after_s = rules.reduction_timeout_s / 2
+        for asking in self.asking:
+            asking.after_s = rules.reduction_timeout_s / 2
+        for steps in self._steps:  # Their leader acts at once.
+            steps.stall.after_s = rules.reduction_timeout_s
+
+    @property
+    def _steps(self) -> list[Steps]:
+        """As `rounds`: one, if the run is stepwise."""
+        return [] if self.steps is None else [self.steps]
+
+    # What the log says ----------------------------------------------------------------------
+
+    def began(self, run: e.Run, now: float) -> list[c.Command]:
+        """We know the run now."""
+        if self._began:
+            return []
+        self._began, self.since = True, now
+        if self.me.witness:
+            return [] if self.standing.accepted else [c.CheckRun(run)]
+        if self.members.stepwise:
+            self.steps = Steps(self.me, self.members)
+            if not self.standing.accepted:
+                return [c.CheckRun(run)]
+            return self.steps.state_received(0, self.initial_digests[0])  # We founded it.
+        self.rounds = [
+            FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
+            for f in range(self.members.fragments)
+        ]
+        self.asking = [Asking() for _ in self.rounds]
+        self.standing.drawing.anchor = self.rounds[0]
+        if not self.standing.accepted:
+            return [c.CheckRun(run)]
+        for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):
+            rounds.version, rounds.state_digest = 0, digest  # We founded it.
+        return []
+
+    def restored(self, now: float) -> list[c.Command]:
+        """The run is at another state now: ours, if it goes on from what we have, or from what our
+        checkpoint has."""
+        self._released += self.standing.giving.drop_all()
+        restore = self.members.restored
+        held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
+        stays = not any(rounds.applying or rounds.damaged for rounds in self.rounds)
+        # After the last round there is no work that a checkpoint would take back.
+        stays = stays and restore is not None and (restore.live or self.finished)
+        if restore is not None and stays and held == restore.versions:
+            self.standing.goes_on()
+            return [command for rounds in self.rounds for command in rounds.voided()]
+        for part in (*self.rounds, *self._steps):
+            part.restored()
+        return self.standing.restored(now)
+
+    def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
+        """Somebody gets a state; we give it, or it is for us."""
+        commands = self.standing.cut(index, cut, deadline=deadline, now=now)
+        transfer = self.standing.catchup.transfer
+        ours = transfer is not None and transfer.index == index
+        for version in cut.versions if ours else ():
+            of = self.steps or self.rounds[version.fragment]
+            of.awaited = version.round
+            # What we said before the log let us in (again), its leader took for a stranger's.
+            of.forget_reports()
+        return commands
+
+    def lost(self, now: float) -> None:
+        """The log says that we are gone. We live: our work is rebased, not lost."""
+        if not self.standing.catchup.asking:
+            self.standing.ask_cut("declared lost", now)
+
+    def came(self, peer: PeerId) -> None:
+        """Somebody is a member: it has its state."""
+        self._released += self.standing.giving.drop(peer)
+        for rounds in self.rounds if peer == self.me.peer else ():
+            # What we said of one fragment while we took up another, its leader took for a
+            # stranger's.
+            rounds.forget_reports()
+
+    def gone(self, peer: PeerId, now: float) -> None:
+        """Somebody left the run."""
+        self._released += self.standing.giving.drop(peer)
+        if self.standing.catchup.transfer is not None:
+            self.standing.catchup.transfer.gone(peer)
+
+    def committed(self, commit: e.Commit, now: float) -> list[c.Command]:
+        mine = self.rounds[commit.fragment : commit.fragment + 1]
+        return [command for rounds in mine for command in self.standing.check_digest(rounds, now)]
+
+    def jumped(self, *, deadline: float, lineage: int, now: float) -> list[c.Command]:
+        """A snapshot took us over entries that we never saw; `lineage` was ours before."""
+        members, us = self.members, self.me.peer
+        assert members.run is not None
+        commands = self.began(members.run, now)
+        if lineage not in (0, members.lineage):
+            commands += self.restored(now)
+        is_member = self.standing.is_member
+        self._released += self.standing.giving.jumped(is_member=is_member, now=now)
+        index, cut = members.cuts.get(us, (0, None))
+        if cut is not None and index > self.standing.catchup.complete:
+            commands += self.cut(index, cut, deadline=deadline, now=now)
+        elif us not in members.receivers:
+            self.lost(now)
+        return commands
+
+    # What follows ---------------------------------------------------------------------------
+
+    def tend(self, now: float, connected: Set[PeerId]) -> list[c.Command]:
+        """What our state needs, what others need of it, and ranks that can begin."""
+        commands, self._released = self._released + self.standing.adopt_kept(), []
+        commands += self.standing.request(now, connected)
+        if self.steps is not None:
+            return commands + self.standing.giving.advance([self.steps.base], now)
+        lacked, self._lacked = self._lacked, self.standing.catchup.needed
+        if lacked and not self._lacked:
+            # What we said of a state before all of it was here, its leader took for nobody's.
+            for rounds in self.rounds:
+                rounds.damaged = False
+                rounds.forget_reports()
+        commands += self.standing.start_training(self.rounds)
+        versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
+        return commands + self.standing.giving.advance(versions, now)
+
+    def exchange(
+        self, now: float, connected: Set[PeerId], leader: PeerId | None
+    ) -> tuple[list[c.Command], bool]:
+        """What is possible in the rounds of the fragments that woke; and whether our part in any
+        of them went on. `leader` hears reports; None: nobody would."""
+        commands, moved, behind = list[c.Command](), False, False
+        for fragment in sorted(self.woken):
+            rounds = self.rounds[fragment]
+            commands += rounds.advance(now, connected, leader)
+            plan = plan_of_others(rounds) if self.standing.is_member else None
+            ask = self.asking[fragment].ask
+            commands += ask(now, plan, held=rounds.held, connected=connected)
+            moved, rounds.moved = moved or rounds.moved, False
+            behind = behind or rounds.behind
+        self.woken.clear()
+        # If the others ask as well, the run goes back to what we have said that we hold: a step
+        # that we are making would be undone, and what our ranks did since.
+        behind = behind and not self.standing.catchup.needed
+        if behind and not any(rounds.moves for rounds in self.rounds):
+            self.standing.ask_cut("results of missed rounds are gone", now)
+        return commands, moved
+
+    def make_steps(
+        self, now: float, connected: Set[PeerId], leader: PeerId | None
+    ) -> tuple[list[c.Command], bool]:
+        """What is possible in a stepwise run; and whether we can do, or lack, what we could not or
+        did not before. `leader` as above."""
+        steps, catchup, trainers = self.steps, self.standing.catchup, self.standing.trainers
+        assert steps is not None, "no steps are made in a run of rounds"
+        ready = trainers.ready and self.standing.accepted
+        commands = steps.advance(now, connected, leader, ready=ready)
+        able, lacks = trainers.able, catchup.needed
+        trainers.able = ready and steps.able and not lacks
+        if steps.behind and not lacks:
+            # Two whom the steps since its state lead elsewhere: what it made itself is wrong.
+            against = self.standing.only_donor if steps.strayed else ""
+            self.standing.ask_cut("payloads of missed steps are gone", now, against=against)
+        return commands, (able, lacks) != (trainers.able, catchup.needed)

@@ -1,0 +1,176 @@
+"""What a peer waits for, said for people: whom, in what phase, since when, until when (I4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from protocols.types.frozen import record
+from protocols.types.ids import RoundKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from protocols.peer.core import PeerCore
+    from protocols.rounds.fragment_rounds import FragmentRounds
+    from protocols.steps.step_machine import Steps
+    from protocols.types.ids import PeerId
+
+_OTHERS_STATE = "start a node that has the state or a checkpoint of it again"
+_STATE_LOST = (
+    "this node has no complete checkpoint to go on from: put its checkpoints back, or "
+    f"{_OTHERS_STATE}"
+)
+Phase = Literal["joining", "waiting", "training", "reducing", "finished", "stopping"]
+
+
+@record
+class Wait:
+    """One wait; `since` and `until` are times of the core's clock."""
+
+    phase: Phase
+    reason: str
+    since: float
+    until: float
+
+
+def describe(core: PeerCore, now: float) -> Wait:
+    """The one thing that a person who looks at this peer wants to know."""
+    until, catchup = core.deadline, core.standing.catchup
+    if core.stopped or core.standing.leaving:
+        return Wait("stopping", core.standing.leaving, now, until)
+    if core.members.run is None and not core.raft.log.voters:
+        return Wait("joining", _first_entries(core), catchup.since, until)
+    if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
+        return Wait("waiting", _election(core), core.company.leaderless_since, until)
+    if catchup.transfer is not None:
+        donors = _names(core, catchup.transfer.givers)
+        return Wait("joining", f"state from {donors}", catchup.since, catchup.transfer.late_at)
+    if catchup.asking:
+        return Wait("joining", _place(core), catchup.since, until)
+    if not core.members.views:
+        return Wait("waiting", _start(core), core.part.since, until)
+    if core.finished:
+        return Wait("finished", "", now, until)
+    if core.part.steps is not None:
+        return _stepping(core, core.part.steps, now)
+    for rounds in core.rounds:
+        if rounds.own is not None:
+            return Wait("reducing", _reduction(core, rounds), rounds.own.since, until)
+    return Wait("training", "" if core.standing.trainers.started else "its ranks", now, until)
+
+
+def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
+    """In a stepwise run."""
+    if steps.version < 0:
+        return Wait("training", "its ranks", now, core.deadline)
+    if core.members.course.halted:
+        return Wait("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
+    whom = _names(core, steps.missing())
+    if whom:
+        return Wait("reducing", f"step {steps.version + 1}: {whom}", now, core.deadline)
+    return Wait("training", "", now, core.deadline)
+
+
+def _first_entries(core: PeerCore) -> str:
+    """A peer that sends what cannot be read is connected again and again: only its end says so."""
+    giver = _names(core, sorted(core.links.up)) or core.links.seeking.contact
+    awaited = "the first entries of the log" + (f", from {giver}" if giver else "")
+    if core.links.ended is None:
+        return awaited
+    peer, why = core.links.ended
+    return f"{awaited}; the last connection, with {core.name_of(peer)}, ended: {why}"
+
+
+def _election(core: PeerCore) -> str:
+    """Why nobody leads."""
+    voters, leader = core.raft.log.voters, core.leader_id
+    away = [p for p in voters if p not in core.links.up and p != core.me.peer]
+    if 2 * len(away) < len(voters):
+        if leader is not None:
+            return f"a connection with {core.name_of(leader)}, which leads"
+        others = _names(core, [p for p in voters if p != core.me.peer])
+        if not others:
+            return "an election, in which this node alone votes"
+        return f"an election, in which {others} vote"
+    awaited = f"a majority of the voters: {_names(core, away)} cannot be reached"
+    if core.me.incarnation == 1 or not core.standing.catchup.needed or core.standing.kept:
+        return awaited
+    return f"{awaited}; {_STATE_LOST}"
+
+
+def _place(core: PeerCore) -> str:
+    """Why this peer has no state yet."""
+    awaited = f"a place in the run{_from_leader(core)}"
+    members = core.members.members.keys() - {core.me.peer}
+    givers = members & core.links.up
+    if core.leads and givers:
+        return f"{awaited}, with the state of {_names(core, sorted(givers))}"
+    if core.leader_id in members or givers or (core.standing.kept and not core.leads):
+        return awaited
+    if not (core.leads or core.leader_id in core.members.witnesses):
+        return awaited  # The log that would name the members is not read to its end yet.
+    away = _names(core, sorted(members))
+    awaited += f": {away} cannot be reached" if away else ": no member is left to give it the state"
+    if core.standing.kept:
+        return f"{awaited}; without it the run goes back to a checkpoint"
+    return f"{awaited}; {_STATE_LOST if core.me.incarnation > 1 else _OTHERS_STATE}"
+
+
+def _start(core: PeerCore) -> str:
+    """Why rounds have not begun."""
+    if core.members.run is None:
+        return "this node's disk: it does not hold the first entries of the log yet"
+    needed = 1 if core.members.restored else core.members.run.peers_min
+    more = needed - len(core.members.members)
+    if more > 0:
+        return f"{more} more member{'s' * (more > 1)} (peers_min = {needed})"
+    if core.office is None:
+        return f"the first view{_from_leader(core)}"
+    members, able = core.members.members, core.office.leader.able
+    late = _names(core, [p for p in members if p not in able])
+    # One of them may lack a connection with another one.
+    return f"the ranks of {late}" if late else f"the first view, of {_names(core, members)}"
+
+
+def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
+    """Our ranks contributed, and have no result."""
+    assert rounds.own is not None, "no ranks wait"
+    number, next_ = rounds.own.round, rounds.version + 1
+    if next_ <= core.members.committed(rounds.fragment) and next_ != number:
+        others = core.members.members.keys() - {core.me.peer}
+        awaited, here = f"the result of round {next_}", sorted(others & core.links.up)
+        if here:
+            return f"{awaited}, from {_names(core, here)}"
+        away = _names(core, sorted(others))
+        why = f"{away} cannot be reached" if away else "no member is left to give it"
+        return f"{awaited}: {why}"
+    whom = _names(core, rounds.missing()) or _commit(core, rounds.fragment)
+    return f"round {number}: {whom}"
+
+
+def _commit(core: PeerCore, fragment: int) -> str:
+    """Our ranks' contribution is summed; which peers have to report that, or to
+    write it down, yet."""
+    plan, office = core.members.open_plan(fragment), core.office
+    if office is None:
+        return f"the commit{_from_leader(core)}"
+    if plan is None:
+        return f"a roster of {_names(core, core.members.members)}"
+    said = office.leader.reports.rounds.get(RoundKey(fragment, plan.stamp.round))
+    holders = said.holders(plan) if said is not None else {}
+    here = dict.fromkeys((*plan.roster, *core.members.members))
+    late = [peer for peer in here if peer not in holders]
+    log, replication = core.raft.log, core.raft.replication
+    if core.raft.commit_index < log.last_index:
+        others = (peer for peer in log.voters if peer != core.me.peer)
+        late = [peer for peer in others if replication.match(peer) < log.last_index] or late
+    return f"the commit, once these report: {_names(core, late) or 'this node'}"
+
+
+def _from_leader(core: PeerCore) -> str:
+    leader = core.leader_id
+    return "" if leader is None or core.leads else f", from {core.name_of(leader)}, which leads"
+
+
+def _names(core: PeerCore, peers: Iterable[PeerId]) -> str:
+    return ", ".join(map(core.name_of, peers))

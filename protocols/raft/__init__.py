@@ -1,0 +1,10 @@
+"""Raft: leader elections, the replicated log, and durability of what is acknowledged.
+
+In: messages of other voters, times, and the disk's confirmations. Out: messages, Persist commands,
+and the index up to which the log is committed. Terms follow Ongaro and Ousterhout (2014) and
+Ongaro's thesis: pre-vote, check-quorum, leadership transfer, membership changes by one voter at a
+time. Must NOT know what a log entry means beyond which peers vote, and must not send a message that
+depends on a write before the disk has confirmed it (durability.py).
+
+Start reading: node.py, then replication.py.
+"""

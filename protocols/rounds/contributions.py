@@ -1,0 +1,217 @@
+"""What one peer holds of the rounds of one fragment: its own contribution, slices, results.
+
+Only names and digests of bytes; the shell has the bytes. Must NOT decide which rounds are open
+(fragment_rounds.py) nor what is committed (leader/decisions.py).
+"""
+
+from dataclasses import dataclass, field
+
+from protocols.interface.events import (
+    ContributionReady,
+    PartReduced,
+    ResultReceived,
+    SliceBegun,
+    SliceReceived,
+)
+from protocols.state.round_plan import Plan
+from protocols.types.errors import RemoteProtocolError
+from protocols.types.frozen import record
+from protocols.types.ids import Contributor, PeerId, Stamp, digest_text
+from protocols.types.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
+from protocols.types.sample_ranges import Samples
+
+
+@dataclass(slots=True)
+class Own:
+    """A contribution of our ranks."""
+
+    round: int
+    tokens: int
+    steps: int
+    since: float
+    """When the ranks handed it over."""
+    manifest: str = ""
+    """Empty until it is encoded."""
+    samples: Samples = ()
+    """What its steps saw."""
+    line: int = 0
+    """See ContributionReady."""
+
+    @classmethod
+    def of(cls, made: ContributionReady, round_: int, samples: Samples, now: float) -> "Own":
+        """`samples`: with those of earlier work that no round has counted."""
+        return cls(round_, made.tokens, made.steps, now, samples=samples, line=made.line)
+
+    def contributor(self, me: PeerId) -> Contributor:
+        return Contributor(me, self.tokens, self.steps, self.manifest)
+
+
+OURS = PeerId("")
+"""We made it."""
+
+
+@record
+class PartResult:
+    """What an owner made of one part: the sum's terms, and the digest of its bytes."""
+
+    contributors: tuple[Contributor, ...]
+    digest: str
+    sender: PeerId = OURS
+    """Who gave it to us."""
+
+    @classmethod
+    def of(cls, event: ResultReceived) -> "PartResult":
+        return cls(event.contributors, event.digest, event.sender)
+
+
+def check_contributor(contributor: Contributor, sender: PeerId) -> None:
+    """Raises RemoteProtocolError unless the sender speaks of itself, and of something."""
+    if contributor.peer != sender:
+        raise RemoteProtocolError(sender, "names somebody else's contribution as its own")
+    if contributor.tokens < 1 or not contributor.manifest:
+        raise RemoteProtocolError(sender, "names a contribution of nothing")
+    steps, tokens = contributor.steps, contributor.tokens
+    if tokens > CONTRIBUTION_TOKENS_MAX or steps > CONTRIBUTION_STEPS_MAX:
+        raise RemoteProtocolError(sender, f"names {tokens} tokens of {steps} steps, too many")
+
+
+SliceKey = tuple[int, int, int]
+"""(round, view, part), and not the attempt: a new attempt sums again from bytes already here."""
+
+
+@dataclass(slots=True)
+class Holdings:
+    """Payloads of others, and our own sums, by round."""
+
+    gossip: bool = False
+    """No two pairs hold the same result."""
+    slices: dict[SliceKey, dict[PeerId, Contributor]] = field(
+        default_factory=dict[SliceKey, dict[PeerId, Contributor]]
+    )
+    begun: dict[SliceKey, dict[PeerId, Contributor]] = field(
+        default_factory=dict[SliceKey, dict[PeerId, Contributor]]
+    )
+    """Slices of which something is here. If the connection ends, the rest comes with the next one,
+    or another attempt does without it."""
+    sums: dict[tuple[Stamp, int], tuple[Contributor, ...]] = field(
+        default_factory=dict[tuple[Stamp, int], tuple[Contributor, ...]]
+    )
+    """What is summed in our own parts, done or not, by (attempt, part)."""
+    void: dict[Stamp, frozenset[PeerId]] = field(default_factory=dict[Stamp, frozenset[PeerId]])
+    """Whose slices of our own parts turned out not to be averageable, by attempt."""
+    results: dict[Stamp, dict[int, PartResult]] = field(
+        default_factory=dict[Stamp, dict[int, PartResult]]
+    )
+    usurped: Stamp | None = None
+    """The last attempt of which we held what was not its sender's to give: what the owner sent
+    meanwhile was not kept."""
+
+    def add_begun(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
+        """False if another contribution of the same peer is here, whole or on its way."""
+        key, peer = (stamp.round, stamp.view, part), contributor.peer
+        if self.slices.get(key, {}).get(peer, contributor) != contributor:
+            return False
+        return self.begun.setdefault(key, {}).setdefault(peer, contributor) == contributor
+
+    def add_slice(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
+        """False if another contribution of the same peer is here: the first one stays.
+
+        A restarted peer's recomputed slice must not be mixed with slices of its first one.
+        """
+        held = self.slices.setdefault((stamp.round, stamp.view, part), {})
+        return held.setdefault(contributor.peer, contributor) == contributor
+
+    def add_result(self, stamp: Stamp, part: int, result: PartResult) -> bool:
+        """False if another result of this part is here: the first one stays."""
+        return self.results.setdefault(stamp, {}).setdefault(part, result) == result
+
+    def wakes(
+        self, event: SliceBegun | SliceReceived | ResultReceived, plan: Plan | None, me: PeerId
+    ) -> bool:
+        """Can anything follow from these bytes, which were just added? `plan`: the open one."""
+        stamp, part = event.stamp, event.part
+        if plan is None or plan.stamp != stamp:
+            return True  # Of a committed round, or of another attempt.
+        if not isinstance(event, ResultReceived):
+            return (stamp, part) not in self.sums and bool(self.terms(plan, part, me))
+        whole = not self.missing_parts(stamp, plan.num_parts)
+        return whole or event.sender != plan.owner_of(part)
+
+    def drop_usurped(self, plan: Plan) -> list[int]:
+        """Forget what others than the parts' owners gave us before we had read who they are; of
+        which parts."""
+        held = self.results.get(plan.stamp, {})
+        wrong = [x for x in held if held[x].sender not in (OURS, plan.owner_of(x))]
+        for part in wrong:
+            del held[part]
+        if wrong:
+            self.usurped = plan.stamp
+        return wrong
+
+    def reduced(self, event: PartReduced) -> None:
+        """Our own sum of a part is ready, or cannot be made of what some contributed."""
+        stamp, part = event.stamp, event.part
+        if event.void:
+            self.void[stamp] = self.void.get(stamp, frozenset()) | set(event.void)
+        else:
+            self.add_result(stamp, part, PartResult(self.sums[stamp, part], event.digest))
+
+    def terms(self, plan: Plan, part: int, me: PeerId) -> tuple[Contributor, ...]:
+        """What our sum of a part is to be made of, in its order; () unless all of it is here, or on
+        its way."""
+        key = (plan.stamp.round, plan.stamp.view, part)
+        held = self.begun.get(key, {}) | self.slices.get(key, {})
+        peers = plan.summed_by(me)
+        if not set(peers) <= held.keys():
+            return ()
+        return tuple(held[peer] for peer in peers)
+
+    def absent(self, plan: Plan, part: int, me: PeerId) -> set[PeerId]:
+        """Whose slice our sum of a part waits for."""
+        held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
+        return set(plan.summed_by(me)) - held.keys()
+
+    def awaited(self, plan: Plan, me: PeerId) -> tuple[PeerId, ...]:
+        """Whose slices our sums wait for; if there are none, whose results we do."""
+        absent = set[PeerId]().union(*(self.absent(plan, x, me) for x in plan.owned_by(me)))
+        if not absent and not plan.pairs:
+            owners = plan.parts.owners
+            absent = {owners[i] for i in self.missing_parts(plan.stamp, len(owners))}
+        return tuple(sorted(absent - {me}))
+
+    def result(self, stamp: Stamp, part: int) -> PartResult | None:
+        return self.results.get(stamp, {}).get(part)
+
+    def missing_parts(self, stamp: Stamp, parts: int) -> list[int]:
+        have = self.results.get(stamp, {})
+        return [part for part in range(parts) if part not in have]
+
+    def digest(self, stamp: Stamp, parts: int) -> str:
+        """One digest over all parts and what was summed in them; "" unless all are here, with
+        equal terms. In a gossip run it only says of which attempt ours is."""
+        if self.missing_parts(stamp, parts):
+            return ""
+        if self.gossip:
+            return digest_text(repr(stamp))
+        have = self.results[stamp]
+        if any(have[part].contributors != have[0].contributors for part in range(parts)):
+            return ""
+        terms = [f"{x.peer} {x.tokens} {x.steps} {x.manifest}" for x in have[0].contributors]
+        return digest_text("\n".join([*terms, *(have[part].digest for part in range(parts))]))
+
+    def drop_slices(self, round_: int) -> None:
+        """Contributions to this round and before."""
+        for slices in (self.slices, self.begun):
+            for key in [key for key in slices if key[0] <= round_]:
+                del slices[key]
+        for stamp in [stamp for stamp in self.void if stamp.round <= round_]:
+            del self.void[stamp]
+
+    def drop_results(self, round_: int) -> bool:
+        """Results of this round and before; True if there were any."""
+        found = [stamp for stamp in self.results if stamp.round <= round_]
+        for stamp in found:
+            del self.results[stamp]
+        for stamp, part in [key for key in self.sums if key[0].round <= round_]:
+            del self.sums[stamp, part]
+        return bool(found)

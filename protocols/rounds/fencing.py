@@ -1,0 +1,88 @@
+"""Which payloads may still count, by what we have read of the log (I3).
+
+Must NOT remember payloads, nor look at anything but their stamps and senders.
+"""
+
+from protocols.messages.log_entries import Commit
+from protocols.state.parts import OWNERS_MAX
+from protocols.state.round_plan import Plan
+from protocols.state.run_state import Membership
+from protocols.types.frozen import record
+from protocols.types.ids import PeerId, Stamp
+
+PARKED_ROUNDS = 2
+"""Payloads are kept for this many rounds beyond the last commit; a faster peer needs one."""
+PARKED_PLANS = 4
+"""And for so many views or attempts beyond our log: their sender has read more of it."""
+
+
+@record
+class Fence:
+    """Of one fragment. It bounds what a member can make us keep."""
+
+    members: Membership
+    fragment: int
+
+    @property
+    def open_round(self) -> int:
+        return self.members.committed(self.fragment) + 1
+
+    def may_count(self, stamp: Stamp, part: int = 0) -> bool:
+        """Is the round open, and the view not over? A new attempt uses the slices of old ones."""
+        first = self.open_round
+        if not self._in_run(stamp) or part >= OWNERS_MAX:
+            return False
+        if not first <= stamp.round < first + PARKED_ROUNDS:
+            return False  # Of a finished round: counting it would average two models.
+        plan = self._plan(stamp.round)
+        oldest = plan.stamp.view if plan else 0
+        newest = self.members.views[-1].view if self.members.views else 0
+        return oldest <= stamp.view <= newest + PARKED_PLANS
+
+    def may_slice(self, stamp: Stamp, part: int, sender: PeerId, me: PeerId) -> bool:
+        """As `may_count`. In a gossip run a slice is of all the fragment, and nobody but a partner
+        makes us keep it."""
+        if not self.may_count(stamp, part):
+            return False
+        plan = self._plan(stamp.round) if self.members.gossip else None
+        if plan is None or plan.stamp.view != stamp.view:
+            return True  # Of a view that we have not read of, its sender knows more.
+        return sender in plan.summed_by(me)
+
+    def may_result(self, stamp: Stamp, part: int, sender: PeerId) -> bool:
+        """Is it of the committed attempt, or of one that can still be committed?"""
+        if self.members.gossip:
+            return False  # Everybody makes its own.
+        commit = self.members.commit(self.fragment, stamp.round)
+        if commit is not None:
+            return stamp == self.stamp_of(commit) and part < len(commit.borders) - 1
+        if not self.may_count(stamp, part):
+            return False
+        plan = self._plan(stamp.round)
+        if plan is not None and plan.stamp == stamp:
+            return plan.owner_of(part) == sender
+        same_view = plan is not None and plan.stamp.view == stamp.view
+        oldest = plan.stamp.attempt + 1 if plan is not None and same_view else 0
+        return oldest <= stamp.attempt < oldest + PARKED_PLANS
+
+    def stamp_of(self, commit: Commit) -> Stamp:
+        """The attempt that was committed."""
+        assert self.members.run is not None
+        return Stamp(
+            run=self.members.run.run,
+            lineage=self.members.lineage,
+            view=commit.view,
+            fragment=commit.fragment,
+            round=commit.round,
+            attempt=commit.attempt,
+        )
+
+    def _plan(self, round_: int) -> Plan | None:
+        """Mostly it is the open one, which is known."""
+        if round_ == self.open_round:
+            return self.members.open_plan(self.fragment)
+        return self.members.plan(self.fragment, round_)
+
+    def _in_run(self, stamp: Stamp) -> bool:
+        run = self.members.run
+        return run is not None and stamp.run == run.run and stamp.lineage == self.members.lineage

@@ -1,0 +1,411 @@
+"""One peer's part in the rounds of one fragment.
+
+Level-triggered: every input only changes what is known, then `advance` does whatever can be done
+now and was not done yet. So a message that comes early, twice or after a reconnect needs no case
+of its own. Must NOT decide what is committed (leader/decisions.py) nor touch bytes.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from protocols.interface.commands import (
+    ApplyRound,
+    Command,
+    DropSlices,
+    Encode,
+    ReleaseRound,
+    Resume,
+    Send,
+    SendResult,
+    SendSlice,
+    SkipRound,
+    Verdict,
+)
+from protocols.interface.events import (
+    ContributionReady,
+    PartReduced,
+    ResultReceived,
+    SliceBegun,
+    SliceReceived,
+)
+from protocols.messages.log_entries import Commit
+from protocols.messages.peer import Have, Hold, Ready, Waiting
+from protocols.rounds.contributions import Holdings, Own, PartResult, check_contributor
+from protocols.rounds.done_once import Deeds
+from protocols.rounds.fencing import Fence
+from protocols.rounds.reductions import reduce, share
+from protocols.rounds.retries import Fetching, Stall, accuse, disown
+from protocols.state.round_plan import Plan
+from protocols.state.run_state import KEEP_COMMITS, STALENESS_ROUNDS_MAX, Membership
+from protocols.types.ids import PeerId, Stamp
+from protocols.types.sample_ranges import RANGES_MAX, Samples, subtract, union
+
+KEEP_ROUNDS = 1
+"""Results stay this many rounds after their commit, for whoever still lacks them; none does if the
+commit says that all hold it."""
+NO_RANKS = -1
+VOID = -(1 << 40)
+"""Of ranks whose work belongs to a lineage that is over: older than anything."""
+
+
+@dataclass(slots=True)
+class FragmentRounds:
+    """What this peer knows and did about one fragment."""
+
+    me: PeerId
+    fence: Fence
+    outer_steps: int
+    version: int = -1
+    """Last applied round; -1: no state yet."""
+    state_digest: str = ""
+    damaged: bool = False
+    """It is not what its digest says: nobody hears that we have one, until we get another."""
+    base: int = NO_RANKS
+    """The version that the ranks' parameters started from, or one of the two names for none."""
+    own: Own | None = None
+    """The contribution that our ranks wait for a result of."""
+    given: Own | None = None
+    """The newest contribution that was encoded; it outlives the ranks that made it."""
+    carried: Samples = ()
+    """What the ranks' parameters saw that no round has counted: it goes into the next one."""
+    applying: Stamp | None = None
+    """The attempt whose outer step is being made."""
+    awaited: int | None = None
+    """The round of the state that a transfer brings us: we go on from there, even if back."""
+    done: Deeds = field(default_factory=Deeds)
+    hurried: Stamp | None = None
+    """The leader said last that others wait for us in this round."""
+    moved: bool = False  # Since somebody looked: our contribution, or our outer step.
+    stall: Stall = field(default_factory=Stall)
+    fetching: Fetching = field(default_factory=Fetching)
+    fragment: int = field(init=False)
+    members: Membership = field(init=False)
+    held: Holdings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fragment, self.members = self.fence.fragment, self.fence.members
+        self.held = Holdings(self.members.gossip)
+
+    # Inputs ---------------------------------------------------------------------------------
+
+    def contribute(self, made: ContributionReady, now: float) -> list[Command]:
+        """The ranks are at their boundary and wait."""
+        assert self.own is None, "the ranks contributed twice without a result"
+        assert made.tokens > 0, "a contribution without tokens has no weight"
+        if self.base == NO_RANKS:
+            return []  # Of ranks that are gone.
+        seen, round_ = union(self.carried, made.samples), self.next_round
+        self.own = Own.of(made, round_, seen, now)
+        if self.version < 0:
+            self.own.round = 0  # They wait for the state that we wait for.
+            return []
+        # Others may have trained meanwhile what is not ours; what no message holds, nobody counts.
+        ours = len(seen) <= RANGES_MAX and self.members.ledger.may_count(self.me, seen)
+        if self.finished or not ours:
+            return self._resume("anew")
+        if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:
+            # Too old for that round: it moves along to what we have, or to the next state we get.
+            if self.version > self.base:
+                return self._resume("rebase")
+            self.own.round = 0
+            return []
+        if made.round is not None and made.round < round_:
+            # Committed meanwhile. In the next one all others would wait for us at other fragments.
+            self.own.round = made.round
+            return self._resume("rebase") if self.version >= made.round else []
+        return []
+
+    def encoded(self, round_: int, manifest: str) -> None:
+        """Our contribution is bytes now, the same ones for every attempt."""
+        if self.given is not None and self.given.round == round_:
+            self.given.manifest = manifest
+
+    def received(self, event: SliceBegun | SliceReceived | ResultReceived) -> bool:
+        """True if the bytes are worth keeping. Raises RemoteProtocolError for a false name."""
+        stamp, part, sender = event.stamp, event.part, event.sender
+        if not isinstance(event, ResultReceived):
+            check_contributor(event.contributor, sender)
+            held, begun = self.held, isinstance(event, SliceBegun)
+            add = held.add_begun if begun else held.add_slice
+            may = self.fence.may_slice(stamp, part, sender, self.me)
+            return may and add(stamp, part, event.contributor)
+        if stamp.round <= self.version or not self.fence.may_result(stamp, part, sender):
+            return False
+        return self.held.add_result(stamp, part, PartResult.of(event))
+
+    def part_reduced(self, event: PartReduced) -> None:
+        """Our own sum is ready or cannot be made, if its plan still stands."""
+        plan = self.members.plan(self.fragment, event.stamp.round)
+        if plan is not None and plan.stamp == event.stamp:
+            self.held.reduced(event)
+
+    def applied(self, round_: int, digest: str) -> list[Command]:
+        """The outer step is made: let the ranks go on if they wait for it."""
+        assert self.applying, "a round was applied that nobody asked for"
+        assert round_ == self.version + 1, "rounds are applied in order"
+        self.applying = None
+        released, resumed = self._moved(round_, digest), list[Command]()
+        if self.own is not None and (self.own.round <= round_ or self.finished):
+            resumed = self._resume("counted" if self._counted(round_) else "rebase")
+        return resumed + released  # The ranks wait for nothing but their result.
+
+    def state_received(self, round_: int, digest: str) -> list[Command]:
+        """A transfer replaced our state; ranks that wait are moved along with it."""
+        assert not self.applying, "a state is adopted between two rounds"
+        skipped = range(self.version + 1, round_ + 1)
+        self.awaited = None
+        commands = self._moved(round_, digest)
+        if self.own is None or (self.own.round > round_ and not self.finished):
+            return commands  # Its round may still count it: only that commit can tell.
+        # Work that a skipped round counted is in the new state already; other work stays local.
+        return commands + self._resume("counted" if any(map(self._counted, skipped)) else "rebase")
+
+    def start(self, *, first: bool) -> list[Command]:
+        """Give freshly attached ranks their first parameters."""
+        self.own = None
+        return self._resume("anew", first=first)
+
+    def trainers_lost(self) -> None:
+        """What they had not contributed is gone; the outer state is not."""
+        self.own, self.base, self.carried = None, NO_RANKS, ()
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection with this peer is new: what it needs is sent again."""
+        self.done.forget(peer)
+
+    def forget_reports(self) -> None:
+        """There is a new leader, or a new term: it hears everything once more."""
+        self.done.forget_kinds("have", "ready", "hold", "void")
+
+    def restored(self) -> None:
+        """The run went back to a cut: nothing of what we hold belongs to it.
+
+        Nor what our ranks did: they go on from the cut when they wait for a result next.
+        """
+        self.version, self.state_digest, self.damaged = -1, "", False
+        if self.base >= self.outer_steps and self.own is None:  # Its end is ahead of them again.
+            self.own = Own(round=0, tokens=0, steps=0, since=0.0)
+        self.base = NO_RANKS if self.base == NO_RANKS else VOID
+        if self.own is not None:
+            self.own.round = 0  # No round will count it.
+        self.applying, self.carried = None, ()
+        self._drop_rounds()
+
+    def voided(self) -> list[Command]:
+        """The run goes on from the state that we have. Nothing that was under way will count: the
+        work stays in the ranks' parameters, and goes into a later round."""
+        self._drop_rounds()
+        return self._resume("rebase") if self.own is not None else []
+
+    def _drop_rounds(self) -> None:
+        """Nothing that was under way is of use any more."""
+        self.given = self.awaited = self.hurried = None
+        self.done, self.held = Deeds(), Holdings(self.members.gossip)
+        self.fetching.start_anew()
+        self.stall.over()
+
+    def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
+        """Serve a result that somebody lacks, if we still have it."""
+        result = self.held.result(stamp, part)
+        if result is None or self.members.gossip:
+            return []
+        return [SendResult(peer, stamp, part, result.contributors)]
+
+    # Questions ------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.version >= self.outer_steps
+
+    @property
+    def needs_no_steps(self) -> bool:
+        """Whatever step our ranks make from now on, no round of it counts: its last result is here,
+        or the contribution to its last round is on its way."""
+        return self.finished or (self.own is not None and self.version + 1 >= self.outer_steps)
+
+    @property
+    def next_round(self) -> int:
+        """What our ranks may contribute to next. Ranks that crashed may have contributed to the
+        open round already: never twice to one."""
+        contributed = (known.round + 1 for known in (self.own, self.given) if known is not None)
+        return max(self.fence.open_round, *contributed, 0)
+
+    @property
+    def others_wait(self) -> bool:
+        """Somebody contributed to the open round, and we are in its roster."""
+        plan, hurried = self.members.open_plan(self.fragment), self.hurried
+        if plan is None or hurried is None or not self.takes_part(plan):
+            return False
+        # A view or an attempt that came since still waits for us; another lineage does not.
+        here, there = plan.stamp, hurried
+        return (here.lineage, here.round) == (there.lineage, there.round)
+
+    @property
+    def behind(self) -> bool:
+        """The results we lack cannot be had any more: only a transfer helps."""
+        if self.version < 0:
+            return False
+        committed = self.members.committed(self.fragment)
+        gone = committed > self.version and not self.members.commit(self.fragment, self.version + 1)
+        return gone or self.fetching.hopeless
+
+    @property
+    def moves(self) -> bool:
+        """We are making a step, or shall be once the result is here."""
+        lacks = self.members.committed(self.fragment) > self.version
+        return bool(self.applying) or (lacks and not self.behind)
+
+    @property
+    def deadline(self) -> float:
+        """When something happens here without any event."""
+        return min(self.fetching.at, self.stall.at)
+
+    def left(self, held: Samples) -> Samples:
+        """Of the samples that we hold: those that our ranks may still draw."""
+        held = subtract(held, self.own.samples if self.own is not None else self.carried)
+        undecided = self.given is not None and self.given.round >= self.fence.open_round
+        # Ranks that crashed may have handed it over: it can be counted without them.
+        return subtract(held, self.given.samples) if self.given and undecided else held
+
+    def missing(self) -> tuple[PeerId, ...]:
+        """Whom the open round waits for, as seen from here."""
+        plan = self.members.open_plan(self.fragment)
+        return self.held.awaited(plan, self.me) if plan is not None else ()
+
+    # What can be done now -------------------------------------------------------------------
+
+    def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
+        """Everything that is possible and not done yet."""
+        commands = self._forget_unusable()
+        if self.version < 0:
+            return commands
+        commands += self._apply(now, connected)
+        # Before Hold: with a commit, everybody who holds its result has reported its state.
+        hears = leader if not self.damaged else None
+        if hears is not None and self.done.once(hears, self.version, "have"):
+            have = Have(self.members.lineage, self.fragment, self.version, self.state_digest)
+            commands.append(Send(hears, have))
+        plan = self.members.open_plan(self.fragment)
+        if plan is not None and not self.finished:
+            commands += disown(plan, connected, held=self.held)
+            commands += self._offer(plan, connected, leader)
+            commands += reduce(plan, self.me, held=self.held, done=self.done)
+            commands += accuse(plan, leader, held=self.held, done=self.done)
+            receivers = connected & self.members.receivers.keys()
+            commands += share(plan, self.me, receivers, held=self.held, done=self.done)
+            if plan.stamp in self.held.results:
+                commands += self._hold(plan, leader)
+        return commands + self._complain(plan, now, leader)
+
+    def _offer(self, plan: Plan, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
+        """Encode our contribution once, and bring each slice to its owner."""
+        round_ = plan.stamp.round
+        if not self.takes_part(plan):
+            return []
+        if self.own is not None and self.own.round == round_ and self.own is not self.given:
+            self.given, self.moved = self.own, True
+            return [Encode(self.fragment, round_)]
+        if (given := self._offered(plan)) is None:
+            return []
+        me = given.contributor(self.me)
+        commands: list[Command] = []
+        if leader is not None and self.done.once(leader, round_, "ready", plan.stamp):
+            commands.append(Send(leader, Ready(plan.stamp, me, given.samples, given.line)))
+        view, borders = plan.stamp.view, plan.parts.borders
+        for part, owner in plan.slices_of(self.me):
+            if owner == self.me:
+                self.held.add_slice(plan.stamp, part, me)
+            elif owner in connected and self.done.once(owner, round_, "slice", view, part):
+                start, stop = borders[part : part + 2]
+                commands.append(SendSlice(owner, plan.stamp, part, start, stop, me))
+        return commands
+
+    def _hold(self, plan: Plan, leader: PeerId | None) -> list[Command]:
+        if leader is None or self.version != plan.stamp.round - 1:
+            return []  # Holding means: could take the step, so no earlier round is missing.
+        deed = (leader, plan.stamp.round, "hold", plan.stamp)
+        if self.done.is_done(*deed):
+            return []
+        digest = self.held.digest(plan.stamp, plan.num_parts)
+        if digest and self.done.once(*deed):
+            return [Send(leader, Hold(plan.stamp, digest))]
+        return []
+
+    def _complain(self, plan: Plan | None, now: float, leader: PeerId | None) -> list[Command]:
+        """Say whom we wait for, so that the leader leaves out the right one."""
+        takes_part = leader is not None and plan is not None and self._offered(plan) is not None
+        attempt = plan.stamp if plan is not None and takes_part and not self.finished else None
+        if not self.stall.is_slow(attempt, now) or attempt is None or leader is None:
+            return []
+        return [Send(leader, Waiting(attempt, self.missing()))]
+
+    def takes_part(self, plan: Plan) -> bool:
+        """We are in its roster, and not an earlier life of ours."""
+        return self.me in plan.counted
+
+    def _offered(self, plan: Plan) -> Own | None:
+        """Our contribution to this round, once it is encoded."""
+        own = self.given
+        return own if own and own.round == plan.stamp.round and own.manifest else None
+
+    def _apply(self, now: float, connected: Set[PeerId]) -> list[Command]:
+        commit = self.members.commit(self.fragment, self.version + 1)
+        if commit is None or self.applying:
+            self.fetching.over()
+            return []
+        stamp = self.fence.stamp_of(commit)
+        if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:
+            if self.members.gossip:
+                return self._pass_by(commit, stamp)
+            holders = sorted(connected & self.members.members.keys())
+            return self.fetching.fetch(now, commit, stamp, held=self.held, holders=holders)
+        self.applying, self.moved = stamp, True
+        self.fetching.over()
+        self.held.drop_slices(commit.round)
+        return [
+            DropSlices(self.fragment, commit.round),
+            ApplyRound(stamp, commit.borders, self._counted(commit.round)),
+        ]
+
+    def _pass_by(self, commit: Commit, stamp: Stamp) -> list[Command]:
+        """Of a gossip run's round we have no result, and nobody else has ours."""
+        if any(term.peer == self.me for term in commit.contributors):
+            self.fetching.nobody_has_it()  # It was an earlier life's, or the log took us for lost.
+            return []
+        self.applying, self.moved = stamp, True
+        return [SkipRound(stamp)]
+
+    def _moved(self, round_: int, digest: str) -> list[Command]:
+        """Our state is another one now."""
+        self.version, self.state_digest = round_, digest
+        self.fetching.start_anew()
+        self.held.drop_slices(round_)
+        self.done.drop_before(round_)
+        needed = round_ if self.awaited is None else min(round_, self.awaited)
+        commit = self.members.commit(self.fragment, needed)
+        over = needed if commit is not None and commit.held_by_all else needed - KEEP_ROUNDS
+        self.held.drop_results(over)
+        return [ReleaseRound(self.fragment, over)]
+
+    def _forget_unusable(self) -> list[Command]:
+        """While our state is long in coming, results pile up that it will contain."""
+        oldest = self.members.committed(self.fragment) - KEEP_COMMITS
+        if not self.held.drop_results(oldest):
+            return []
+        return [ReleaseRound(self.fragment, oldest)]
+
+    def _resume(self, kind: Verdict, *, first: bool = False) -> list[Command]:
+        # The ranks' work since `base` stays in the parameters unless it is too old, also what they
+        # did after a contribution that was counted. No commit older than that has to be known.
+        if self.version - self.base > STALENESS_ROUNDS_MAX:
+            kind = "anew"
+        # A rebase keeps the work in the parameters, and with it what it was made of.
+        self.carried = self.own.samples if self.own is not None and kind == "rebase" else ()
+        self.own, self.base = None, self.version
+        return [Resume(self.fragment, self.version, kind, first, self.finished)]
+
+    def _counted(self, round_: int) -> bool:
+        commit = self.members.commit(self.fragment, round_)
+        if commit is None or self.own is None or not self.own.manifest:
+            return False
+        return self.own.contributor(self.me) in commit.contributors

@@ -1,0 +1,39 @@
+"""How far a run was after one of its rounds, or steps: what checkpoints and Restores say of it.
+
+Must NOT change anything, nor know which states anybody has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols.state.step_entries import drawn_at
+from protocols.types.sample_ranges import Remaining, union
+
+if TYPE_CHECKING:
+    from protocols.state.run_state import Membership
+
+
+def progress_at(members: Membership, round_: int) -> tuple[int, int]:
+    """(inner step, tokens) after an anchor round: what was committed later is taken off. In a
+    stepwise run (step, batches): all batches have as many tokens."""
+    if members.stepwise:
+        return round_, drawn_at(members, round_)
+    later = [x.contributors for x in members.commits_after(round_)]
+    steps = sum(max((c.steps for c in terms), default=0) for terms in later)
+    return members.inner_step - steps, members.tokens - sum(c.tokens for x in later for c in x)
+
+
+def remaining_at(members: Membership, round_: int) -> Remaining | None:
+    """The ledger when this round of the anchor was the last one; None: too long ago. In a stepwise
+    run it is of batches, of which none is ever left out."""
+    if members.stepwise:
+        here = members.course.base <= round_ <= members.course.step
+        return Remaining(drawn_at(members, round_)) if here else None
+    ahead = members.commits_after(round_)
+    if len(ahead) < members.committed(0) - round_:
+        return None
+    samples = members.ledger.remaining.samples
+    for taken in (x for commit in ahead for x in commit.samples):
+        samples = union(samples, taken)
+    return Remaining(members.ledger.frontier, samples)

@@ -1,0 +1,186 @@
+"""Does a log entry make sense where it stands? Asked by every reader, before it is applied.
+
+An entry that fails here would make peers disagree, or stop one in the middle of a change. Must
+NOT change anything, nor judge whether an entry was a good decision: leader/decisions.py decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from protocols.messages import log_entries as e
+from protocols.state import step_validation
+from protocols.state.participants import has_room
+from protocols.state.parts import undivided
+from protocols.state.tokens import cannot_revoke, refusal, subject
+from protocols.types.ids import FragmentParts, PeerId, PeerInfo
+from protocols.types.sample_ranges import is_sound, well_formed
+
+if TYPE_CHECKING:
+    from protocols.state.run_state import Membership
+
+
+def objection(members: Membership, body: e.Entry) -> str:
+    """What is wrong with this entry after those that `members` applied; "": nothing."""
+    if isinstance(body, e.Run) == (members.run is not None):
+        return "does not begin with its only Run"
+    match body:
+        case e.Run():
+            return _run(body)
+        case e.Elected():
+            return ""
+        case e.Voter(peer=peer, votes=votes):
+            known = peer in members.readers and votes != (peer in members.voters)
+            return "" if known else f"changes nothing about the vote of {peer}"
+        case e.Restore():
+            return _restore(members, body)
+        case e.Cut():
+            return _cut(members, body)
+        case e.Roots():
+            return _roots(members, body)
+        case e.Member(info=info):
+            return _member(members, info)
+        case e.Left(peer=peer) | e.Lost(peer=peer):
+            return "" if peer in members.readers else f"loses {peer}, who is not there"
+        case e.View():
+            return _view(members, body)
+        case e.Attempt():
+            return _attempt(members, body)
+        case e.Commit():
+            return _commit(members, body)
+        case e.Witness(info=info):
+            inside = info.peer in members.receivers
+            return f"makes {info.peer} a witness, who trains" if inside else ""
+        case e.Dropped():
+            return ""
+        case e.Lease():
+            return _lease(members, body)
+        case e.StepCommit() | e.Halt() | e.Close():
+            return step_validation.objection(members, body)
+        case e.TokenSpent():
+            why = refusal(members, body)
+            return f"lets {body.peer} in, and {why}" if why else ""
+        case e.Revoked() | e.TokenRevoked():
+            why = cannot_revoke(members, body)
+            return f"revokes {subject(body)}, and {why}" if why else ""
+
+
+def _run(run: e.Run) -> str:
+    sizes = run.fragment_elements
+    if not sizes or min(*sizes, run.grain, run.outer_steps, run.peers_min) < 1:
+        return "begins with a Run of nothing"
+    return step_validation.of_run(run)
+
+
+def _member(members: Membership, info: PeerInfo) -> str:
+    if info.peer in members.joiners or not members.members:
+        return ""
+    # A peer that was in, and whose own checkpoint is the restored state, needs no transfer.
+    known = members.members.get(info.peer)
+    newer = known is None or known.incarnation < info.incarnation
+    restored = members.restored is not None and info.peer in members.seats and newer
+    restored = restored and has_room(members, info.peer)
+    return "" if restored else f"makes {info.peer} a member without a cut"
+
+
+def _restore(members: Membership, restore: e.Restore) -> str:
+    if [version.fragment for version in restore.versions] != list(range(members.fragments)):
+        return "has a Restore that does not name every fragment"
+    if bool(restore.fork) != bool(restore.voters) or (restore.lonely and not restore.fork):
+        return "has a Restore that names voters without a fork, or a fork without voters"
+    return "" if is_sound(restore.remaining) else "has a Restore to no set of samples"
+
+
+def _cut(members: Membership, cut: e.Cut) -> str:
+    donors = set(cut.donors)
+    if not donors or len(donors) < len(cut.donors) or cut.roots:
+        return "has a Cut without donors, with one twice, or with roots"
+    if cut.info.peer in donors or not donors <= members.members.keys():
+        return f"names {', '.join(cut.donors)} as donors, who are not all other members"
+    if not has_room(members, cut.info.peer):
+        return f"lets in {cut.info.peer}, and no message could name one more"
+    named = [(version.fragment, version.round) for version in cut.versions]
+    committed = [(f, members.cut_round(f)) for f in range(members.fragments)]
+    return "" if named == committed else f"cuts at {named}, but {committed} are committed"
+
+
+def _roots(members: Membership, roots: e.Roots) -> str:
+    index, cut = members.cuts.get(roots.peer, (0, None))
+    if cut is None or index != roots.index or cut.roots:
+        return f"has roots of no cut of {roots.peer} that needs any"
+    return "" if len(roots.roots) == members.fragments and all(roots.roots) else "lacks a root"
+
+
+def _view(members: Membership, view: e.View) -> str:
+    newest = members.views[-1].view if members.views else 0
+    if view.view != newest + 1:
+        return f"has View {view.view} after {newest}"
+    if not _sorted_among(view.roster, members.members.keys()):
+        return f"has View {view.view} with a roster that is empty, unsorted or of non-members"
+    if members.stepwise:
+        return step_validation.of_view(members, view)
+    if len(view.parts) != members.fragments or len(view.first_round) != members.fragments:
+        return f"has View {view.view} that does not name every fragment"
+    for fragment, (parts, first) in enumerate(zip(view.parts, view.first_round, strict=True)):
+        if not members.committed(fragment) < first <= members.committed(fragment) + 2:
+            return f"has View {view.view} from round {first} on"
+        if not _parts(members, fragment, parts) or not set(parts.owners) <= set(view.roster):
+            return f"has View {view.view} with impossible parts"
+    return ""
+
+
+def _parts(members: Membership, fragment: int, parts: FragmentParts) -> bool:
+    assert members.run is not None
+    borders = parts.borders
+    if members.run.gossip:
+        return parts == undivided(members.run.fragment_elements[fragment])
+    if not parts.owners or len(borders) != len(parts.owners) + 1:
+        return False
+    ends = (borders[0], borders[-1])
+    rises = all(start <= stop for start, stop in pairwise(borders))
+    return rises and ends == (0, members.run.fragment_elements[fragment])
+
+
+def _attempt(members: Membership, attempt: e.Attempt) -> str:
+    what = f"has attempt {attempt.attempt} at round {attempt.round}"
+    plan = members.open_plan(attempt.fragment)
+    if plan is None or attempt.round != plan.stamp.round:
+        return f"{what}, which is not open"
+    if (attempt.view, attempt.attempt) != (plan.stamp.view, plan.stamp.attempt + 1):
+        return f"{what} after {plan.stamp}"
+    if not _sorted_among(attempt.roster, plan.roster):
+        return f"{what} with a roster that is empty, unsorted or larger than before"
+    owners = attempt.owners
+    if len(owners) != len(plan.parts.owners) or not set(owners) <= set(attempt.roster):
+        return f"{what} with impossible owners"
+    return ""
+
+
+def _commit(members: Membership, commit: e.Commit) -> str:
+    plan = members.open_plan(commit.fragment)
+    if plan is None or commit.round != plan.stamp.round:
+        return f"commits round {commit.round} out of order"
+    if (commit.view, commit.attempt) != (plan.stamp.view, plan.stamp.attempt):
+        return f"commits another attempt of round {commit.round} than the latest"
+    if tuple(term.peer for term in commit.contributors) != plan.roster:
+        return f"commits round {commit.round} with another roster than the attempt's"
+    if commit.borders != plan.parts.borders or not commit.result_digest:
+        return f"commits round {commit.round} with another result than the attempt's"
+    named = len(commit.samples) in (0, len(commit.contributors) if commit.fragment == 0 else 0)
+    if not named or not all(map(well_formed, commit.samples)):
+        return f"commits round {commit.round} with samples of nobody"
+    return ""
+
+
+def _lease(members: Membership, lease: e.Lease) -> str:
+    peers = [grant.peer for grant in lease.grants]
+    if not peers or len(set(peers)) < len(peers) or not set(peers) <= members.members.keys():
+        return "leases to nobody, to somebody twice or to who is no member"
+    return members.ledger.objection(lease.grants)
+
+
+def _sorted_among(roster: Sequence[PeerId], allowed: Collection[PeerId]) -> bool:
+    rises = all(one < other for one, other in pairwise(roster))
+    return bool(roster) and rises and set(roster) <= set(allowed)

@@ -1,0 +1,154 @@
+"""The log as one peer reads it: what is committed is applied, in order, once.
+
+Joins raft/node.py (what stands in the log) and run_state.py (what it means), with snapshots in both
+directions and what an earlier life of this peer left on its disk. Must NOT react to an entry:
+peer/core.py does.
+"""
+
+from collections.abc import Iterable
+
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.messages.persisted import Saved, Snapshot
+from protocols.messages.snapshot import Image
+from protocols.raft.node import Raft
+from protocols.state.run_state import Membership
+from protocols.types.errors import LogError, RemoteProtocolError
+from protocols.types.ids import PeerId, PeerInfo
+from protocols.wire.codec import decode_image, encode_image
+from protocols.wire.validators import WireError
+
+COMPACT_ENTRIES = 512
+"""Applied entries beyond which a snapshot takes the place of the log."""
+KEPT_SHARE = 8
+"""One in so many stays, the last ones: who is a little behind needs no snapshot, and a relay
+brings its learners what it has just applied."""
+LetsIn = e.Cut | e.Member | e.Witness
+"""Entries after which somebody reads the log."""
+
+
+class Logbook:
+    """`raft` decides what is in it, `members` is what it says so far."""
+
+    def __init__(self, me: PeerId, saved: Saved | None) -> None:
+        """Raises LogError if what an earlier life left makes no sense."""
+        self.compact_entries = COMPACT_ENTRIES
+        """So long may the log be. A simulated run is too short for it, and lowers it."""
+        self.members = Membership()
+        image = _image_of(saved)
+        self.raft = Raft(me, saved, image.voters if image else ())
+        inside = (*image.members, *image.joiners, *image.witnesses) if image is not None else ()
+        self.known = addresses(inside, saved.entries if saved is not None else ())
+        """Where everybody listened that an earlier life of ours knew."""
+        first = saved.entries[0].body if saved is not None and saved.entries else None
+        if image is not None:
+            self.members.become(image)
+            self.raft.run = image.run.run
+        elif isinstance(first, e.Run):
+            self.raft.run = first.run
+
+    def receive(self, peer: PeerId, message: m.Control, now: float) -> None:
+        """Of the leader, or of who wants to be. Raises RemoteProtocolError."""
+        raft = self.raft
+        if isinstance(message, m.Append) and raft.run and message.run != raft.run:
+            raise RemoteProtocolError(peer, "appends to the log of another run")
+        try:
+            raft.receive(peer, message, now)
+        except LogError as error:
+            raise RemoteProtocolError(peer, str(error)) from error
+
+    def relayed(self, peer: PeerId, append: m.Append) -> None:
+        """The leader's log through one of its relays, all of it committed. We have not heard the
+        leader by it, and it is not answered: the leader asks. Raises RemoteProtocolError."""
+        raft, previous = self.raft, append.previous_index
+        fits = previous < raft.log.base or raft.log.term_at(previous) == append.previous_term
+        if append.term != raft.term or append.run != raft.run or not fits:
+            return
+        try:
+            first = raft.log.merge(append.entries, peer, append, floor=raft.commit_index)
+        except LogError as error:
+            raise RemoteProtocolError(peer, str(error)) from error
+        if first is not None:
+            raft.disk.log_changed(first)
+            raft.durable_index = min(raft.durable_index, first - 1)
+        last = min(append.commit_index, previous + len(append.entries))
+        raft.commit_index = max(raft.commit_index, last)
+
+    def install(self, peer: PeerId, piece: m.Install, now: float) -> bool:
+        """A piece of a snapshot; True if it was the last one and took us forward."""
+        raft = self.raft
+        if piece.term < raft.term or (raft.run and piece.run != raft.run):
+            return False
+        snapshot = raft.incoming.take(peer, piece)
+        if snapshot is None:
+            return False
+        try:
+            image = decode_image(snapshot.image)
+        except WireError as error:
+            raise RemoteProtocolError(peer, f"sends a bad snapshot: {error}") from error
+        if image.index != snapshot.index:
+            raise RemoteProtocolError(peer, "sends a snapshot of another index")
+        ahead = snapshot.index > raft.commit_index
+        raft.installed(peer, snapshot, image.voters, piece.term, now)
+        if ahead:
+            self.members.become(image)
+            raft.run = image.run.run
+        return ahead
+
+    def next_entry(self) -> e.LogEntry | None:
+        """Apply the next committed entry and return it; None: there is none.
+
+        Raises LogError for an entry that makes no sense: nobody can go on from it.
+        """
+        raft, members = self.raft, self.members
+        if members.index >= raft.commit_index:
+            if members.index - raft.log.base > self.compact_entries:
+                self._compact()
+            return None
+        entry = raft.log.entries[members.index - raft.log.base]
+        members.apply(entry)
+        if isinstance(entry.body, e.Run):
+            raft.run = entry.body.run
+        return entry
+
+    def returns(self, peer: PeerId) -> bool:
+        """The rest of our log lets this peer in (again): what we apply now is history."""
+        later = self.raft.log.since(max(self.members.index, self.raft.log.base) + 1)
+        bodies = [entry.body for entry in later]
+        return any(isinstance(body, LetsIn) and body.info.peer == peer for body in bodies)
+
+    def snapshot(self) -> Snapshot:
+        """What the log said up to the last entry that we applied."""
+        index = self.members.index
+        term = self.raft.log.term_at(index)
+        assert term is not None, "what we have not applied is in the log"
+        return Snapshot(index, term, encode_image(self.members.image()))
+
+    def _compact(self) -> None:
+        """What we applied becomes a snapshot; of the log, only the last entries stay."""
+        snapshot = self.snapshot()
+        self.raft.log.compact(snapshot.index - self.compact_entries // KEPT_SHARE)
+        self.raft.replication.snapshot = snapshot
+        self.raft.disk.snapshot_taken(snapshot)
+
+
+def _image_of(saved: Saved | None) -> Image | None:
+    """Raises LogError for a snapshot that cannot be read."""
+    if saved is None or saved.snapshot is None:
+        return None
+    try:
+        return decode_image(saved.snapshot.image)
+    except WireError as error:
+        raise LogError(f"the log's snapshot cannot be read: {error}") from error
+
+
+def addresses(inside: Iterable[PeerInfo], entries: Iterable[e.LogEntry]) -> dict[PeerId, str]:
+    """Where everybody listens by these entries, whether they hold or not."""
+    known = {info.peer: info.address for info in inside}
+    for entry in entries:
+        body = entry.body
+        if isinstance(body, LetsIn):
+            known[body.info.peer] = body.info.address
+        elif isinstance(body, e.Left | e.Lost):
+            known.pop(body.peer, None)
+    return known

@@ -1,0 +1,423 @@
+"""What the log says, entry by entry: who is in, whose contributions count, what is committed.
+
+A pure projection: two peers that applied the same entries hold equal objects. Must NOT look at
+connections, time or payloads.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from protocols.messages import log_entries as e
+from protocols.messages.snapshot import Branch, Granted, Image, Losses, Returned
+from protocols.messages.step_progress import Course
+from protocols.raft.log import Voters, voters_after
+from protocols.state import participants, step_entries
+from protocols.state.entry_validation import objection
+from protocols.state.gossip_pairs import pairs_of
+from protocols.state.round_plan import Plan
+from protocols.state.sample_ledger import Ledger
+from protocols.state.tokens import Spendings
+from protocols.types.errors import LogError
+from protocols.types.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
+from protocols.types.limits import TOTAL_MAX
+from protocols.types.sample_ranges import Grant
+from protocols.wire.codec import encode_entry
+
+KEEP_COMMITS = 8
+"""Commits per fragment that stay in memory: catching up asks for no older one."""
+STALENESS_ROUNDS_MAX = 4
+"""Work that began more rounds ago is given up: its gradient belongs to another model."""
+LOST_ROUNDS = STALENESS_ROUNDS_MAX + 2
+"""So long a lost peer's samples are kept for it: when it comes back later, its work is too old
+anyway. It may have applied one round after it was lost, whose result it held."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """The state that applying the log in order leads to."""
+
+    index: int = 0
+    lineage: int = 0
+    branches: list[Branch] = field(default_factory=list[Branch])
+    """The lineages before, oldest first."""
+    run: e.Run | None = None
+    restored: e.Restore | None = None
+    restored_index: int = 0
+    voters: Voters = ()
+    members: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
+    joiners: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
+    """Registered by a Cut, not yet members: they receive, and do not contribute."""
+    cuts: dict[PeerId, tuple[int, e.Cut]] = field(default_factory=dict[PeerId, tuple[int, e.Cut]])
+    """The newest Cut of each receiver, with its log index."""
+    views: list[e.View] = field(default_factory=list[e.View])
+    """The newest last; older ones stay while a round of theirs may be open."""
+    attempts: dict[RoundKey, e.Attempt] = field(default_factory=dict[RoundKey, e.Attempt])
+    commits: dict[int, list[e.Commit]] = field(default_factory=dict[int, list[e.Commit]])
+    """Newest last, by fragment."""
+    seats: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
+    """Who took part, gone or not; who came last stands last."""
+    witnesses: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
+    """They read the log and may vote; they train nothing and receive nothing."""
+    forks: tuple[int, ...] = ()
+    """Names this branch of the log: the forks that led to it, oldest first; () never forked."""
+    rivals: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
+    """Who may have gone on alone as well, while this is the branch of one that went on alone."""
+    returned: dict[PeerId, Returned] = field(default_factory=dict[PeerId, Returned])
+    """The newest view when each came (back), or was left out: in that one it counts no more."""
+    losses: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
+    """How often each went away without a word."""
+    inner_step: int = 0
+    """Committed global inner steps: those of the longest contribution of each anchor round."""
+    tokens: int = 0
+    """Committed tokens of the anchor fragment; batches in a stepwise run."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Who trains which samples."""
+    course: Course = field(default_factory=Course)
+    """Of a stepwise run: its steps are committed here, not in `commits`."""
+    spendings: Spendings = field(default_factory=Spendings)
+    """Join tokens, and certificates that count no more."""
+    _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
+    """By fragment: the open plan, once somebody asked. Everything that it follows from changes
+    in `apply` and `become` alone, and both forget it."""
+
+    @property
+    def receivers(self) -> Mapping[PeerId, PeerInfo]:
+        """Members and joiners: to be looked at, not to be kept."""
+        return {**self.members, **self.joiners} if self.joiners else self.members
+
+    @property
+    def readers(self) -> Mapping[PeerId, PeerInfo]:
+        """Who reads the log: to be looked at, not to be kept."""
+        return {**self.receivers, **self.witnesses} if self.witnesses else self.receivers
+
+    def slot_of(self, peer: PeerId) -> int:
+        """The peer's number: the one it had, or the next free one."""
+        seat = self.seats.get(peer)
+        if seat is not None:
+            return seat.slot
+        return max((info.slot for info in self.seats.values()), default=-1) + 1
+
+    @property
+    def fragments(self) -> int:
+        return len(self.run.fragment_elements) if self.run else 0
+
+    @property
+    def stepwise(self) -> bool:
+        """Peers agree on each step, in a fixed roster, and not on rounds."""
+        return self.run is not None and self.run.commit_every_steps > 0
+
+    @property
+    def gossip(self) -> bool:
+        """Peers exchange in pairs, and each has a state of its own."""
+        return self.run is not None and self.run.gossip
+
+    @property
+    def asks(self) -> bool:
+        """Who is late for a round is asked to contribute what it has."""
+        return self.run is not None and self.run.asks
+
+    @property
+    def progress_unit(self) -> str:
+        """What `tokens` are, for people."""
+        return "batches" if self.stepwise else "tokens"
+
+    @property
+    def is_over(self) -> bool:
+        """All rounds, or steps, of the run are committed."""
+        run, fragments = self.run, range(self.fragments)
+        return run is not None and all(self.committed(f) >= run.outer_steps for f in fragments)
+
+    def cut_round(self, fragment: int) -> int:
+        """Of the state that a joiner gets: in a stepwise run a copy, so that no donor stops."""
+        return self.course.base if self.stepwise else self.committed(fragment)
+
+    @property
+    def agreed_digest(self) -> str:
+        """Of the state that a joiner gets, if the log itself says it; "": peers must."""
+        return self.course.base_digest if self.stepwise else ""
+
+    def committed(self, fragment: int) -> int:
+        """The last committed round (or step) of a fragment; 0 is the initial state."""
+        commits = self.commits.get(fragment)
+        if commits:  # As mostly; a stepwise run has none.
+            return commits[-1].round
+        if self.stepwise:
+            return self.course.step
+        base = self.restored.versions if self.restored else ()
+        return next((v.round for v in base if v.fragment == fragment), 0)
+
+    def commit(self, fragment: int, round: int) -> e.Commit | None:  # noqa: A002
+        return next((c for c in self.commits.get(fragment, ()) if c.round == round), None)
+
+    def commits_after(self, round_: int) -> list[e.Commit]:
+        """Of the anchor fragment, as far as they are remembered."""
+        return [commit for commit in self.commits.get(0, ()) if commit.round > round_]
+
+    def counts(self, peer: PeerId, view: int) -> bool:
+        """Is this the member that the view meant? Who left it and came back since may have sent
+        other bytes to its rounds in an earlier life."""
+        return peer in self.members and self._came(peer) < view
+
+    def is_kept(self, lineage: int, versions: Sequence[Version]) -> bool:
+        """Is this cut, made in this lineage, a state that the run went through and still stands
+        on? Not what a Restore took back, though its round may have the same number."""
+        left = [branch.lineage for branch in self.branches]
+        if lineage != self.lineage and lineage not in left:
+            return False
+        later = self.branches[left.index(lineage) :] if lineage in left else []
+        return len(versions) == self.fragments and all(
+            version.fragment == fragment
+            and version.round <= min((b.rounds[fragment] for b in later), default=version.round)
+            for fragment, version in enumerate(versions)
+        )
+
+    def plan(self, fragment: int, round: int) -> Plan | None:  # noqa: A002
+        """The latest View and Attempt for a round that is not committed; None: none is open."""
+        run, done = self.run, self.committed(fragment)
+        if run is None or self.stepwise or not done < round <= run.outer_steps:
+            return None
+        view = next((v for v in reversed(self.views) if v.first_round[fragment] <= round), None)
+        if view is None:
+            return None
+        attempt = self.attempts.get(RoundKey(fragment, round))
+        if attempt is not None and attempt.view != view.view:
+            attempt = None  # A later view took the round over.
+        stamp = Stamp(
+            run=run.run,
+            lineage=self.lineage,
+            view=view.view,
+            fragment=fragment,
+            round=round,
+            attempt=attempt.attempt if attempt else 0,
+        )
+        roster, parts = (attempt or view).roster, view.parts[fragment]
+        if attempt is not None:
+            parts = FragmentParts(attempt.owners, parts.borders)
+        counted = frozenset(peer for peer in roster if self.counts(peer, view.view))
+        of = {"fragment": fragment, "round_": round}
+        pairs = pairs_of(view.roster, roster, **of) if run.gossip else ()
+        return Plan(stamp, roster, parts, counted, pairs)
+
+    def open_plan(self, fragment: int) -> Plan | None:
+        """The plan of the first round that is not committed."""
+        if fragment not in self._open and fragment < self.fragments:
+            self._open[fragment] = self.plan(fragment, self.committed(fragment) + 1)
+        return self._open.get(fragment)
+
+    def apply(self, entry: e.LogEntry) -> None:
+        """Apply the next entry. Raises LogError, and changes nothing, if it makes no sense here."""
+        assert entry.index == self.index + 1, "entries are applied in order"
+        why = objection(self, entry.body)
+        if why:
+            raise LogError(f"entry {entry.index} of the log {why}")
+        self.index, making = entry.index, step_entries.num_making(self)
+        if isinstance(entry.body, e.Restore) and entry.body.fork:
+            self._fork(entry.body)
+        self.voters = voters_after(self.voters, entry.body)
+        if isinstance(entry.body, e.Run | e.Restore):
+            # The parent's lineage is hashed in: two branches of a fork never share one.
+            seed = self.lineage.to_bytes(8, "big") + encode_entry(entry)
+            if isinstance(entry.body, e.Restore):
+                rounds = tuple(version.round for version in entry.body.versions)
+                self.branches.append(Branch(self.lineage, rounds))
+            self.lineage = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
+        match entry.body:
+            case e.Run() as run:
+                self.run = run
+            case e.Restore() as restore:
+                self._restore(entry.index, restore)
+            case e.Cut() as cut:
+                self._cut(entry.index, cut)
+            case e.Roots(peer=peer, roots=roots):
+                self.cuts[peer] = self.cuts[peer][0], replace(self.cuts[peer][1], roots=roots)
+            case e.Member(info=info):
+                participants.take(self, info)
+                self.joiners.pop(info.peer, None)
+                self.members[info.peer] = info
+                # Also without a cut, from its own checkpoint: an earlier life may have contributed.
+                self.returned[info.peer] = Returned(info.peer, self._newest_view)
+                self.ledger.came(info, view=self._newest_view)
+            case e.Left(peer=peer) | e.Lost(peer=peer):
+                until = 0
+                if isinstance(entry.body, e.Lost):
+                    self.losses[peer] = self.losses.get(peer, 0) + 1
+                    until = self.committed(0) + LOST_ROUNDS
+                self.ledger.went(peer, view=self._newest_view, until=until)
+                for table in (self.members, self.joiners, self.cuts, self.witnesses):
+                    table.pop(peer, None)
+            case e.Witness(info=info):
+                self.witnesses[info.peer] = info
+            case e.Dropped():
+                self.rivals = {}
+            case e.View() as view:
+                self._view(view)
+            case e.Attempt() as attempt:
+                self.attempts[RoundKey(attempt.fragment, attempt.round)] = attempt
+            case e.Commit() as commit:
+                self._commit(commit)
+            case e.Lease(grants=grants):
+                for grant in grants:
+                    self._lease(grant)
+            case e.StepCommit() | e.Halt() | e.Close() as body:
+                step_entries.apply(self, entry.index, body)
+            case e.TokenSpent() | e.Revoked() | e.TokenRevoked() as body:
+                self.spendings.apply(body)
+                if isinstance(body, e.Revoked) and body.peer in self.rivals:
+                    self.rivals = {}  # The other one of two: its branch never comes back.
+            case e.Elected() | e.Voter():
+                pass
+        self._open.clear()
+        if self.ledger.gone:
+            self._settle()
+        if self.stepwise and self.views:
+            step_entries.stand_still(self, entry, making)
+
+    def image(self) -> Image:
+        """Everything, as plain data."""
+        assert self.run is not None, "there is nothing before the Run"
+        return Image(
+            index=self.index,
+            lineage=self.lineage,
+            branches=tuple(self.branches),
+            run=self.run,
+            restored=self.restored,
+            restored_index=self.restored_index,
+            voters=self.voters,
+            members=tuple(self.members.values()),
+            joiners=tuple(self.joiners.values()),
+            granted=tuple(Granted(index, cut) for index, cut in self.cuts.values()),
+            views=tuple(self.views),
+            attempts=tuple(self.attempts.values()),
+            commits=tuple(c for f in sorted(self.commits) for c in self.commits[f]),
+            seats=tuple(self.seats.values()),
+            witnesses=tuple(self.witnesses.values()),
+            forks=self.forks,
+            rivals=tuple(self.rivals.values()),
+            returned=tuple(self.returned.values()),
+            losses=tuple(Losses(peer, count) for peer, count in self.losses.items()),
+            inner_step=self.inner_step,
+            tokens=self.tokens,
+            books=self.ledger.books(),
+            course=self.course,
+            spent=tuple(self.spendings.peers.values()),
+            forgotten=self.spendings.forgotten,
+            revoked=tuple(self.spendings.revoked.values()),
+            revoked_tokens=tuple(self.spendings.revoked_tokens.values()),
+        )
+
+    def become(self, image: Image) -> None:
+        """Hold what the image says, in place: others keep a reference to this object."""
+        self.index, self.run, self.voters = image.index, image.run, image.voters
+        self.lineage, self.branches = image.lineage, list(image.branches)
+        self.restored, self.restored_index = image.restored, image.restored_index
+        self.members = {info.peer: info for info in image.members}
+        self.joiners = {info.peer: info for info in image.joiners}
+        self.cuts = {g.cut.info.peer: (g.index, g.cut) for g in image.granted}
+        self.views = list(image.views)
+        self.attempts = {RoundKey(a.fragment, a.round): a for a in image.attempts}
+        self.commits = {}
+        for commit in image.commits:
+            self.commits.setdefault(commit.fragment, []).append(commit)
+        self.seats = {info.peer: info for info in image.seats}
+        self.witnesses = {info.peer: info for info in image.witnesses}
+        self.forks = image.forks
+        self.rivals = {info.peer: info for info in image.rivals}
+        self.returned = {x.peer: x for x in image.returned}
+        self.losses = {loss.peer: loss.count for loss in image.losses}
+        self.inner_step, self.tokens = image.inner_step, image.tokens
+        self._open.clear()
+        self.ledger.become(image.books)
+        self.course = image.course
+        self.spendings.become(image)
+
+    def copy(self) -> "Membership":
+        """One that can go ahead of this one (the leader's)."""
+        other = Membership()
+        if self.run is not None:
+            other.become(self.image())
+        return other
+
+    def _restore(self, index: int, restore: e.Restore) -> None:
+        """Who is in stays in; whatever was under way belongs to the old lineage."""
+        self.restored, self.restored_index = restore, index
+        self.inner_step, self.tokens = restore.inner_step, restore.tokens
+        if restore.live:
+            void = self.commits_after(restore.versions[0].round)
+            counted = ((x.view, zip(x.contributors, x.samples, strict=False)) for x in void)
+            self.ledger.take_back((c.peer, view, s) for view, terms in counted for c, s in terms)
+        else:
+            self.ledger.restore(restore.remaining)
+        self.commits, self.attempts, self.views, self.cuts = {}, {}, [], {}
+        self.returned = {}
+        if self.stepwise:
+            drawn = restore.remaining.frontier
+            self.course = self.course.restored(restore.versions[0], drawn=drawn)
+
+    def _fork(self, restore: e.Restore) -> None:
+        """Some voters go on without the others, who may do the same."""
+        others = set(self.voters) - set(restore.voters) if restore.lonely else set[PeerId]()
+        self.forks = (*self.forks, restore.fork)
+        self.rivals = {p: self.readers[p] for p in sorted(others & self.readers.keys())}
+
+    def _cut(self, index: int, cut: e.Cut) -> None:
+        info, known = cut.info, self.members.get(cut.info.peer)
+        participants.take(self, info)
+        self.cuts[info.peer] = (index, cut)
+        self.ledger.came(info, view=self._newest_view)
+        if known is not None and known.incarnation == info.incarnation:
+            return  # A member whose state is wrong; what it contributes is its own still.
+        # A restarted member holds nothing: until its state is here it only receives. Its vote is
+        # on its disk and goes on.
+        self.members.pop(info.peer, None)
+        self.joiners[info.peer] = info
+        self.returned[info.peer] = Returned(info.peer, self._newest_view)
+
+    def _view(self, view: e.View) -> None:
+        if self.stepwise:
+            self.views.append(view)
+            self.course = self.course.began()
+            step_entries.forget_views(self)
+            return
+        # An earlier view stays only while it is the latest one for some open round.
+        fragments = range(self.fragments)
+        self.views = [
+            old
+            for old in self.views
+            if any(
+                old.first_round[f] < view.first_round[f] > self.committed(f) + 1 for f in fragments
+            )
+        ]
+        self.views.append(view)
+
+    @property
+    def _newest_view(self) -> int:
+        return self.views[-1].view if self.views else 0
+
+    def _came(self, peer: PeerId) -> int:
+        returned = self.returned.get(peer)
+        return returned.view if returned is not None else 0
+
+    def _lease(self, grant: Grant) -> None:
+        info = self.members[grant.peer]
+        self.ledger.lease(grant, incarnation=info.incarnation, came=self._came(grant.peer))
+
+    def _settle(self) -> None:
+        """What the gone held is free once no open round can count it any more."""
+        plan = self.open_plan(0)
+        view, roster = (plan.stamp.view, plan.roster) if plan is not None else (0, ())
+        self.ledger.settle(round_=self.committed(0), view=view, roster=roster)
+
+    def _commit(self, commit: e.Commit) -> None:
+        commits = self.commits.setdefault(commit.fragment, [])
+        commits.append(commit)
+        del commits[:-KEEP_COMMITS]
+        self.attempts.pop(RoundKey(commit.fragment, commit.round), None)
+        if commit.fragment == 0:  # The anchor fragment counts the run's progress.
+            steps = max((c.steps for c in commit.contributors), default=0)
+            self.inner_step = min(self.inner_step + steps, TOTAL_MAX)
+            tokens = sum(c.tokens for c in commit.contributors)
+            self.tokens = min(self.tokens + tokens, TOTAL_MAX)
+            for term, samples in zip(commit.contributors, commit.samples, strict=False):
+                self.ledger.committed(term.peer, samples)
+            self.losses = participants.forgiven(self.losses, commit)

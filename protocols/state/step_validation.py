@@ -1,0 +1,80 @@
+"""Does an entry about the steps of a stepwise run make sense where it stands?
+
+A part of entry_validation.py, which asks. Must NOT change anything, nor judge whether an entry was
+a good decision: leader/step_views.py decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols.messages import log_entries as e
+from protocols.messages.step_progress import commits
+from protocols.state.step_entries import begun, furthest_step, num_making, step_view
+
+if TYPE_CHECKING:
+    from protocols.state.run_state import Membership
+
+
+def of_run(run: e.Run) -> str:
+    """What is wrong with the rhythm of a stepwise run; "": nothing, or it has rounds."""
+    commit, snapshot = run.commit_every_steps, run.snapshot_every_steps
+    if not commit:
+        return "begins with a Run that copies a state it never commits" if snapshot else ""
+    if len(run.fragment_elements) != 1:
+        return "begins with a stepwise Run of several fragments"
+    # A base is a state whose digest all of a roster reported: only at a commit is there one.
+    rhythm = snapshot >= commit and snapshot % commit == 0
+    return "" if rhythm else "begins with a stepwise Run whose copies fall between its commits"
+
+
+def of_view(members: Membership, view: e.View) -> str:
+    """A stepwise run goes on where the view before ended."""
+    course = members.course
+    last = course.step if not members.views else course.close and course.close.last_step
+    if view.parts or last is None or view.first_round != (last + 1,):
+        return f"has View {view.view} from step {view.first_round} on, {last} is the last one"
+    return ""
+
+
+def objection(members: Membership, body: e.StepCommit | e.Halt | e.Close) -> str:
+    """What is wrong with this entry; "": nothing."""
+    kind = type(body).__name__
+    if not members.stepwise or not members.views:
+        return f"has a {kind} without steps"
+    if body.view != members.views[-1].view:
+        return f"has a {kind} of view {body.view}, the newest one is {members.views[-1].view}"
+    match body:
+        case e.StepCommit():
+            return _commit(members, body)
+        case e.Halt(without=without):
+            if not set(without) <= members.receivers.keys():
+                return "stops for peers that are not there"
+            return "" if without or not members.course.halted else "stops what stands still"
+        case e.Close():
+            return _close(members, body)
+
+
+def _commit(members: Membership, commit: e.StepCommit) -> str:
+    assert members.run is not None
+    step = commit.upto_step
+    if step <= members.course.step or step_view(members, step) is None:
+        return f"commits step {step} out of order"
+    if step > members.run.outer_steps or not commits(members.run, step) or not commit.state_digest:
+        return f"commits step {step}, at which nobody reports"
+    return ""
+
+
+def _close(members: Membership, close: e.Close) -> str:
+    course = members.course
+    if not course.halted or course.close is not None:
+        return "ends a view that runs, or has ended"
+    # What is committed is never taken back, nor what all who are left of the roster began with.
+    if close.last_step < max(course.step, begun(members) if num_making(members) else 0):
+        return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
+    assert members.run is not None
+    if close.last_step > min(members.run.outer_steps, furthest_step(members)):
+        return f"ends view {close.view} with step {close.last_step}, to which nobody came"
+    if any(provider.holder not in members.members for provider in close.providers):
+        return "names providers that are not there"
+    return ""

@@ -1,0 +1,214 @@
+"""Join tokens: what one says, and how often the log may still spend it.
+
+A token names the run's authority, whose holders alone can seal one: any of them can check it
+without having seen it before. Must NOT draw random numbers, read a clock or make certificates:
+peers/security/certificates.py does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import msgpack
+
+from protocols.messages.log_entries import Revocation, Revoked, TokenRevoked, TokenSpent
+from protocols.types.errors import ConfigError
+from protocols.types.ids import PeerId
+from protocols.types.limits import NAME_MAX, SPENT_MAX, TOKEN_CHARS_MAX
+from protocols.wire.validators import WireError, integer, many, octets, text
+
+if TYPE_CHECKING:
+    from protocols.messages.snapshot import Image
+    from protocols.state.run_state import Membership
+
+PREFIX = "lc1-"
+"""Another format gets another number."""
+NUMBER_BYTES = 16
+AUTHORITY_BYTES = 32
+SEAL_BYTES = 16
+"""Of HMAC-SHA256: nobody guesses 128 bits over a network."""
+ADDRESSES_MAX = 4
+USES_MAX = 1 << 16
+ANOTHER = "ask for another one (`lowcomm token DIRECTORY`)"
+SECURE = (AUTHORITY_BYTES, NUMBER_BYTES, SEAL_BYTES)
+_addresses = many(text(NAME_MAX), ADDRESSES_MAX)
+_checks = (
+    *(_addresses, octets(0, AUTHORITY_BYTES), octets(0, NUMBER_BYTES)),
+    *(integer(USES_MAX), integer(1 << 63), octets(0, SEAL_BYTES)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a person hands to whoever may join."""
+
+    addresses: tuple[str, ...]
+    """Where peers of the run listen."""
+    authority: bytes = b""
+    """The public key (Ed25519) of the run's certificate authority: nobody else can pretend to be
+    the run. Empty: the run is not encrypted, and there is nothing to spend."""
+    number: bytes = b""
+    """128 random bits."""
+    uses: int = 0
+    expires: int = 0
+    """Unix seconds."""
+    seal: bytes = b""
+
+    @property
+    def secure(self) -> bool:
+        return bool(self.authority)
+
+    def sealed(self, key: bytes) -> Token:
+        """The same, as only who has the authority's key can make it."""
+        seal = _seal(self, key)
+        return Token(self.addresses, self.authority, self.number, self.uses, self.expires, seal)
+
+    def is_sealed(self, key: bytes) -> bool:
+        return hmac.compare_digest(self.seal, _seal(self, key))
+
+
+def encode_token(token: Token) -> str:
+    """One printable word."""
+    packed = cast(bytes, msgpack.packb([*_body(token), token.seal]))
+    word = PREFIX + urlsafe_b64encode(packed).decode().rstrip("=")
+    assert len(word) <= TOKEN_CHARS_MAX, "a token is too long"
+    return word
+
+
+def decode_token(word: str) -> Token:
+    """The inverse of `encode_token`. Raises ConfigError: one line for whoever typed it."""
+    if ":" in word and not word.startswith(PREFIX):
+        raise ConfigError(
+            f"{word!r} is an address: to join a run takes a token, which "
+            "`lowcomm token DIRECTORY` prints on any machine of the run"
+        )
+    try:
+        if not word.startswith(PREFIX) or len(word) > TOKEN_CHARS_MAX or not word.isascii():
+            raise WireError("no token")
+        packed = word.removeprefix(PREFIX)
+        raw = cast(object, msgpack.unpackb(_bytes_of(packed), max_array_len=len(_checks)))
+        if not isinstance(raw, list):
+            raise WireError("no list")
+        fields = cast(list[object], raw)
+        made = Token(*(check(one) for check, one in zip(_checks, fields, strict=True)))
+        sizes = len(made.authority), len(made.number), len(made.seal)
+        if not made.addresses or sizes not in (SECURE, (0, 0, 0)):
+            raise WireError("half a token")
+    except (ValueError, RecursionError):  # WireError is one; so is what base64 and msgpack raise.
+        raise ConfigError(
+            f"{word[:40]!r} is no join token, or not all of one: `lowcomm token DIRECTORY` prints "
+            "them"
+        ) from None
+    return made
+
+
+def spending(token: Token, peer: PeerId, key: bytes) -> TokenSpent:
+    """The entry that lets `peer` in, who holds the private half of `key`."""
+    return TokenSpent(token.number.hex(), peer, key.hex(), token.uses, token.expires)
+
+
+@dataclass(slots=True)
+class Spendings:
+    """All tokens that the log has spent: who was let in, with which key. A Restore keeps them."""
+
+    peers: dict[PeerId, TokenSpent] = field(default_factory=dict[PeerId, TokenSpent])
+    """In the order of the log; a peer is let in once."""
+    forgotten: int = 0
+    """Tokens that expire at this time, or before it, can be spent no more: how often they were is
+    not remembered for ever."""
+    revoked: dict[PeerId, Revoked] = field(default_factory=dict[PeerId, Revoked])
+    """Whose certificates count no more."""
+    revoked_tokens: dict[str, TokenRevoked] = field(default_factory=dict[str, TokenRevoked])
+    """By number: tokens that let nobody in any more."""
+
+    def has(self, entry: TokenSpent) -> bool:
+        return self.peers.get(entry.peer) == entry
+
+    def apply(self, entry: TokenSpent | Revocation) -> None:
+        if isinstance(entry, Revoked):
+            self.revoked[entry.peer] = entry
+            return
+        if isinstance(entry, TokenRevoked):
+            self.revoked_tokens[entry.token] = entry
+            return
+        self.peers[entry.peer] = entry
+        if len(self.peers) > SPENT_MAX:
+            oldest = min(self.peers.values(), key=lambda spent: spent.expires)
+            del self.peers[oldest.peer]
+            self.forgotten = max(self.forgotten, oldest.expires)
+
+    def uses_left(self, entry: TokenSpent) -> int:
+        spent = sum(other.token == entry.token for other in self.peers.values())
+        return entry.uses - spent
+
+    def become(self, image: Image) -> None:
+        self.peers, self.forgotten = {entry.peer: entry for entry in image.spent}, image.forgotten
+        self.revoked = {entry.peer: entry for entry in image.revoked}
+        self.revoked_tokens = {entry.token: entry for entry in image.revoked_tokens}
+
+
+def refusal(members: Membership, entry: TokenSpent) -> str:
+    """Why the log cannot spend this token, as a line for who wants to join; "": it can."""
+    peer, spent = entry.peer, members.spendings
+    if peer in spent.revoked:
+        return revocation(spent.revoked[peer])
+    if peer in spent.peers or peer in members.seats or peer in members.witnesses:
+        return f"{peer} is another peer of this run: start with an empty node directory"
+    if entry.token in spent.revoked_tokens:
+        gone = spent.revoked_tokens[entry.token]
+        return f"this token was revoked by {gone.by}{_reason(gone)}: {ANOTHER}"
+    if entry.expires <= spent.forgotten:
+        return f"this token is too old: {ANOTHER}"
+    if spent.uses_left(entry) < 1:
+        return f"this token was good for {entry.uses} and is used up: {ANOTHER}"
+    return ""
+
+
+def revocation(entry: Revoked) -> str:
+    """A line for whom it is about."""
+    return (
+        f"this node's certificate was revoked by {entry.by}{_reason(entry)}: ask for a new token, "
+        "and start with an empty node directory"
+    )
+
+
+def subject(entry: Revocation) -> str:
+    """What is revoked: a peer's id, or a token's number."""
+    return entry.peer if isinstance(entry, Revoked) else entry.token
+
+
+def cannot_revoke(members: Membership, entry: Revocation) -> str:
+    """Why the log cannot take this certificate, or token, back; "": it can."""
+    spent = members.spendings
+    known = spent.revoked if isinstance(entry, Revoked) else spent.revoked_tokens
+    if subject(entry) in known:
+        return "it is revoked already"
+    if len(known) >= SPENT_MAX:
+        return f"{SPENT_MAX} are revoked already: begin another run"
+    if members.voters == (subject(entry),):
+        return "it is the only voter: nobody could decide anything without it"
+    return ""
+
+
+def _reason(entry: Revocation) -> str:
+    return f" ({entry.why})" if entry.why else ""
+
+
+def _body(token: Token) -> list[object]:
+    return [list(token.addresses), token.authority, token.number, token.uses, token.expires]
+
+
+def _seal(token: Token, key: bytes) -> bytes:
+    packed = cast(bytes, msgpack.packb(_body(token)))
+    return hmac.digest(key, packed, hashlib.sha256)[:SEAL_BYTES]
+
+
+def _bytes_of(word: str) -> bytes:
+    """Raises ValueError."""
+    if word.strip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"):
+        raise ValueError("other characters than those of a token")
+    return urlsafe_b64decode(word + "=" * (-len(word) % 4))

@@ -1,0 +1,72 @@
+"""What a peer of a stepwise run tells the leader of where it stands, each thing once.
+
+Must NOT decide what is made, nor how a view ends (leader/step_views.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from protocols.interface.commands import Command, Send
+from protocols.links.handshake import Identity
+from protocols.messages.peer import Control, Have, Stepped, Stopped
+from protocols.state.run_state import Membership
+from protocols.steps.bounds import StepBounds
+from protocols.types.ids import PeerId
+from protocols.types.limits import HELD_STEPS_MAX
+
+if TYPE_CHECKING:
+    from protocols.steps.step_machine import Steps
+
+
+class StepReports:
+    """Remembers what the leader heard last."""
+
+    def __init__(self, me: Identity, members: Membership, bounds: StepBounds) -> None:
+        self.me = me
+        self.members = members
+        self.bounds = bounds
+        self._said: dict[object, Control] = {}
+        """By kind."""
+
+    def clear(self) -> None:
+        """The leader is another one, or may have missed what we said: it hears all of it again."""
+        self._said.clear()
+
+    def news(self, leader: PeerId | None, steps: Steps) -> list[Command]:
+        """What it does not know yet; None: nobody hears us."""
+        if leader is None or not self.bounds.is_member:
+            self._said.clear()  # Of an earlier time as a member, or to somebody else.
+            return []
+        reports = self._all(steps)
+        new = [report for kind, report in reports.items() if self._said.get(kind) != report]
+        self._said = reports
+        return [Send(leader, report) for report in new]
+
+    def _all(self, steps: Steps) -> dict[object, Control]:
+        members, agreed, reports = self.members, self.members.course, dict[object, Control]()
+        if steps.base >= 0:
+            step = max(steps.version, steps.base)
+            known = steps.sure and self.bounds.reaches(step, steps.payloads)
+            digest = steps.base_digest if known else ""
+            reports["have"] = Have(members.lineage, 0, steps.base, digest)
+        for step, (view, digest) in steps.digests.items():
+            if step > agreed.step:
+                reports[step] = Stepped(self.bounds.stamp(view, step), digest)
+        if agreed.halted and steps.base >= 0 and steps.applying is None:
+            view = members.views[-1].view
+            if agreed.close is None:
+                reports["stopped"] = self._stopped(steps, view)
+            elif steps.version == agreed.close.last_step:
+                stamp = self.bounds.stamp(view, steps.version)
+                reports["completed"] = Stepped(stamp, steps.state_digest)
+        return reports
+
+    def _stopped(self, steps: Steps, view: int) -> Control:
+        """What comes late is kept, and counts if the Close says so; it is no news."""
+        held = steps.payloads.listed(view, steps.completed + 1, HELD_STEPS_MAX)
+        stamp, halted = self.bounds.stamp(view, steps.completed), self.members.course.halted
+        said, report = self._said.get("stopped"), Stopped(stamp, halted, held)
+        same = isinstance(said, Stopped) and replace(said, held=held) == report
+        return said if same and said is not None else report

@@ -1,0 +1,234 @@
+"""What we owe others as donors: a copy of the state that a cut names, until they have it.
+
+The copy is made at the version that the cut names, before the next round is applied; what we say of
+it is only what it is. Of a cut's donors as many hash as have to agree, and one more only when they
+do not. Must NOT decide who gives what (receiver.py, of the joiner), nor hold cells.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocols.interface.commands import Command, Send
+from protocols.interface.events import StateCopied, StateHashed
+from protocols.interface.transfer_commands import CopyState, HashState, ReleaseCopy, ServeCells
+from protocols.messages.log_entries import Cut
+from protocols.messages.transfer import CellSpan, CutRoots, FetchLeaves, FetchState, Leaves, NoState
+from protocols.state.run_state import Membership
+from protocols.transfer.state_roots import first_to_hash
+from protocols.types.clock import NEVER
+from protocols.types.ids import PeerId, Version
+from protocols.types.limits import FRAGMENTS_MAX, LEAF_BYTES, LEAVES_MAX
+
+KEEP_S = 300.0
+"""A copy that nobody asked anything of for so long is dropped: who needs it asks for another."""
+SPARE_S = 2.0
+"""When the roots are not in the log by then, the other donors hash too. The first ones need a
+second for some GiB."""
+
+
+@dataclass(slots=True)
+class Owed:
+    """A state that we are to give."""
+
+    index: int
+    versions: tuple[Version, ...]
+    until: float
+    hash_at: float
+    """When we hash, if the log has no roots by then."""
+    copying: set[int] = field(default_factory=set[int])
+    """Fragments that the shell was told to copy."""
+    cells: dict[int, int] = field(default_factory=dict[int, int])
+    """By fragment: of the copies that are made."""
+    hashing: bool = False
+    leaves: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """By fragment: of the copies that are hashed."""
+
+    @property
+    def is_copied(self) -> bool:
+        return len(self.cells) == len(self.versions)
+
+
+class Giving:
+    """To everybody whose cuts name us."""
+
+    def __init__(self, me: PeerId, members: Membership) -> None:
+        self._me = me
+        self._members = members
+        self._owed: dict[PeerId, Owed] = {}
+        self._asked: dict[PeerId, dict[int, FetchState | FetchLeaves]] = {}
+        """Not answered yet: of which fragment each wants leaves, and at -1 which cells."""
+        self._unable: dict[PeerId, int] = {}
+        """Whose cuts name a state that we cannot give, with their places in the log."""
+
+    @property
+    def deadline(self) -> float:
+        due = [owed.until for owed in self._owed.values()]
+        due += [x.hash_at for peer, x in self._owed.items() if self._may_hash(peer, x)]
+        return min(due, default=NEVER)
+
+    def owe(self, index: int, cut: Cut, now: float) -> list[Command]:
+        """We are a donor of this cut; an earlier one for the same peer is over."""
+        peer = cut.info.peer
+        commands = self._release(peer)  # What it asked stays: it may have read of this cut first.
+        hash_at = now if self._me in first_to_hash(cut) else now + SPARE_S
+        self._owed[peer] = Owed(index, cut.versions, now + KEEP_S, hash_at)
+        return commands
+
+    def asked(self, peer: PeerId, message: FetchState | FetchLeaves, now: float) -> list[Command]:
+        """The joiner wants something (perhaps before we have read of its cut)."""
+        owed = self._owed.get(peer)
+        known = owed is not None and owed.index == message.index
+        if isinstance(message, FetchState) and not message.cells:
+            return self.drop(peer) if known else []
+        if owed is not None and known:
+            owed.until = now + KEEP_S
+        asked = self._asked.setdefault(peer, {})
+        kind = -1 if isinstance(message, FetchState) else message.fragment
+        if kind in asked or len(asked) <= FRAGMENTS_MAX:  # A run has no more, and -1.
+            asked[kind] = message
+        return []
+
+    def copied(self, event: StateCopied) -> list[Command]:
+        """The shell made a copy, if it could."""
+        for peer, owed in self._owed.items():
+            if owed.index == event.cut_index:
+                if not event.cells:
+                    return self._cannot(peer)
+                owed.cells[event.fragment] = event.cells
+        return []
+
+    def hashed(self, event: StateHashed) -> tuple[list[Command], bool]:
+        """The shell looked at a copy; and whether it is another state than ours should be."""
+        for peer, owed in self._owed.items():
+            if owed.index == event.cut_index:
+                if event.state_digest != owed.versions[event.fragment].state_digest:
+                    return self._cannot(peer), True
+                owed.leaves[event.fragment] = event.leaves
+        return [], False
+
+    def advance(self, applied: Sequence[int | None], now: float) -> list[Command]:
+        """Copy and hash what cuts name, and answer those who asked. Call it before rounds are
+        applied. `applied`: the version of each fragment, None while it changes.
+        """
+        commands: list[Command] = []
+        for peer, owed in list(self._owed.items()):
+            if now >= owed.until:
+                commands += self.drop(peer)
+            else:
+                commands += self._copy(peer, owed, applied) + self._hash(peer, now)
+        for peer, asked in list(self._asked.items()):
+            for kind, message in list(asked.items()):
+                read = message.index <= self._members.index
+                answer = self._answer(peer, message) if read else None
+                if answer is not None:
+                    del asked[kind]
+                    commands += answer
+            if not asked:
+                self._asked.pop(peer, None)
+        return commands
+
+    def _copy(self, peer: PeerId, owed: Owed, applied: Sequence[int | None]) -> list[Command]:
+        commands: list[Command] = []
+        for version in owed.versions:
+            fragment, held = version.fragment, applied[version.fragment]
+            if fragment in owed.copying or held is None or held < version.round:
+                continue  # The last rounds before the cut are committed, and not applied here yet.
+            if held > version.round:
+                return [*commands, *self._cannot(peer)]
+            owed.copying.add(fragment)
+            commands.append(CopyState(owed.index, fragment, version.round))
+        return commands
+
+    def _hash(self, peer: PeerId, now: float) -> list[Command]:
+        owed = self._owed.get(peer)
+        if owed is None or not owed.is_copied or owed.hashing:
+            return []
+        wanted = any(isinstance(x, FetchLeaves) for x in self._asked.get(peer, {}).values())
+        if not (wanted or (self._may_hash(peer, owed) and now >= owed.hash_at)):
+            return []
+        owed.hashing = True
+        return [HashState(owed.index, version.fragment) for version in owed.versions]
+
+    def _may_hash(self, peer: PeerId, owed: Owed) -> bool:
+        """Nobody said yet what we would find."""
+        index, cut = self._members.cuts.get(peer, (0, None))
+        known = cut is not None and index == owed.index and bool(cut.roots)
+        return owed.is_copied and not owed.hashing and not known
+
+    def _cannot(self, peer: PeerId) -> list[Command]:
+        index = self._owed[peer].index
+        commands = self.drop(peer)
+        self._unable[peer] = index
+        return [*commands, Send(peer, NoState(index))]
+
+    def _answer(self, peer: PeerId, message: FetchState | FetchLeaves) -> list[Command] | None:
+        """None: not yet, the copy is being made, or we read of the cut soon."""
+        owed = self._owed.get(peer)
+        if owed is None or owed.index != message.index:
+            return [Send(peer, NoState(message.index))]
+        if isinstance(message, FetchLeaves):
+            leaves = owed.leaves.get(message.fragment)
+            return None if leaves is None else _page(peer, message, leaves)
+        if not owed.is_copied:
+            return None
+        known = tuple(span for span in message.cells if _is_in(span, owed))
+        return [ServeCells(peer, owed.index, known)]
+
+    def drop(self, peer: PeerId) -> list[Command]:
+        """The peer wants nothing (more) from us."""
+        self._asked.pop(peer, None)
+        return self._release(peer)
+
+    def drop_all(self) -> list[Command]:
+        """The run is at another state."""
+        self._unable.clear()
+        return [command for peer in list(self._owed) for command in self.drop(peer)]
+
+    def jumped(self, *, is_member: bool, now: float) -> list[Command]:
+        """A snapshot took us over entries: whom it gives another cut, or none, wants nothing of
+        the one that we know. Where it has a cut that is new to us, and of whose trees the log does
+        not know yet, the leader waits for our word, even if that is that we are beyond it."""
+        known = self._unable | {peer: owed.index for peer, owed in self._owed.items()}
+        cuts = self._members.cuts
+        over = [peer for peer, index in known.items() if cuts.get(peer, (0, None))[0] != index]
+        commands = [command for peer in over for command in self._release(peer)]
+        for index, cut in cuts.values() if is_member else ():
+            if self._me in cut.donors and not cut.roots and known.get(cut.info.peer) != index:
+                commands += self.owe(index, cut, now)
+        return commands
+
+    def disconnected(self, peer: PeerId) -> None:
+        """It asks again for what it still lacks."""
+        self._asked.pop(peer, None)
+
+    def reports(self) -> list[CutRoots]:
+        """What the leader has to know: of the copies that are hashed, and of what we lack."""
+        return [CutRoots(peer, index, ()) for peer, index in self._unable.items()] + [
+            CutRoots(peer, owed.index, tuple(map(root_of, (owed.leaves[f] for f in range(size)))))
+            for peer, owed in self._owed.items()
+            if len(owed.leaves) == (size := len(owed.versions))
+        ]
+
+    def _release(self, peer: PeerId) -> list[Command]:
+        """What we know of its cut is over; what it asked of us is not."""
+        self._unable.pop(peer, None)
+        owed = self._owed.pop(peer, None)
+        return [ReleaseCopy(peer, owed.index)] if owed is not None and owed.copying else []
+
+
+def root_of(leaves: bytes) -> str:
+    """64 hex digits: of a tree with these leaves."""
+    return hashlib.sha256(leaves).hexdigest()
+
+
+def _page(peer: PeerId, message: FetchLeaves, leaves: bytes) -> list[Command]:
+    """Beyond the last leaf there is nothing to answer."""
+    first = LEAF_BYTES * message.first
+    page, total = leaves[first : first + LEAF_BYTES * LEAVES_MAX], len(leaves) // LEAF_BYTES
+    of = (message.index, message.fragment, message.first, total)
+    return [Send(peer, Leaves(*of, page))] if page else []
+
+
+def _is_in(span: CellSpan, owed: Owed) -> bool:
+    return span.first < span.stop <= owed.cells.get(span.fragment, 0)

@@ -1,0 +1,138 @@
+"""Bytes to messages and back: size limit first, then msgpack with its limits, then exact types.
+
+Whatever is wrong raises WireError: the sender's bytes, never our bug.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, cast
+
+import msgpack
+
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.messages import snapshot as i
+from protocols.types.errors import LogError
+from protocols.types.limits import (
+    CONTROL_BYTES_MAX,
+    ENTRY_BYTES_MAX,
+    LIST_MAX,
+    PIECE_BYTES_MAX,
+    SNAPSHOT_BYTES_MAX,
+    TEXT_MAX,
+)
+from protocols.wire.schemas import struct
+from protocols.wire.type_codes import CODES, ENTRY_CODES, MESSAGES, REPORT_CODES
+from protocols.wire.validators import WireError, short
+
+UNPACK_LIMITS: Mapping[str, Any] = {
+    "use_list": True,
+    # msgpack makes room for as many items as a header claims, at every depth.
+    "max_array_len": LIST_MAX,
+    "max_map_len": 0,
+    "max_bin_len": PIECE_BYTES_MAX,
+    "max_ext_len": 0,
+}
+
+
+def encode(message: m.Message) -> bytes:
+    """One message as msgpack: [type code, field, ...]."""
+    packed = _packed((CODES[type(message)], *_reader(type(message))(message)))
+    assert len(packed) <= CONTROL_BYTES_MAX, f"{type(message).__name__} is too long for the wire"
+    return packed
+
+
+def decode(payload: bytes | bytearray | memoryview, *, size_max: int) -> m.Message:
+    """The inverse of `encode`. Raises WireError; reads at most `size_max` bytes."""
+    raw = _unpack(payload, size_max)
+    if not raw or type(raw[0]) is not int or raw[0] not in MESSAGES:
+        raise WireError(f"unknown message type {short(raw[:1])}")
+    return struct(MESSAGES[raw[0]])(raw[1:])
+
+
+def encode_entry(entry: e.LogEntry) -> bytes:
+    """One log entry, as it stands in an Append: what the hash of a lineage is taken of."""
+    return _packed(entry)
+
+
+def decode_entry(payload: bytes | bytearray | memoryview) -> e.LogEntry:
+    """The inverse of `encode_entry`. Raises WireError."""
+    return cast(e.LogEntry, struct(e.LogEntry)(_unpack(payload, CONTROL_BYTES_MAX)))
+
+
+def readable_bytes(entry: e.LogEntry) -> int:
+    """The size of an entry that every peer can read in its log.
+
+    Raises LogError that says why none could: nothing is written that cannot be read. It costs
+    about 0.03 ms for the Commit of 8 peers.
+    """
+    packed, why = encode_entry(entry), ""
+    if len(packed) > ENTRY_BYTES_MAX:
+        why = f"it takes {len(packed)} bytes, and at most {ENTRY_BYTES_MAX} fit into a message"
+    else:
+        try:
+            why = "" if decode_entry(packed) == entry else "it is another one when it is read"
+        except WireError as error:
+            why = str(error)
+    if why:
+        kind = type(entry.body).__name__
+        raise LogError(f"entry {entry.index} of the log, {kind}, could not be read: {why}")
+    return len(packed)
+
+
+def encode_image(image: i.Image) -> bytes:
+    """A snapshot, to be sent in pieces and kept on disk."""
+    return _packed(image)
+
+
+def decode_image(payload: bytes) -> i.Image:
+    """The inverse of `encode_image`. Raises WireError."""
+    return cast(i.Image, struct(i.Image)(_unpack(payload, SNAPSHOT_BYTES_MAX)))
+
+
+def one_line(text: str) -> str:
+    """What of a text may travel as a reason: one printable line of at most TEXT_MAX characters.
+
+    Texts of exceptions and of users pass through here, or the receiver would blame us for them.
+    """
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in line[:TEXT_MAX])
+
+
+def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[object]:
+    if len(payload) > size_max:
+        raise WireError(f"{len(payload)} bytes, at most {size_max} are allowed")
+    try:
+        raw = cast(object, msgpack.unpackb(payload, **UNPACK_LIMITS))
+    except (ValueError, RecursionError) as error:  # Both mean: the sender's bytes.
+        raise WireError("not msgpack") from error
+    if not isinstance(raw, list):
+        raise WireError("not a message")
+    return cast(list[object], raw)
+
+
+def _packed(value: object) -> bytes:
+    """msgpack asks only about what it does not know."""
+    return cast(bytes, msgpack.packb(value, default=_plain))
+
+
+def _plain(value: object) -> tuple[object, ...]:
+    """A dataclass as its fields, behind its code if it is one of several that may stand there."""
+    code, read = _layout(type(value))
+    return read(value) if code is None else (code, *read(value))
+
+
+@cache
+def _layout(kind: Any) -> tuple[int | None, Callable[[object], tuple[object, ...]]]:
+    return ENTRY_CODES.get(kind) or REPORT_CODES.get(kind), _reader(kind)
+
+
+@cache
+def _reader(kind: Any) -> Callable[[object], tuple[object, ...]]:
+    """Which fields a dataclass has is part of the program."""
+    names = tuple(field.name for field in fields(kind))
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)

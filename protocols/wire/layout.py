@@ -1,0 +1,187 @@
+"""A model's layout as the bytes that travel: in the Run entry, and from a rank to its daemon.
+
+    zlib( count | fragments | shared | lengths | dimensions | extents | name bytes )
+
+Little endian: u32 count; for each tensor its u16 fragment, the u16 number of bytes that its name
+shares with the name before it, the u16 length of the rest, the u8 number of dimensions and each
+extent as u64. Offsets are not in it: tensors lie densely. 94,000 names of a mixture of experts take
+20 KB. Must NOT know of messages (schemas.py) or of arrays.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from struct import Struct, pack
+
+from protocols.types.errors import ConfigError
+from protocols.types.ids import TensorSpec
+from protocols.types.limits import (
+    DIMENSIONS_MAX,
+    ELEMENTS_MAX,
+    FRAGMENTS_MAX,
+    LAYOUT_BYTES_MAX,
+    LAYOUT_NAMES_BYTES_MAX,
+    TENSOR_NAME_BYTES_MAX,
+    TENSORS_MAX,
+)
+from protocols.wire.validators import WireError, short
+
+_COUNT = Struct("<I")
+_TENSOR_BYTES_MAX = 3 * 2 + 1 + 8 * DIMENSIONS_MAX
+"""Of one tensor, but for its name."""
+_PLAIN_BYTES_MAX = _COUNT.size + TENSORS_MAX * _TENSOR_BYTES_MAX + LAYOUT_NAMES_BYTES_MAX
+_LEVEL = 6
+
+
+def pack_layout(layout: Sequence[TensorSpec]) -> bytes:
+    """At most LAYOUT_BYTES_MAX bytes, which `unpack_layout` reads.
+
+    Raises ConfigError that names the first parameter, or the sum, that is beyond a limit.
+    """
+    if not 1 <= len(layout) <= TENSORS_MAX:
+        raise ConfigError(f"the model has {len(layout):,} parameters, at most {TENSORS_MAX:,}")
+    names = [_name(tensor) for tensor in layout]
+    if (size := sum(map(len, names))) > LAYOUT_NAMES_BYTES_MAX:
+        raise ConfigError(
+            f"the layout is too large: its parameters' names take {size:,} bytes in UTF-8, at most "
+            f"{LAYOUT_NAMES_BYTES_MAX:,}"
+        )
+    _check_places(layout)
+    shared = [_shared(*pair) for pair in zip(names, [b"", *names[:-1]], strict=True)]
+    rests = [name[start:] for name, start in zip(names, shared, strict=True)]
+    count, extents = len(layout), [extent for tensor in layout for extent in tensor.shape]
+    plain = b"".join(
+        (
+            _COUNT.pack(count),
+            pack(f"<{count}H", *(tensor.fragment for tensor in layout)),
+            pack(f"<{count}H", *shared),
+            pack(f"<{count}H", *map(len, rests)),
+            pack(f"<{count}B", *(len(tensor.shape) for tensor in layout)),
+            pack(f"<{len(extents)}Q", *extents),
+            *rests,
+        )
+    )
+    packed = zlib.compress(plain, _LEVEL)
+    if len(packed) > LAYOUT_BYTES_MAX:
+        raise ConfigError(
+            f"the layout is too large: {count:,} parameters with {size:,} bytes of names take "
+            f"{len(packed):,} bytes compressed, at most {LAYOUT_BYTES_MAX:,}: give parameters "
+            "names that have more in common"
+        )
+    return packed
+
+
+def unpack_layout(packed: bytes) -> tuple[TensorSpec, ...]:
+    """The inverse of `pack_layout`. Raises WireError; takes bounded memory, whatever is in it."""
+    plain = _inflated(packed)
+    try:
+        return tuple(_tensors(plain))
+    except UnicodeDecodeError as error:
+        raise WireError("a layout's name is not UTF-8") from error
+
+
+def _tensors(plain: bytes) -> Iterator[TensorSpec]:
+    (count,) = _read(plain, 0, 1, "I")
+    if not 1 <= count <= TENSORS_MAX:
+        raise WireError(f"a layout of {count} tensors, at most {TENSORS_MAX}")
+    at = _COUNT.size
+    fragments = _read(plain, at, count, "H")
+    shared = _read(plain, at + 2 * count, count, "H")
+    lengths = _read(plain, at + 4 * count, count, "H")
+    dimensions = _read(plain, at + 6 * count, count, "B")
+    if max(dimensions) > DIMENSIONS_MAX or max(fragments) >= FRAGMENTS_MAX:
+        raise WireError("a layout has a tensor of too many dimensions, or a fragment too many")
+    at += 7 * count
+    extents = iter(_read(plain, at, sum(dimensions), "Q"))
+    at += 8 * sum(dimensions)
+    names_bytes = sum(shared) + sum(lengths)
+    if at + sum(lengths) != len(plain) or names_bytes > LAYOUT_NAMES_BYTES_MAX:
+        raise WireError(f"a layout has {len(plain)} bytes, and {names_bytes} of names")
+    name, ends, total = b"", dict[int, int](), 0
+    starts = accumulate(lengths, initial=at)  # One more than there are names: where all end.
+    rows = zip(fragments, shared, lengths, dimensions, starts, strict=False)
+    for fragment, kept, length, axes, start in rows:
+        if kept > len(name):
+            raise WireError("a layout's name shares more than the one before it has")
+        name = name[:kept] + plain[start : start + length]
+        text, shape = name.decode(), tuple(next(extents) for _ in range(axes))
+        if not 1 <= len(name) <= TENSOR_NAME_BYTES_MAX or not text.isprintable():
+            raise WireError(f"expected a parameter's name, got {short(text)}")
+        elements = math.prod(shape)
+        total += elements
+        if not elements or total > ELEMENTS_MAX:
+            raise WireError(f"{text} has the shape {shape}, the layout {total} elements so far")
+        offset = ends.get(fragment, 0)
+        ends[fragment] = offset + elements
+        yield TensorSpec(fragment, text, shape, offset)
+
+
+def _inflated(packed: bytes) -> bytes:
+    inflate = zlib.decompressobj()
+    try:
+        plain = inflate.decompress(packed, _PLAIN_BYTES_MAX)
+    except zlib.error as error:
+        raise WireError("a layout is not compressed as ours are") from error
+    if not inflate.eof or inflate.unused_data:
+        raise WireError("a layout is cut off, has something behind it, or is beyond its limits")
+    return plain
+
+
+def _read(plain: bytes, start: int, count: int, kind: str) -> tuple[int, ...]:
+    numbers = Struct(f"<{count}{kind}")
+    if len(plain) < start + numbers.size:
+        raise WireError("a layout ends too early")
+    return numbers.unpack_from(plain, start)
+
+
+def _name(tensor: TensorSpec) -> bytes:
+    """UTF-8. Raises ConfigError for what is no name, or too long."""
+    name = tensor.name
+    if not name or not name.isprintable():  # So there is no lone surrogate in it.
+        raise ConfigError(f"parameter {short(name)}: a name is one line of printable text")
+    raw = name.encode()
+    if len(raw) > TENSOR_NAME_BYTES_MAX:
+        raise ConfigError(
+            f"parameter {short(name)}: its name takes {len(raw):,} bytes in UTF-8, at most "
+            f"{TENSOR_NAME_BYTES_MAX:,}"
+        )
+    return raw
+
+
+def _check_places(layout: Sequence[TensorSpec]) -> None:
+    ends, total = dict[int, int](), 0
+    for tensor in layout:
+        shown, elements = short(tensor.name), math.prod(tensor.shape)
+        if len(tensor.shape) > DIMENSIONS_MAX or elements < 1:
+            raise ConfigError(
+                f"parameter {shown} has the shape {list(tensor.shape)[: DIMENSIONS_MAX + 1]}: at "
+                f"most {DIMENSIONS_MAX} dimensions, and none is 0"
+            )
+        if not 0 <= tensor.fragment < FRAGMENTS_MAX:
+            raise ConfigError(
+                f"parameter {shown} is in fragment {tensor.fragment}, of {FRAGMENTS_MAX} at most"
+            )
+        if (end := ends.get(tensor.fragment, 0)) != tensor.offset:
+            raise ConfigError(
+                f"parameter {shown} begins at element {tensor.offset} of fragment "
+                f"{tensor.fragment}, expected {end}"
+            )
+        ends[tensor.fragment] = end + elements
+        total += elements
+    if total > ELEMENTS_MAX:
+        raise ConfigError(f"the model has {total:,} elements, at most {ELEMENTS_MAX:,}")
+
+
+def _shared(name: bytes, before: bytes) -> int:
+    """How many bytes both begin with."""
+    if name == before:
+        return len(name)
+    low, high = 0, min(len(name), len(before))
+    while low < high:  # By halves: a loop over bytes takes ten times as long.
+        middle = (low + high + 1) // 2
+        if name[:middle] == before[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,391 @@
+"""What each type looks like on the wire: its fields in order, each with its check.
+
+Exact types: no coercion, no unknown or missing fields, no unbounded collection. Must NOT encode or
+decode bytes (codec.py).
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.messages import snapshot as i
+from protocols.messages import transfer as t
+from protocols.messages.step_progress import Course
+from protocols.types import ids
+from protocols.types import sample_ranges as s
+from protocols.types.limits import (
+    CERTIFICATE_BYTES_MAX,
+    DONORS_MAX,
+    ENTRIES_MAX,
+    FRAGMENTS_MAX,
+    HELD_STEPS_MAX,
+    JSON_MAX,
+    LAYOUT_BYTES_MAX,
+    LEAF_BYTES,
+    LEAVES_MAX,
+    LIST_MAX,
+    NAME_MAX,
+    PEERS_MAX,
+    PROVIDERS_MAX,
+    SEATS_MAX,
+    SPANS_MAX,
+    SPENT_MAX,
+    TEXT_MAX,
+)
+from protocols.wire.handshake_schemas import MEETING
+from protocols.wire.type_codes import ENTRIES, REPORTS
+from protocols.wire.validators import (
+    Check,
+    WireError,
+    flag,
+    hex_digits,
+    integer,
+    many,
+    octets,
+    optional,
+    peer_id,
+    piece,
+    short,
+    text,
+)
+
+
+def struct(cls: type) -> Check:
+    """The check of one type: raises WireError, or returns an instance."""
+
+    def check(raw: object) -> Any:
+        checks = SHAPES[cls]
+        if not isinstance(raw, list):
+            raise WireError(f"{cls.__name__}: expected fields, got {short(raw)}")
+        values = cast(list[object], raw)
+        if len(values) != len(checks):
+            raise WireError(f"{cls.__name__} has {len(checks)} fields, got {len(values)}")
+        made: list[object] = []
+        try:
+            for field_check, value in zip(checks.values(), values, strict=True):
+                made.append(field_check(value))
+        except WireError as error:
+            name = list(checks)[len(made)]
+            raise WireError(f"{cls.__name__}.{name}: {error}") from None
+        return cls(*made)
+
+    return check
+
+
+def _coded(table: Mapping[int, type], what: str) -> Check:
+    """One of several types, behind its code."""
+
+    def check(raw: object) -> Any:
+        code, *rest = cast(list[object], raw) if isinstance(raw, list) and raw else [None]
+        if type(code) is not int or code not in table:
+            raise WireError(f"unknown {what} type {short(code)}")
+        return struct(table[code])(rest)
+
+    return check
+
+
+def _only(*kinds: type) -> Check:
+    """A log entry of one of these kinds."""
+
+    def check(raw: object) -> Any:
+        made = _entry(raw)
+        if type(made) not in kinds:
+            raise WireError(f"expected a {' or '.join(cls.__name__ for cls in kinds)}")
+        return made
+
+    return check
+
+
+_entry, _report = _coded(ENTRIES, "entry"), _coded(REPORTS, "report")
+_u16, _u32, _u63, _u64 = (integer(1 << bits) for bits in (16, 32, 63, 64))
+_name, _words = text(NAME_MAX), text(TEXT_MAX)
+_json = text(JSON_MAX, printable=False)
+_digest, _sha256 = hex_digits(32), hex_digits(64)
+_certificate = octets(0, CERTIFICATE_BYTES_MAX)
+_peers = many(peer_id, PEERS_MAX)
+_stamp, _info, _contributor = struct(ids.Stamp), struct(ids.PeerInfo), struct(ids.Contributor)
+_contributors = many(_contributor, PEERS_MAX)
+_versions = many(struct(ids.Version), FRAGMENTS_MAX)
+_forks = many(_u64, LIST_MAX)
+_donors, _roots = many(peer_id, DONORS_MAX), many(_sha256, FRAGMENTS_MAX)
+_leaves = {"index": _u63, "fragment": _u16, "first": _u32, "total": _u32}
+_samples = many(struct(s.SampleRange), s.RANGES_MAX)
+_all_samples = many(struct(s.SampleRange), s.REMAINING_MAX)
+_remaining = struct(s.Remaining)
+_round = {"fragment": _u16, "round": _u32, "attempt": _u16}
+_extent = {"offset_bytes": _u63, "total_bytes": _u63}
+_span = {"start": _u63, "elements": _u63}
+
+SHAPES: Mapping[type, Mapping[str, Check]] = {
+    ids.Stamp: {"run": _u64, "lineage": _u64, "view": _u32, **_round},
+    ids.PeerInfo: {
+        "peer": peer_id,
+        "name": _name,
+        "incarnation": _u32,
+        "address": _name,
+        "slot": _u32,
+    },
+    ids.Contributor: {"peer": peer_id, "tokens": _u63, "steps": _u32, "manifest": _digest},
+    ids.FragmentParts: {"owners": _peers, "borders": many(_u63, PEERS_MAX + 1)},
+    ids.Version: {"fragment": _u16, "round": _u32, "state_digest": _digest},
+    ids.StepPayloads: {"step": _u32, "peers": _peers},
+    ids.Provider: {"step": _u32, "peer": peer_id, "holder": peer_id},
+    e.LogEntry: {"index": _u63, "term": _u63, "body": _entry},
+    e.Run: {
+        "run": _u64,
+        "run_json": _json,
+        "corpus_digest": _sha256,
+        "peers_min": _u32,
+        "outer_steps": _u32,
+        "grain": _u32,
+        "layout": octets(0, LAYOUT_BYTES_MAX),
+        "fragment_elements": many(_u63, FRAGMENTS_MAX),
+        "founder": peer_id,
+        "commit_every_steps": _u32,
+        "snapshot_every_steps": _u32,
+        "gossip": flag,
+        "asks": flag,
+    },
+    e.Elected: {"peer": peer_id},
+    e.Voter: {"peer": peer_id, "votes": flag, "why": _words},
+    e.Restore: {
+        "parent_lineage": _u64,
+        "versions": _versions,
+        "inner_step": _u63,
+        "tokens": _u63,
+        "voters": _peers,
+        "fork": _u64,
+        "lonely": flag,
+        "salt": _u64,
+        "remaining": _remaining,
+        "live": flag,
+    },
+    e.Cut: {"info": _info, "donors": _donors, "versions": _versions, "roots": _roots},
+    e.Roots: {"peer": peer_id, "index": _u63, "roots": _roots},
+    e.Member: {"info": _info},
+    e.Left: {"peer": peer_id, "why": _words},
+    e.Lost: {"peer": peer_id, "why": _words},
+    e.View: {
+        "view": _u32,
+        "roster": _peers,
+        "parts": many(struct(ids.FragmentParts), FRAGMENTS_MAX),
+        "first_round": many(_u32, FRAGMENTS_MAX),
+    },
+    e.Attempt: {"view": _u32, **_round, "roster": _peers, "owners": _peers, "why": _words},
+    e.Commit: {
+        "view": _u32,
+        **_round,
+        "contributors": _contributors,
+        "borders": many(_u63, PEERS_MAX + 1),
+        "result_digest": _digest,
+        "previous_state_digest": _digest,
+        "samples": many(_samples, PEERS_MAX),
+        "held_by_all": flag,
+    },
+    e.Witness: {"info": _info},
+    e.Dropped: {"peer": peer_id, "forks": _forks, "tokens": _u63},
+    e.Lease: {"grants": many(struct(s.Grant), PEERS_MAX)},
+    e.StepCommit: {"view": _u32, "upto_step": _u32, "state_digest": _digest},
+    e.Halt: {"view": _u32, "without": _peers, "why": _words},
+    e.Close: {
+        "view": _u32,
+        "last_step": _u32,
+        "providers": many(struct(ids.Provider), PROVIDERS_MAX),
+    },
+    e.TokenSpent: {
+        "token": hex_digits(32),
+        "peer": peer_id,
+        "key": _sha256,
+        "uses": _u32,
+        "expires": _u63,
+    },
+    e.Revoked: {"peer": peer_id, "by": peer_id, "why": _words},
+    e.TokenRevoked: {"token": hex_digits(32), "by": peer_id, "why": _words},
+    m.Revoke: {"entry": _only(e.Revoked, e.TokenRevoked), "force": flag},
+    m.NotRevoked: {"subject": _name, "why": _words},
+    m.Refused: {"why": _words, "revoked": flag},
+    m.Heartbeat: {},
+    m.ReadLog: {"index": _u63},
+    m.Seek: {},
+    m.Leads: {"address": _name},
+    m.Vote: {
+        "term": _u63,
+        "last_index": _u63,
+        "last_term": _u63,
+        "pre": flag,
+        "urgent": flag,
+    },
+    m.Voted: {"term": _u63, "granted": flag, "pre": flag},
+    m.Append: {
+        "run": _u64,
+        "term": _u63,
+        "previous_index": _u63,
+        "previous_term": _u63,
+        "entries": many(struct(e.LogEntry), ENTRIES_MAX),
+        "commit_index": _u63,
+        "durable_index": _u63,
+    },
+    m.Appended: {"term": _u63, "matches": flag, "index": _u63},
+    m.Install: {
+        "run": _u64,
+        "term": _u63,
+        "index": _u63,
+        "index_term": _u63,
+        **_extent,
+        "piece": piece,
+    },
+    m.HandOver: {"term": _u63},
+    m.Told: {"term": _u63},
+    m.Unlinked: {"peers": _peers},
+    m.Kept: {
+        "lineage": _u64,
+        "versions": _versions,
+        "inner_step": _u63,
+        "tokens": _u63,
+        "remaining": _remaining,
+    },
+    m.Durable: {"works": flag, "why": _words},
+    m.Join: {
+        "name": _name,
+        "incarnation": _u32,
+        "address": _name,
+        "why": _words,
+        "against": _name,
+        "lineage": _u64,
+    },
+    m.CaughtUp: {
+        "index": _u63,
+        "name": _name,
+        "incarnation": _u32,
+        "address": _name,
+        "lineage": _u64,
+    },
+    m.Able: {"lineage": _u64},
+    m.Unable: {"why": _words, "lineage": _u64},
+    m.Ready: {"stamp": _stamp, "contributor": _contributor, "samples": _samples, "line": _u63},
+    m.Hold: {"stamp": _stamp, "result_digest": _digest},
+    m.Have: {"lineage": _u64, "fragment": _u16, "round": _u32, "state_digest": _digest},
+    m.Waiting: {"stamp": _stamp, "peers": _peers, "void": flag},
+    m.Fetch: {"stamp": _stamp, "part": _u16},
+    m.FetchState: {"index": _u63, "cells": many(struct(t.CellSpan), SPANS_MAX)},
+    t.CellSpan: {"fragment": _u16, "first": _u32, "stop": _u32},
+    m.FetchLeaves: {"index": _u63, "fragment": _u16, "first": _u32},
+    m.Leaves: {**_leaves, "digests": octets(LEAF_BYTES, LEAVES_MAX * LEAF_BYTES)},
+    m.CutRoots: {"peer": peer_id, "index": _u63, "roots": _roots},
+    m.NoState: {"index": _u63},
+    m.Leave: {"why": _words},
+    m.OnBranch: {
+        "forks": _forks,
+        "tokens": _u63,
+        "leads": flag,
+        "final": flag,
+        "leader": _name,
+    },
+    m.Witnessing: {"name": _name, "incarnation": _u32, "address": _name},
+    m.Here: {},
+    m.Relay: {"term": _u63, "learners": _peers, "index": _u63},
+    m.Via: {"term": _u63, "relay": _name},
+    m.Relayed: {"append": struct(m.Append)},
+    m.Report: {"peer": peer_id, "incarnation": _u32, "message": _report},
+    m.Passed: {"term": _u63, "reports": many(struct(m.Report), LIST_MAX)},
+    m.Hurry: {"stamp": _stamp},
+    m.Wants: {"ahead": _u32, "carried": _u32, "lineage": _u64},
+    m.Stepped: {"stamp": _stamp, "state_digest": _digest},
+    m.Stopped: {
+        "stamp": _stamp,
+        "halted": _u63,
+        "held": many(struct(ids.StepPayloads), HELD_STEPS_MAX),
+    },
+    m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
+    **MEETING,
+    m.HandOn: {"number": _u63, "admit": struct(m.Admit)},
+    m.ContributionChunk: {
+        "stamp": _stamp,
+        "part": _u16,
+        "contributor": _contributor,
+        **_span,
+    },
+    m.ResultChunk: {
+        "stamp": _stamp,
+        "part": _u16,
+        "contributors": _contributors,
+        "digest": _digest,
+        **_span,
+        "layer": _u16,
+        "layers": _u16,
+        "left_out": flag,
+    },
+    m.StateChunk: {
+        "run": _u64,
+        "lineage": _u64,
+        "cut_index": _u63,
+        "fragment": _u16,
+        "round": _u32,
+        **_span,
+    },
+    m.StepChunk: {
+        "stamp": _stamp,
+        "whose": peer_id,
+        "digest": _digest,
+        "start_byte": _u63,
+        "size_bytes": _u63,
+    },
+    m.Padding: {},
+    i.Granted: {"index": _u63, "cut": _only(e.Cut)},
+    i.Losses: {"peer": peer_id, "count": _u32},
+    i.Returned: {"peer": peer_id, "view": _u32, "halt": _u63},
+    i.Branch: {"lineage": _u64, "rounds": many(_u32, FRAGMENTS_MAX)},
+    i.Image: {
+        "index": _u63,
+        "lineage": _u64,
+        "branches": many(struct(i.Branch), LIST_MAX),
+        "run": _only(e.Run),
+        "restored": optional(_only(e.Restore)),
+        "restored_index": _u63,
+        "voters": _peers,
+        "members": many(_info, PEERS_MAX),
+        "joiners": many(_info, PEERS_MAX),
+        "granted": many(struct(i.Granted), PEERS_MAX),
+        "views": many(_only(e.View), LIST_MAX),
+        "attempts": many(_only(e.Attempt), LIST_MAX),
+        "commits": many(_only(e.Commit), LIST_MAX),
+        "seats": many(_info, SEATS_MAX),
+        "witnesses": many(_info, SEATS_MAX),
+        "forks": _forks,
+        "rivals": many(_info, SEATS_MAX),
+        "returned": many(struct(i.Returned), SEATS_MAX),
+        "losses": many(struct(i.Losses), SEATS_MAX),
+        "inner_step": _u63,
+        "tokens": _u63,
+        "books": struct(i.Books),
+        "course": struct(Course),
+        "spent": many(_only(e.TokenSpent), SPENT_MAX),
+        "forgotten": _u63,
+        "revoked": many(_only(e.Revoked), SPENT_MAX),
+        "revoked_tokens": many(_only(e.TokenRevoked), SPENT_MAX),
+    },
+    Course: {
+        "step": _u32,
+        "digest": _digest,
+        "view": _u32,
+        "base": _u32,
+        "base_digest": _digest,
+        "halted": _u63,
+        "close": optional(_only(e.Close)),
+        "drawn": _u63,
+    },
+    i.Books: {
+        "frontier": _u63,
+        "free": _all_samples,
+        "held": many(struct(i.Held), PEERS_MAX),
+        "gone": many(struct(i.Gone), SEATS_MAX),
+        "again": _u63,
+    },
+    i.Held: {"peer": peer_id, "incarnation": _u32, "came": _u32, "samples": _all_samples},
+    i.Gone: {"held": struct(i.Held), "view": _u32, "until": _u32},
+    s.SampleRange: {"start": _u63, "stop": _u63},
+    s.Grant: {"peer": peer_id, "samples": _samples},
+    s.Remaining: {"frontier": _u63, "samples": _all_samples},
+}
+"""Every type that may stand on the wire: its fields in order, each with its check."""

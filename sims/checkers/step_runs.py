@@ -1,0 +1,242 @@
+"""What must hold in every stepwise run, whatever fails (protocol.md section 5).
+
+As checkers.py does for rounds: a violation is a line of text. Must NOT change what happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols.messages import log_entries as e
+from protocols.messages.peer import Stopped
+from protocols.state.run_state import Membership
+from protocols.state.step_entries import drawn_at
+from protocols.types.ids import PeerId, Stamp
+from sims.checkers import Checkers
+from sims.node.toy_model import PRIME, Value, state_digest
+
+if TYPE_CHECKING:
+    from sims.simulator.step_world import StepNode, StepWorld
+    from sims.simulator.world import World
+
+FACTOR = 3
+"""A state is multiplied by this before payloads are added: their order over steps matters."""
+
+Terms = tuple[tuple[PeerId, str], ...]
+
+
+class StepCheckers(Checkers):
+    """Fed by a stepwise world; `step_commits` takes the place of `commits`."""
+
+    def __init__(self, world: StepWorld) -> None:
+        super().__init__()
+        self._world = world
+        self.step_commits: dict[tuple[int, int], str] = {}
+        """State digests by (lineage, step), the beginning of a lineage included."""
+        self._members = Membership()
+        """What the log says, as far as anybody has read it."""
+        self._begins: dict[int, int] = {}
+        """The step that each lineage begins after."""
+        self._views: dict[int, list[e.View]] = {}
+        self._ends: dict[tuple[int, int], int] = {}
+        """By (lineage, view): the last step."""
+        self._made: dict[str, Value] = {}
+        """Payloads by digest."""
+        self._terms: dict[tuple[int, int, int], Terms] = {}
+        """By (lineage, view, step): what was added; whoever was corrupt added it too."""
+        self._batches: dict[str, int] = {}
+        """What they were made from, by digest."""
+        self._trained: dict[int, list[int]] = {}
+        """Batches by committed step."""
+        self._steps: dict[tuple[int, int, int], tuple[Terms, Value]] = {}
+        """By (lineage, view, step): what was added, and the state it led to."""
+        self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
+        """By (lineage, view, step): who made it."""
+        self._misled: dict[tuple[int, int, int], set[PeerId]] = {}
+        """The same, of those who were corrupt then: their ranks may have another state by now, and
+        what they reported stands."""
+
+    @property
+    def num_commits(self) -> int:
+        return len(self.step_commits)
+
+    def ended(self, world: World) -> None:
+        """Of steps nothing is open at the end: each was looked at when it was made."""
+
+    # The log --------------------------------------------------------------------------------
+
+    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+        """One log for all (I1); each of its decisions fits what peers did."""
+        if index in self.log:
+            if self.log[index] != entry:
+                first = self.log[index]
+                self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
+            return
+        self.log[index] = entry
+        self._members.apply(e.LogEntry(index, 1, entry))
+        match entry:
+            case e.Run():
+                self._begins[lineage], self._views[lineage] = 0, []
+            case e.Restore():
+                self._went_back(lineage, entry)
+            case e.View():
+                self._views[lineage].append(entry)
+            case e.Close():
+                self._closed(lineage, entry)
+            case e.StepCommit():
+                self._agreed(lineage, entry)
+            case _:
+                pass
+
+    def _went_back(self, lineage: int, restore: e.Restore) -> None:
+        (version,) = restore.versions
+        states = {
+            digest for (_, step), digest in self.step_commits.items() if step == version.round
+        }
+        if version.state_digest not in states and not self.tainted:
+            self.found(f"restored to a state of step {version.round} that was never committed")
+        self._begins[lineage], self._views[lineage] = version.round, []
+        self.step_commits[lineage, version.round] = version.state_digest
+        self._trained = {s: made for s, made in self._trained.items() if s <= version.round}
+        self._account(lineage, version.round)
+
+    def _closed(self, lineage: int, close: e.Close) -> None:
+        """Never below what is committed, or what somebody who takes part has completed."""
+        committed = max(step for branch, step in self.step_commits if branch == lineage)
+        if close.last_step < committed:
+            self.found(f"view {close.view} ends with step {close.last_step}, {committed} is agreed")
+        self._ends[lineage, close.view] = close.last_step
+        for node in self._who_makes(lineage, close.view):
+            branch, view, step = node.completed
+            if (branch, view) == (lineage, close.view) and step > close.last_step:
+                self.found(f"view {view} ends with step {close.last_step}, {node.peer} made {step}")
+
+    def _agreed(self, lineage: int, commit: e.StepCommit) -> None:
+        """All of the roster made the step, and it stays where it is."""
+        step = commit.upto_step
+        self.step_commits[lineage, step] = commit.state_digest
+        view, nodes = self._view_of(lineage, step), self._who_makes(lineage, commit.view)
+        misled = self._misled.get((lineage, view, step), set[PeerId]())
+        made = self._steps.get((lineage, view, step))
+        only_misled = bool(misled) and made is None  # They may be dead when the commit is read.
+        if (nodes or only_misled) and all(node.corrupt or node.peer in misled for node in nodes):
+            self.tainted = True  # No peer is left that could tell.
+        if made is None and not self.tainted:
+            self.found(f"step {step} is committed, and nobody made it")
+        if made and state_digest(made[1]) != commit.state_digest and not self.tainted:
+            self.found(f"step {step} is committed with another state than it led to")
+        completed = self._completed.get((lineage, view, step), set[PeerId]())
+        missing = {node.peer for node in nodes if not node.corrupt} - completed - misled
+        if missing:
+            self.found(f"step {step} is committed without {', '.join(sorted(missing))}")
+        self._account(lineage, step)
+
+    def _account(self, lineage: int, step: int) -> None:
+        """Every batch that is committed is committed once, and none is left out (I10)."""
+        for one in range(len(self._trained) + 1, step + 1):
+            terms = self._terms.get((lineage, self._view_of(lineage, one), one), ())
+            self._trained[one] = [self._batches[digest] for _, digest in terms]
+        trained = sorted(batch for made in self._trained.values() for batch in made)
+        if trained != list(range(drawn_at(self._members, step))) and not self.tainted:
+            self.found(f"up to step {step} the run was trained on the batches {trained}")
+
+    def _who_makes(self, lineage: int, view: int) -> list[StepNode]:
+        """Who lives and takes part in a view, by the log so far."""
+        newest = self._members.views[-1] if self._members.views else None
+        if newest is None or newest.view != view:
+            return []
+        nodes = [self._world.step_node(peer) for peer in newest.roster]
+        return [
+            node
+            for node in nodes
+            if node.running
+            and node.core.members.lineage == lineage
+            and self._members.counts(node.peer, view)
+            and self._members.members[node.peer].incarnation == node.core.me.incarnation
+        ]
+
+    def _view_of(self, lineage: int, step: int) -> int:
+        """The view that a step belongs to, by the log so far; 0: the lineage begins after it."""
+        if step <= self._begins[lineage]:
+            return 0
+        views = reversed(self._views[lineage])
+        return next((view.view for view in views if view.first_round[0] <= step), 0)
+
+    # Peers ----------------------------------------------------------------------------------
+
+    def made(self, digest: str, value: Value, batch: int) -> None:
+        """A payload: nobody adds another number under its name."""
+        self._made[digest], self._batches[digest] = value, batch
+
+    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
+        """A step is made with the same payloads by everybody or by no one, from the state that
+        the steps before led to."""
+        lineage, view, step = key = (stamp.lineage, stamp.view, stamp.round)
+        end = self._ends.get((lineage, view))
+        mine = node in self._who_makes(lineage, view)
+        if mine and end is not None and step > end:
+            self.found(f"{node.peer} makes step {step} of view {view}, which ended with {end}")
+        if mine and (end := self._stopped_at(node)) is not None and step > end:
+            self.found(f"{node.peer} makes step {step} though it stopped at {end}")
+        self._terms.setdefault(key, terms)
+        if node.corrupt:
+            self._misled.setdefault(key, set()).add(node.peer)
+            return
+        roster = next(v.roster for v in self._views[lineage] if v.view == view)
+        if tuple(peer for peer, _ in terms) != roster:
+            self.found(f"{node.peer} makes step {step} with {terms}, the roster is {roster}")
+        first, state = self._steps.setdefault(key, (terms, after))
+        if (first, state) != (terms, after) and not self.tainted:
+            self.found(f"{node.peer} makes step {step} of view {view} with other terms or state")
+        total = sum(self._made[digest] for _, digest in terms)
+        if after != (before * FACTOR + total) % PRIME:
+            self.found(f"{node.peer} adds up step {step} wrongly")
+        if not self._stands(lineage, view, step - 1, before) and not self.tainted:
+            self.found(f"{node.peer} makes step {step} from another state than its view has")
+        self._completed.setdefault(key, set()).add(node.peer)
+
+    def _stands(self, lineage: int, view: int, step: int, state: Value) -> bool:
+        """Is this the state after a step, as seen from a view that goes on from it?"""
+        older = [v for v in self._views[lineage] if v.view <= view and v.first_round[0] <= step]
+        if step <= self._begins[lineage]:
+            return state_digest(state) == self.step_commits[lineage, step]
+        made = self._steps.get((lineage, older[-1].view, step))
+        return made is not None and made[1] == state
+
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
+        """A copy that somebody keeps is what was committed (I1)."""
+        first = self.step_commits.setdefault((lineage, round_), digest)
+        if first != digest and not self.tainted:
+            self.found(f"step {round_}: {peer} keeps {digest}, {first} was committed")
+
+    def stopped(self, node: StepNode, report: Stopped) -> None:
+        """A report is a promise: no further step until the log lets it go on."""
+        node.promised = (node.core.members.index, report.stamp.round)
+
+    def _stopped_at(self, node: StepNode) -> int | None:
+        """The last step that its report allows; None: the log lets it go on, which it may have
+        learned from a snapshot."""
+        if node.promised is None:
+            return None
+        index, step = node.promised
+        read = range(index + 1, node.core.members.index + 1)
+        if any(isinstance(self.log.get(x), e.Close | e.View | e.Restore) for x in read):
+            return None
+        return max(step, node.core.members.course.step)
+
+    def names(self, node: StepNode) -> None:
+        """Nothing grows with the length of the run."""
+        steps, run = node.core.part.steps, node.core.members.run
+        assert steps is not None
+        assert run is not None
+        most = 2 * run.snapshot_every_steps + 8 * run.commit_every_steps
+        kept = {
+            "payloads": len(steps.payloads.held),
+            "digests": len(steps.digests),
+            "values": len(node.values) // 16,
+            "copies": len(node.copies),
+            "views": len(node.core.members.views),
+        }
+        for what, size in kept.items():
+            if size > most + 8:
+                self.found(f"{node.peer} keeps {size} {what}")

@@ -1,0 +1,100 @@
+"""`lowcomm demo` and `lowcomm sim`: runs of several real peers on this machine."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocols.types.errors import ConfigError
+
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")
+
+RunDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory", help="Where the run's files go, a new or empty one.  [default: runs/NAME]"
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="As in the file, e.g. run.outer_steps=10. Repeat."
+    ),
+]
+
+
+def demo(
+    seed: Annotated[
+        int, typer.Option(help="Of the model, the data, and the moment of the kill.")
+    ] = 0,
+    directory: RunDirectory = None,
+    overrides: Overrides = None,
+) -> None:
+    """Three nodes train; one is killed, a new one joins.
+
+    Real processes on this machine, for about two minutes. The victim kills itself in the middle
+    of a reduction. Ends with figures, summary.json and report.html.
+
+    \b
+    Examples:
+      lowcomm demo
+      lowcomm demo --seed 7 --directory /tmp/demo
+    """
+    from rich.console import Console
+
+    from sims.cluster.demo import run_demo
+
+    code = asyncio.run(run_demo(seed, directory, overrides or [], console=Console()))
+    sys.exit(code)
+
+
+def sim(
+    config: Annotated[Path, typer.Argument(help="TOML with [run], and [node] for all nodes.")],
+    peers: Annotated[int, typer.Option(help="How many nodes.", min=1)] = 2,
+    ranks: Annotated[
+        str, typer.Option(help="Ranks of each node, e.g. 2,1,1; one number is for all.")
+    ] = "1",
+    directory: RunDirectory = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run several real peers as processes on this machine.
+
+    Ctrl+C stops them all; `lowcomm resume` goes on.
+
+    \b
+    Examples:
+      lowcomm sim run.toml --peers 4
+      lowcomm sim run.toml --peers 3 --ranks 2,1,1 --set run.outer_steps=20
+    """
+    from rich.console import Console
+
+    from sims.cluster.demo import run_sim
+
+    counts = _ranks(ranks, peers)
+    code = asyncio.run(run_sim(config, counts, directory, overrides or [], console=Console()))
+    sys.exit(code)
+
+
+def resume(directory: Path) -> None:
+    """Every node of a run directory, from its newest checkpoint (`lowcomm resume`)."""
+    from rich.console import Console
+
+    from sims.cluster.launch import resume_all
+
+    sys.exit(asyncio.run(resume_all(directory, console=Console())))
+
+
+def _ranks(text: str, peers: int) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--ranks {text!r}: write counts such as 2,1,1")
+    counts = [int(part) for part in parts]
+    counts = counts * peers if len(counts) == 1 else counts
+    if len(counts) != peers or peers > len(NAMES):
+        raise ConfigError(
+            f"--ranks {text!r}: {peers} peers need {peers} counts, or one for all; "
+            f"at most {len(NAMES)} peers"
+        )
+    return counts

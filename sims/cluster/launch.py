@@ -1,0 +1,205 @@
+"""Starts a run of several nodes on this machine, shows it, and sums it up at its end.
+
+`lowcomm demo`, `lowcomm sim` and `lowcomm resume` of a run directory are callers of this. Must
+NOT reach into a peer: it knows what their files and their status say.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lowcomm.cli.status import finished, node_directories
+from lowcomm.config.schema import RunConfig
+from lowcomm.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
+from lowcomm.reports.events import Event
+from lowcomm.reports.html_report import write_report
+from lowcomm.reports.live_view import LiveView, print_end
+from lowcomm.reports.summary import build_summary, write_summary
+from lowcomm.reports.timeline import Follower
+from lowcomm.startup.identity import in_use, read_record, recorded_config
+from peers.processes.exit_status import SIGNALLED
+from protocols.types.errors import ConfigError, LowcommError
+from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode, read_plan
+
+LOOK_S = 0.25
+LOG_LINES_SHOWN = 15
+UNABLE = (1, 2, 3)
+"""Exit codes of a daemon that is broken, misconfigured or refused: the run will never be what
+was asked for. After any other end of one peer the others go on."""
+
+
+class RunFailed(LowcommError):  # noqa: N818
+    """Peers ended in a way that they should not. The text says which, and shows their words."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """One run under our eyes."""
+
+    cluster: LocalCluster
+    follower: Follower
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """A signal ends the run: SIGINT (Ctrl+C) or SIGTERM."""
+    signalled: int = 0
+    """Which one."""
+    on_event: Callable[[Event], None] = lambda _: None
+
+    def stop(self, number: int) -> None:
+        """The first signal counts."""
+        self.signalled = self.signalled or number
+        self.stopped.set()
+
+
+async def supervise(
+    run_dir: Path,
+    run: RunConfig,
+    start: Callable[[Watch], Awaitable[None]],
+    *,
+    console: Console,
+) -> int:
+    """Start nodes, watch them until all have ended; returns the exit code.
+
+    Ctrl+C stops every process within 5 s; what was committed is in a checkpoint by then. Raises
+    RunFailed, and whatever `start` raises.
+    """
+    watch = Watch(LocalCluster(run_dir), Follower(run_dir))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, watch.stop, number)
+    watch.follower.read_all()  # Earlier lives are no news.
+    with LiveView(console, run.name) as view:
+        async with watch.cluster:
+            starting = asyncio.ensure_future(start(watch))
+            try:
+                await _follow(watch, view, starting)
+            finally:
+                starting.cancel()  # Before the nodes are stopped: it would start more.
+                await asyncio.gather(starting, return_exceptions=True)
+        view.update([], watch.follower.read_all())
+    summary = build_summary(run_dir, run=asdict(run))
+    _tell_end(run_dir, summary, console)
+    if watch.stopped.is_set():
+        how = f"`lowcomm resume {run_dir}` goes on from round {summary['checkpoint_round']}"
+        if summary["checkpoint"] is None:
+            how = "nothing was committed yet, so there is nothing to resume"
+        console.print(f"interrupted: {how}", markup=False, highlight=False, soft_wrap=True)
+        return SIGNALLED + watch.signalled
+    if failed := _failed(watch.cluster.nodes):
+        raise RunFailed(_last_words(failed))
+    return 0
+
+
+async def _follow(watch: Watch, view: LiveView, starting: "asyncio.Future[None]") -> None:
+    """Until somebody presses Ctrl+C, all nodes have ended, or one can do nothing at all."""
+    cluster, over = watch.cluster, False
+    while not (over or watch.stopped.is_set()):
+        if starting.done():
+            starting.result()
+        unable = any(node.child.returncode in UNABLE for node in cluster.nodes)
+        idle = not any(node.running for node in cluster.nodes)
+        over = unable or (idle and bool(cluster.nodes or starting.done()))
+        events = watch.follower.read()
+        for event in events:
+            watch.on_event(event)
+        view.update(await cluster.statuses(), events)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if over else LOOK_S):
+                await watch.stopped.wait()
+
+
+def _tell_end(run_dir: Path, summary: dict[str, Any], console: Console) -> None:
+    paths = {"summary": write_summary(run_dir, summary), "report": write_report(run_dir, summary)}
+    if summary["checkpoint"]:
+        paths["checkpoint"] = Path(str(summary["checkpoint"]))
+    print_end(console, summary, paths)
+
+
+def _failed(nodes: Sequence[LocalNode]) -> list[LocalNode]:
+    """Those that ended with an error. A killed one is a loss that a run survives, if any did."""
+    left = (0, EXIT_INTERRUPTED, EXIT_TERMINATED)  # A person may end one of them, too.
+    errors = [node for node in nodes if not node.killed and node.child.returncode not in left]
+    if not errors and all(node.killed for node in nodes):
+        return list(nodes)
+    return errors
+
+
+def _last_words(failed: Sequence[LocalNode]) -> str:
+    """What the failed daemons wrote last."""
+    parts: list[str] = []
+    for node in failed:
+        path = node.directory / LOG
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        told = "\n    ".join(lines[-LOG_LINES_SHOWN:])
+        parts.append(f"{node.name} ended with {node.child.returncode}; {path}:\n    {told}")
+    return "\n".join(parts)
+
+
+def fresh_run_dir(directory: Path | None, name: str) -> Path:
+    """Make `directory`, or runs/<name>; an older run of that name there moves aside.
+
+    Raises ConfigError when a given directory is not empty, when the older run still goes on, and
+    when the directory cannot be made.
+    """
+    run_dir = directory or Path("runs") / name
+    try:
+        if run_dir.exists() and any(run_dir.iterdir()):
+            if directory is not None:
+                raise ConfigError(
+                    f"--directory {directory} is not empty: give another one, or continue what "
+                    f"is in it with `lowcomm resume {directory}`"
+                )
+            _require_idle(run_dir, "stop it, or give --directory")
+            run_dir.rename(_name_aside(run_dir))
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{run_dir} cannot be made: {error.strerror}; give another --directory"
+        ) from error
+    return run_dir
+
+
+def _name_aside(run_dir: Path) -> Path:
+    """runs/<name>-1 and so on."""
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}-{number}")).exists():
+        number += 1
+    return aside
+
+
+def _require_idle(run_dir: Path, remedy: str) -> None:
+    """Raises ConfigError while a node of the run directory is at work."""
+    for path in run_dir.iterdir():
+        if in_use(path):
+            raise ConfigError(f"{run_dir} belongs to a run that still goes on: {remedy}")
+
+
+async def resume_all(run_dir: Path, *, console: Console) -> int:
+    """Start every node of a run directory again; together they know how to go on."""
+    names = [name for name in read_plan(run_dir) if read_record(run_dir / name) is not None]
+    if not names:
+        raise ConfigError(
+            f"{run_dir} holds nothing to resume: give the directory of a run (runs/NAME) of "
+            "`lowcomm sim` or `lowcomm demo`, or that of a node (runs/NAME/NODE)"
+        )
+    _require_idle(run_dir, f"see `lowcomm status {run_dir}`")
+    if over := finished(node_directories(run_dir)):
+        console.print(f"{run_dir} {over}", markup=False, highlight=False, soft_wrap=True)
+        return 0
+    configs = [recorded_config(path) for path in node_directories(run_dir)]
+    run = next((config.run for config in configs if config.run is not None), None)
+    if run is None:
+        raise ConfigError(f"nobody in {run_dir} started this run: start the run anew")
+
+    async def start(watch: Watch) -> None:
+        cluster = watch.cluster
+        first = cluster.start(names[0], ["resume", str(run_dir / names[0])])
+        token = await cluster.token_of(first)
+        for name in names[1:] if token else ():
+            cluster.start(name, ["resume", str(run_dir / name), "--join", token])
+
+    return await supervise(run_dir, run, start, console=console)

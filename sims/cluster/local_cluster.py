@@ -1,0 +1,175 @@
+"""A cluster of real peers on this machine: each is `lowcomm peer` as a user would start it.
+
+Whatever happens to the launcher, no process outlives it: children carry the kernel's death
+signal. Must NOT know anything about peers that `lowcomm status` and their files do not tell.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from lowcomm.cli.status import ask
+from lowcomm.startup.identity import read_record
+from lowcomm.startup.join_tokens import new_token
+from peers.processes.processes import Child, dying_with_us, own_module, start_child
+from protocols.types.errors import LowcommError
+from sims.wan.network import Place
+
+LOG = "daemon.log"
+PLAN = "cluster.json"
+LOOK_S = 0.02
+ADDRESS_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 3.5
+"""From SIGTERM to SIGKILL: a checkpoint of a big model takes a moment; Ctrl+C has 5 s."""
+STATUS_TIMEOUT_S = 0.5
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """One daemon that we started. Its process is a wrapper first, which turns into it."""
+
+    name: str
+    directory: Path
+    child: Child
+
+    @property
+    def running(self) -> bool:
+        return self.child.returncode is None
+
+    @property
+    def killed(self) -> bool:
+        """Ended by a signal, and not by itself."""
+        return self.child.returncode is not None and self.child.returncode < 0
+
+    def address(self) -> str:
+        """Where it listens; "" until it says so in this life."""
+        record = read_record(self.directory)
+        return record.address if record is not None and record.pid == self.child.pid else ""
+
+
+class LocalCluster:
+    """Starts, watches and stops nodes; use as an async context manager in the main thread.
+
+    The run directory always says which nodes are to be resumed: those that were not killed, or
+    all of them if nobody was left.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.nodes: list[LocalNode] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def start(
+        self, name: str, arguments: Sequence[str], *, place: Place | None = None
+    ) -> LocalNode:
+        """Start `lowcomm <arguments>`; its output goes to daemon.log in the node's directory.
+
+        `place`: in an emulated network, where the processes of this node run.
+        """
+        directory = self.run_dir / name
+        directory.mkdir(parents=True, exist_ok=True)
+        argv = [*own_module("sims.logged"), str(directory / LOG)]
+        argv += [*own_module("lowcomm.cli.main"), *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        if place is not None:
+            argv, environment = place.command(argv), {**environment, **place.environment}
+        child = start_child(dying_with_us(argv), env=environment)
+        node = LocalNode(name, directory, child)
+        self.nodes.append(node)
+        self._write_plan()
+        return node
+
+    def start_peer(
+        self,
+        name: str,
+        config: Path | None,
+        *,
+        join: str = "",
+        overrides: Sequence[str] = (),
+        fault: str = "",
+        command: Sequence[str] = (),
+        place: Place | None = None,
+    ) -> LocalNode:
+        """Start `lowcomm peer`: the first of a run, or one that joins with a token.
+
+        `command`: the ranks' program, if it is not lowcomm's own.
+        """
+        arguments = ["peer", *([str(config)] if config else [])]
+        arguments += ["--join", join] if join else ["--new"]
+        directory = json.dumps(str(self.run_dir / name), ensure_ascii=False)  # A TOML string.
+        own = [f'node.name="{name}"', f"node.directory={directory}"]
+        if place is not None:
+            own += [f'node.listen="{place.listen}"', f'node.advertise="{place.advertise}"']
+        # Ours last: no two nodes share a name or a directory, whatever was typed for all of them.
+        for override in (*overrides, *own):
+            arguments += ["--set", override]
+        arguments += ["--fault", fault] if fault else []
+        arguments += ["--", *command] if command else []
+        return self.start(name, arguments, place=place)
+
+    def invite(self, node: LocalNode) -> str:
+        """A token that lets others in, at this node, which listens. Raises ConfigError."""
+        return new_token(self.run_dir, advertise=node.address())
+
+    async def token_of(self, node: LocalNode) -> str:
+        """As `invite`, once the node listens; "" if it ended instead. Raises LowcommError: too
+        late."""
+        try:
+            async with asyncio.timeout(ADDRESS_TIMEOUT_S):
+                while node.running:
+                    if node.address():
+                        return self.invite(node)
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise LowcommError(
+                f"{node.name} does not listen after {ADDRESS_TIMEOUT_S:g} s: "
+                f"see {node.directory / LOG}"
+            ) from None
+        return ""
+
+    async def statuses(self) -> list[dict[str, object]]:
+        """What every daemon that answers says of itself."""
+        running = [node.directory for node in self.nodes if node.running]
+        asked = [asyncio.to_thread(ask, path, timeout_s=STATUS_TIMEOUT_S) for path in running]
+        answers = await asyncio.gather(*asked)
+        return [answer for answer in answers if answer is not None]
+
+    async def stop(self) -> None:
+        """SIGTERM to all, SIGKILL to what is left; idempotent."""
+        running = [node.child for node in self.nodes if node.running]
+        if running:
+            self._write_plan()  # While we still know who was killed before.
+        for child in running:
+            os.kill(child.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await asyncio.gather(*(child.wait() for child in running))
+        await asyncio.gather(*(node.child.stop() for node in self.nodes))
+
+    def _write_plan(self) -> None:
+        names = [node.name for node in self.nodes if not node.killed]
+        names = names or [node.name for node in self.nodes]
+        path = self.run_dir / PLAN
+        torn = path.with_suffix(".json.new")
+        torn.write_text(json.dumps({"nodes": names}, indent=1), encoding="utf-8")
+        torn.replace(path)
+
+
+def read_plan(run_dir: Path) -> list[str]:
+    """The nodes to resume, the first one first; empty if the directory is none of ours."""
+    try:
+        plan: dict[str, list[str]] = json.loads((run_dir / PLAN).read_text(encoding="utf-8"))
+        return [str(name) for name in plan["nodes"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []

@@ -1,0 +1,227 @@
+"""Whole nodes in one process: ranks as under a daemon, and between them
+`sims/lockstep/exchange.py`.
+
+Each node has one rank, which contributes and takes results as lowcomm/training/round_rank.py says,
+so any method of rounds runs unchanged, and ends with the bits of real daemons whose nodes did the
+same work. Who steps when is the caller's: a node that waits for a result does nothing else. Must
+NOT know what an inner step is, nor import torch.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowcomm.config.round_length import early_steps, planned_rounds, round_steps
+from lowcomm.config.schema import RunConfig
+from lowcomm.data.lease import NodeLease
+from lowcomm.methods import RoundMethod
+from lowcomm.numerics.operations import F32
+from lowcomm.outer_state.fragment_layout import fragment_elements
+from lowcomm.training.interfaces import RoundState
+from lowcomm.training.round_rank import RoundRank
+from lowcomm.training.round_schedule import ANCHOR
+from peers.ipc.messages import Attached, Result, TensorPlace
+from peers.ipc.shared_memory import SlotsShape
+from protocols.rounds.fragment_schedule import next_fragment
+from protocols.types.ids import PeerId, TensorSpec
+from protocols.types.sample_ranges import Samples
+from sims.lockstep.exchange import Given, Lockstep, Taken
+
+Decide = Callable[[int, bool, Sequence[int]], int | None]
+"""(inner step, is one due, which are left): the fragment to contribute, as a daemon would say."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """The open one of a fragment, as one node sees it."""
+
+    next_round: int = 1
+
+
+class LockstepNode:
+    """Implements lowcomm.training.round_rank.RoundPeer and RoundClient."""
+
+    def __init__(self, number: int, nodes: "LockstepNodes") -> None:
+        self.run = nodes.run
+        self.lease = NodeLease()
+        self.finished = False
+        self.rank: RoundRank
+        self.decide: Decide = self._take_turns
+        self._number = number
+        self._nodes = nodes
+        self._written = [np.empty(size, np.float32) for size in nodes.sizes]
+        self._rounds = [_Round() for _ in nodes.sizes]
+        self._results: list[deque[tuple[Result, F32]]] = [deque() for _ in nodes.sizes]
+        self._taken: dict[int, F32] = {}
+        self._following: Iterator[int] = iter(())
+        self._awaits: int | None = None
+
+    # What the caller does -------------------------------------------------------------------
+
+    def begin(self, state: RoundState) -> None:
+        """The node has these parameters; those of the first node are the run's."""
+        shape = SlotsShape(1, tuple(4 * size for size in self._nodes.sizes))
+        initial = self._number == 0
+        attached = Attached(shape=shape, initial=initial, slot=self._number, rank_state="")
+        self.rank = RoundRank(self, state, attached)
+        self._follow()
+
+    def go_on(self) -> bool:
+        """Do what is due. False: the node waits for a result that is not there yet, or has
+        finished."""
+        while self._awaits is not None:
+            if not self._results[self._awaits]:
+                return False
+            self.rank.take(self.wait_result(self._awaits))
+            self._awaits = next(self._following, None)
+        return not self.finished
+
+    def step(self, *, tokens: int) -> None:
+        """An inner step is made, of a node that may `go_on`."""
+        assert self._awaits is None, "a step before a result that is due"
+        self.rank.count(tokens=tokens)
+        self._follow()
+
+    def post(self, result: Result, values_P: F32) -> None:
+        """For those who exchange: a result of this node."""
+        self._results[result.fragment].append((result, values_P))
+
+    def _follow(self) -> None:
+        self._following = self.rank.following()
+        self._awaits = next(self._following, None)
+
+    def _take_turns(self, step: int, due: bool, left: Sequence[int]) -> int | None:
+        return next_fragment(self._rounds, left) if due else None
+
+    # RoundPeer, RoundClient -----------------------------------------------------------------
+
+    @property
+    def client(self) -> "LockstepNode":
+        return self
+
+    def evaluate(self) -> None:
+        """Nobody asks for it."""
+
+    def finish(self, *, evaluate: bool) -> None:
+        self.finished = True
+
+    def contribution(self, fragment: int) -> memoryview:
+        return self._written[fragment].view(np.uint8).data
+
+    def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples) -> None:
+        given = Given(self._written[fragment], tokens, steps)
+        if not steps:
+            self._nodes.begin(fragment, given)
+            return
+        self._rounds[fragment].next_round += 1
+        self._nodes.offer(self._number, fragment, given)
+
+    def wait_result(self, fragment: int) -> Result:
+        result, self._taken[fragment] = self._results[fragment].popleft()
+        return result
+
+    def result(self, result: Result) -> memoryview:
+        return self._taken[result.fragment].view(np.uint8).data.toreadonly()
+
+    def check_untorn(self, result: Result) -> None:
+        """Nobody writes there."""
+
+    def count_step(self, step: int) -> None:
+        """Nobody watches."""
+
+    def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None:
+        return self.decide(steps, due, left)
+
+    def snapshotted(self, directory: str) -> None:
+        """Nobody asks for one."""
+
+
+class LockstepNodes:
+    """A round is exchanged when all nodes have contributed to it. `close` at the end."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        layout: Sequence[TensorPlace],
+        *,
+        nodes: int,
+        names: Sequence[PeerId] = (),
+    ) -> None:
+        """`names`: as for Lockstep. Raises LayoutError, and OSError when there is not enough
+        memory."""
+        method = run.method
+        assert isinstance(method, RoundMethod)
+        self.run = run
+        specs = [TensorSpec(t.fragment, t.name, t.shape, t.offset) for t in layout]
+        self.sizes = fragment_elements(specs)
+        self.inner_step = 0
+        """Of the run, as far as the anchor has committed it."""
+        self.digests: dict[tuple[int, int], str] = {}
+        """By (fragment, round): of the state after it."""
+        self.joins = False
+        """In their first round nodes ask early, as who joins a run under way does."""
+        self._rounds = planned_rounds(run)
+        self._lockstep = Lockstep(method, specs, nodes=nodes, names=names)
+        self._given: list[dict[int, Given]] = [{} for _ in self.sizes]
+        self.nodes = [LockstepNode(number, self) for number in range(nodes)]
+
+    def train(self, states: Sequence[RoundState], step: Callable[[int], int]) -> None:
+        """Until the run is finished, all nodes at one pace. `step`: make an inner step of the node
+        with this number; returns its tokens."""
+        for node, state in zip(self.nodes, states, strict=True):
+            node.begin(state)
+        while not all(node.finished for node in self.nodes):
+            able = [number for number, node in enumerate(self.nodes) if node.go_on()]
+            for number in able:
+                self.nodes[number].step(tokens=step(number))
+
+    def arrays(self, fragment: int, node: int = 0) -> tuple[F32, F32]:
+        """Copies of a node's outer (parameters, momentum)."""
+        return self._lockstep.arrays(fragment, node)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of all contributions so far, encoded, each counted once."""
+        return self._lockstep.payload_bytes
+
+    def close(self) -> None:
+        """Give the memory back; idempotent."""
+        self._lockstep.close()
+
+    def begin(self, fragment: int, first: Given) -> None:
+        """For the first node: the parameters of version 0."""
+        self.digests[fragment, 0] = self._lockstep.begin(fragment, first.local_P)
+        outer_P, _ = self.arrays(fragment)
+        for node in self.nodes:
+            self._post(node, fragment, Taken(outer_P, counted=False))
+
+    def offer(self, number: int, fragment: int, given: Given) -> None:
+        """For a node: what it contributes. The last one makes the round."""
+        waiting = self._given[fragment]
+        waiting[number] = given
+        if len(waiting) < len(self.nodes):
+            return
+        taken, digest = self._lockstep.exchange(fragment, waiting)
+        if fragment == ANCHOR:
+            self.inner_step += max(each.steps for each in waiting.values())
+        waiting.clear()
+        self.digests[fragment, self._lockstep.rounds[fragment]] = digest
+        for node, each in zip(self.nodes, taken, strict=True):
+            self._post(node, fragment, each)
+
+    def _post(self, node: LockstepNode, fragment: int, taken: Taken) -> None:
+        version, steps = self._lockstep.rounds[fragment], round_steps(self.run, self.inner_step)
+        result = Result(
+            fragment=fragment,
+            place=0,
+            kind="full",  # All are counted.
+            counted=taken.counted,
+            contributors=len(self.nodes),
+            version=version,
+            inner_step=self.inner_step,
+            boundary_steps=early_steps(self.run, steps, joins=self.joins and not version),
+            finish=version == self._rounds,
+        )
+        node.post(result, taken.values_P)

@@ -1,0 +1,119 @@
+"""Bugs to plant into what must come in time and no earlier: votes, hold-down, old work; and
+what relays and followers may take for committed.
+
+Must NOT run anything (mutants.py).
+"""
+
+from protocols.leader import recovery
+from protocols.leader.joins import Admission
+from protocols.leader.voters import Votes
+from protocols.links.log_relay import Relaying
+from protocols.peer import wait_reason
+from protocols.peer.components import Parts
+from protocols.peer.member_status import Standing
+from protocols.raft.durability import Promises
+from protocols.raft.node import Raft
+from protocols.rounds.fragment_rounds import FragmentRounds
+from sims.mutations.patch import Edit, Mutant
+
+BOUND_MUTANTS = (
+    Mutant(
+        "a-broken-disk-is-not-reported",
+        "A voter that cannot write keeps its vote: one failure more, and nothing is decided.",
+        Edit(
+            Parts._report,
+            "self.standing.news(self.raft.disk.why, hears)",
+            'self.standing.news("", hears)',
+        ),
+    ),
+    Mutant(
+        "a-broken-disk-keeps-its-vote",
+        "The leader hears of it and does nothing.",
+        Edit(
+            Votes.next_voter,
+            "if peer != self.me and (why := self.accounts.broken(peer)):",
+            'if (why := ""):',
+        ),
+    ),
+    Mutant(
+        "a-mended-disk-is-not-reported",
+        "A peer that can write again gets no vote in this term.",
+        Edit(Standing.news, "if self._broke:", "if broken:"),
+    ),
+    Mutant(
+        "a-full-disk-is-tried-late",
+        "There is room again, and the peer promises nothing for a minute.",
+        Edit(Promises.failed, "now + RETRY_S", "now + 30 * RETRY_S"),
+    ),
+    Mutant(
+        "old-work-is-contributed",
+        "Ranks that were away for long contribute what they did on a model of long ago.",
+        Edit(
+            FragmentRounds.contribute,
+            "if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:",
+            "if False:",
+        ),
+    ),
+    Mutant(
+        "old-work-moves-along",
+        "A transfer brings a state of many rounds later, and what was done before it is kept.",
+        Edit(
+            FragmentRounds._resume,
+            "if self.version - self.base > STALENESS_ROUNDS_MAX:",
+            "if False:",
+        ),
+    ),
+    Mutant(
+        "goes-back-to-the-oldest-checkpoint",
+        "Of several that could be gone on from, it takes that of fewest tokens.",
+        Edit(recovery.best, "return max(", "return min("),
+    ),
+    Mutant(
+        "goes-back-though-a-member-has-the-state",
+        "Who asks for a state sends the run back, though another one could give it.",
+        Edit(Admission.restore, "not self._nobody_has_state()", "not self.joins"),
+    ),
+    Mutant(
+        "concludes-an-older-term",
+        "A follower takes entries of an earlier term for committed; a later leader has others.",
+        Edit(Raft._conclude, " and self.log.term_at(index) == self.term", ""),
+    ),
+)
+BOUND_UNIT_MUTANTS = (
+    Mutant(
+        "durable-survives-a-truncation",
+        "A ticket that is under way makes entries durable that a newer leader has replaced.",
+        Edit(Promises.log_changed, "if end >= index:", "if False:"),
+        tests=("tests/protocols/raft/test_durability.py",),
+    ),
+    Mutant(
+        "a-flapping-peer-is-let-in-at-once",
+        "Each time that it comes and goes costs the others an attempt.",
+        Edit(Admission._admitted_at, "losses < 2 or", "losses >= 0 or"),
+        tests=("tests/protocols/leader/test_joins.py",),
+    ),
+    Mutant(
+        "a-flapping-peer-waits-anew-when-it-asks-again",
+        "Its hold-down never ends.",
+        Edit(Admission.join, "self.asked_at.setdefault(peer, now)", "self.asked_at[peer] = now"),
+        tests=("tests/protocols/leader/test_joins.py",),
+    ),
+    Mutant(
+        "a-wait-for-the-commit-names-nobody",
+        "A person who looks at a leader that waits does not learn for whom.",
+        Edit(wait_reason._commit, "{_names(core, late) or 'this node'}", "all"),
+        tests=("tests/protocols/peer/test_wait_reason.py",),
+    ),
+    Mutant(
+        "a-relay-forwards-nothing",
+        "Learners that read through a relay read nothing.",
+        Edit(Relaying.advance, "self._forward() if self.share else []", "[]"),
+        tests=("tests/protocols/links/test_log_relay.py",),
+    ),
+    Mutant(
+        "a-relay-keeps-reports",
+        "What learners report to their relay never comes to the leader.",
+        Edit(Relaying._collect, "self._pending.append(", "(lambda report: None)("),
+        tests=("tests/protocols/links/test_log_relay.py",),
+    ),
+)

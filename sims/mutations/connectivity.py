@@ -1,0 +1,185 @@
+"""Bugs to plant into how peers meet and watch each other, which unit tests notice.
+
+Must NOT run anything (mutants.py).
+"""
+
+from protocols.leader.decisions import Leader
+from protocols.leader.joins import Admission
+from protocols.leader.line_speeds import Lines
+from protocols.leader.term import Office
+from protocols.links import handshake, missing_links, tunnel_choice
+from protocols.links.failure_detector import Liveness
+from protocols.links.leader_discovery import Seeking
+from protocols.links.log_relay import Relaying
+from protocols.links.missing_links import Gaps
+from protocols.peer.certificates import Gate
+from protocols.state.tokens import Token
+from sims.mutations.patch import Edit, Mutant
+from sims.mutations.units import of
+
+COMPANY_MUTANTS = (
+    Mutant(
+        "words-of-an-earlier-life-count",
+        "A restarted peer is believed to have a state that only its earlier life had.",
+        Edit(Office.take, "if self._is_of_earlier_life(peer):", "if False:"),
+        tests=of("leader/term"),
+    ),
+    Mutant(
+        "words-to-an-earlier-leader-count",
+        "A peer that leads again believes to know what it was told only in its earlier term.",
+        Edit(Leader.take, "if term == self.raft.term:", "if True:"),
+        tests=of("leader/decisions"),
+    ),
+    Mutant(
+        "an-earlier-life-displaces-a-later-one",
+        "A process that wakes after its node was started elsewhere cuts off the one that works.",
+        Edit(handshake.refusal, "newest = max(life, ", "newest = max(0, "),
+        tests=of("links/handshake"),
+    ),
+    Mutant(
+        "only-voters-are-asked-for-the-key",
+        "The peer that has it lost its vote: no peer is let in any more.",
+        Edit(Gate._next_asked, "if self._asked > 1:", "if False:"),
+        tests=of("peer/certificates"),
+    ),
+    Mutant(
+        "accusers-that-go-are-forgotten",
+        "A donor that two found wrong is waited for again, and says nothing: no peer gets a state.",
+        Edit(Admission.keep, "if len(accusers) < ACCUSERS:", "if True:"),
+        tests=of("leader/joins"),
+    ),
+    Mutant(
+        "silence-begins-before-it-is-watched",
+        "A peer that has just become a member is lost at once.",
+        Edit(Liveness.watch, "self._heard[peer] = now", "pass"),
+        tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "a-stopped-machine-blames-the-others",
+        "After a suspend a peer takes all others for lost, and leaves its voters.",
+        Edit(
+            Liveness.lost,
+            "if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:",
+            "if False:",
+        ),
+        tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "silence-is-judged-an-interval-late",
+        "A dead peer is kept for longer than its bound.",
+        Edit(
+            Liveness._look_ahead,
+            "+ self.rules.silence_timeout_s",
+            "+ self.rules.silence_timeout_s + self.rules.heartbeat_interval_s",
+        ),
+        tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "a-peer-that-is-back-is-lost-nevertheless",
+        "The grace of a connection goes on after the peer has connected again.",
+        Edit(Liveness.connected, "self._down.pop(peer, None)", "pass"),
+        tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "a-gap-that-is-closed-stays",
+        "A peer whose link works again is left out of every view.",
+        Edit(Gaps.report, "self.forget(peer)", "pass"),
+        tests=of("links/missing_links"),
+    ),
+    Mutant(
+        "leaves-out-more-than-needed",
+        "A peer that misses several others stays, and all of these go.",
+        Edit(
+            missing_links._Search.cover,
+            "pending.append((_removed(left, {peer}), chosen | {peer}))",
+            "pending[:] = pending or [(_removed(left, {peer}), chosen | {peer})]",
+        ),
+        tests=of("links/missing_links"),
+    ),
+    Mutant(
+        "leaves-the-elder-out",
+        "Of two peers without a link the one with the longest work goes.",
+        Edit(missing_links._Search.cover, "self._place[each])", "-self._place[each])"),
+        tests=of("links/missing_links"),
+    ),
+    Mutant(
+        "two-ends-choose-other-relays",
+        "Each end of a pair waits at another relay for the other one.",
+        Edit(tunnel_choice.relays, "sorted((one, other))", "(one, other)"),
+        tests=of("links/tunnel_choice"),
+    ),
+    Mutant(
+        "all-pairs-speak-through-one-relay",
+        "One peer carries the payloads of the whole run.",
+        Edit(tunnel_choice.relays, 'f"{pair} {relay}"', 'f"{relay}"'),
+        tests=of("links/tunnel_choice"),
+    ),
+    Mutant(
+        "a-slow-line-owns-parts-again-at-once",
+        "A line at the limit changes the owners with each view.",
+        Edit(Lines._owners, "elif speed > USUAL * usual:", "else:"),
+        tests=of("leader/line_speeds"),
+    ),
+    Mutant(
+        "the-last-speed-counts",
+        "A peer with little to send looks slow, and owns nothing.",
+        Edit(Lines._owners, "max(self._told[peer]) for", "self._told[peer][-1] for"),
+        tests=of("leader/line_speeds"),
+    ),
+    Mutant(
+        "a-line-that-was-never-full-is-slow",
+        "A peer that does not know its speed counts as the slowest.",
+        Edit(Lines.told, "if line:", "if True:"),
+        tests=of("leader/line_speeds"),
+    ),
+    Mutant(
+        "seeks-among-the-same-peers",
+        "In a large run the same eight are asked for ever, and none of them knows.",
+        Edit(Seeking._next, "self._asked = first + ASKED_MAX", "self._asked = first"),
+        tests=of("links/leader_discovery"),
+    ),
+    Mutant(
+        "seeks-only-among-who-is-connected",
+        "Peers that are as lost as this one ask each other for ever.",
+        Edit(Seeking.look, "return asks + [", "return asks or ["),
+        tests=of("links/leader_discovery"),
+    ),
+    Mutant(
+        "an-earlier-life-is-let-in",
+        "A process that was replaced speaks for its peer beside the new one.",
+        Edit(handshake.refusal, "if newest > hello.incarnation:", "if False:"),
+        tests=of("links/handshake"),
+    ),
+    Mutant(
+        "a-peer-of-another-run-is-let-in",
+        "Entries of two logs meet.",
+        Edit(handshake.refusal, "if hello.run and run and hello.run != run:", "if False:"),
+        tests=of("links/handshake"),
+    ),
+    Mutant(
+        "a-relay-loses-what-was-under-way",
+        "Entries that were sent on a broken connection never come to its learners.",
+        Edit(Relaying.connected, "self.share[peer] - RESEND", "self.share[peer]"),
+        tests=of("links/log_relay"),
+    ),
+    Mutant(
+        "a-relay-keeps-an-urgent-report",
+        "A commit waits for a heartbeat of the relay.",
+        Edit(Relaying._collect, "if isinstance(message, URGENT):", "if False:"),
+        tests=of("links/log_relay"),
+    ),
+    Mutant(
+        "any-seal-is-good",
+        "Every peer can make a token for the run.",
+        Edit(
+            Token.is_sealed, "hmac.compare_digest(self.seal, _seal(self, key))", "bool(self.seal)"
+        ),
+        tests=of("state/tokens"),
+    ),
+    Mutant(
+        "a-seal-covers-no-uses",
+        "A token that was good for one peer is edited, and good for all.",
+        Edit(Token.sealed, "self.uses, self.expires, seal)", "1, self.expires, seal)"),
+        tests=of("state/tokens"),
+    ),
+)

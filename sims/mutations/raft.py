@@ -1,0 +1,138 @@
+"""Bugs to plant into the log and its elections, as rounds.py does into the rest of the core.
+
+Must NOT run anything (mutants.py).
+"""
+
+from protocols.raft.durability import Promises
+from protocols.raft.log import Log
+from protocols.raft.node import Raft
+from protocols.raft.replication import Replication
+from protocols.state.log_applier import Logbook
+from sims.mutations.patch import Edit, Mutant
+
+TRUNCATE = """\
+if last < self.log.last_index:
+        self.log.cut_off(last + 1)
+        self.disk.log_changed(last + 1)
+    self.commit_index = max("""
+
+LOG_MUTANTS = (
+    Mutant(
+        "votes-twice",
+        "Two candidates of one term may both get a majority: two leaders write two logs.",
+        Edit(Raft._asked, 'self.vote in ("", peer)', "True"),
+    ),
+    Mutant(
+        "forgets-its-vote",
+        "A voter that restarts within a term votes a second time in it.",
+        Edit(Raft.__init__, "saved.term, saved.vote", 'saved.term, ""'),
+    ),
+    Mutant(
+        "forgets-its-term",
+        "A voter that restarts votes in terms in which it has voted, and follows their leaders.",
+        Edit(Raft.__init__, "saved.term, saved.vote", '0, ""'),
+    ),
+    Mutant(
+        "votes-for-a-shorter-log",
+        "A leader that lacks committed entries overwrites them.",
+        Edit(Raft._asked, "(vote.last_term, vote.last_index) >= ours and ", ""),
+    ),
+    Mutant(
+        "half-is-a-majority",
+        "Both halves of a partition elect a leader, and commit.",
+        Edit(Log.is_majority, "> len(voters)", ">= len(voters)"),
+        Edit(Replication.held, "found[len(found) // 2]", "found[(len(found) - 1) // 2]"),
+    ),
+    Mutant(
+        "commits-older-terms-by-counting",
+        "Raft's figure 8: a later leader of a term in between may still overwrite the entry.",
+        Edit(Raft._commit, " and self.log.term_at(index) == self.term", ""),
+    ),
+    Mutant(
+        "promises-before-the-disk",
+        "A vote or an acknowledgement that a crash forgets was counted by somebody.",
+        Edit(Promises.promise, "self.ticket + self._is_dirty", "0"),
+    ),
+    Mutant(
+        "acknowledges-before-the-disk",
+        "An entry counts as held by a peer whose crash loses it.",
+        Edit(
+            Raft._append,
+            "self.disk.promise(peer, Appended(self.term, True, last))",
+            "self._out.append(Send(peer, Appended(self.term, True, last)))",
+        ),
+    ),
+    Mutant(
+        "leader-counts-itself-before-the-disk",
+        "With two voters, an entry is committed that only one disk has: another leader lacks it.",
+        Edit(Replication.held, "durable_index if", "self.log.last_index if"),
+    ),
+    Mutant(
+        "concludes-before-its-own-disk",
+        "A follower acts on an entry that its crash forgets: a majority may do without the leader.",
+        Edit(
+            Raft._conclude,
+            "min(self._leader_durable, self.durable_index)",
+            "min(self._leader_durable, self.log.last_index)",
+        ),
+    ),
+    Mutant(
+        "concludes-before-the-leaders-disk",
+        "Of three voters one alone acts on an entry that the leader's crash forgets.",
+        Edit(Raft._conclude, "min(self._leader_durable, self.durable_index)", "self.durable_index"),
+    ),
+    Mutant(
+        "two-are-always-enough",
+        "Of five voters two act on an entry that the other three never had.",
+        Edit(Raft._conclude, "self.log.is_majority({self.me, self.leader})", "True"),
+    ),
+    Mutant(
+        "forgets-what-the-disk-refused",
+        "After a full disk the log on it has a gap, and a restart cannot read it.",
+        Edit(
+            Promises.failed,
+            "self.log_changed(min((first for first, _ in self._under_way.values()), "
+            "default=durable + 1))",
+            "pass",
+        ),
+    ),
+    Mutant(
+        "no-pre-vote",
+        "A peer that hears nobody raises its term for ever, and disturbs the run when it is back.",
+        Edit(Raft.advance, "self._ask_first(now)", "self._stand(now, urgent=False)"),
+    ),
+    Mutant(
+        "no-check-quorum",
+        "A leader that is heard and hears nobody is followed, and nothing is ever committed.",
+        Edit(
+            Raft._check_quorum,
+            "self.log.is_majority(self.replication.acknowledged | {self.me})",
+            "True",
+        ),
+    ),
+    Mutant(
+        "no-log-matching",
+        "A follower keeps entries of a lost leader below those of the new one.",
+        Edit(Raft._append, "if held != append.previous_term:", "if held is None:"),
+    ),
+    Mutant(
+        "truncates-what-it-acknowledged",
+        "A heartbeat that overtook nothing cuts off entries that were counted as held.",
+        Edit(Raft._append, "self.commit_index = max(", TRUNCATE),
+    ),
+    Mutant(
+        "follows-an-old-leader",
+        "Entries of a term that is over are taken, and acknowledged in the new one.",
+        Edit(Raft._append, "if append.term < self.term:", "if False:"),
+    ),
+    Mutant(
+        "changes-two-voters-at-once",
+        "The majorities before and after need not overlap: a minority removes all others.",
+        Edit(Raft.reconfiguring, "self.log.reconfigured > self.commit_index", "False"),
+    ),
+    Mutant(
+        "ignores-a-snapshot",
+        "A peer that was behind applies the next entries to a membership that is too old.",
+        Edit(Logbook.install, "self.members.become(image)", "pass"),
+    ),
+)

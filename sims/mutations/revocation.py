@@ -1,0 +1,150 @@
+"""Bugs to plant into revocations: what takes a vote, what shuts a peer out, and what it leaves.
+
+The sweep catches those of REVOCATION_MUTANTS; each of REVOCATION_UNIT_MUTANTS breaks the unit test
+that is named above it: chance alone seldom makes its situation. Must NOT run anything (mutants.py).
+"""
+
+from protocols.leader.decisions import Leader
+from protocols.leader.term import Office
+from protocols.leader.voters import Votes
+from protocols.links import handshake
+from protocols.peer.certificates import Gate
+from protocols.peer.connectivity import Company
+from protocols.state.run_state import Membership
+from protocols.state.tokens import Spendings
+from sims.mutations.patch import Edit, Mutant
+
+MAJORITY = "if 2 * (len(here) + fresh) > len(stay) + fresh:"
+ALLOWED = "one.force or (stays and _is_majority(reached, rest))"
+
+REVOCATION_MUTANTS = (
+    Mutant(
+        "revokes-a-peer-that-votes",
+        "It is shut out, and what ends the next vote lacks its answer.",
+        Edit(Votes.next_revocation, "and self._has_no_vote(one)", ""),
+    ),
+    Mutant(
+        "ends-two-votes-at-once",
+        "Two majorities need not overlap: two leaders may commit.",
+        Edit(Votes._ends_of_votes, "if not self.leaving or self.raft.reconfiguring:", "if False:"),
+    ),
+    Mutant(
+        "refuses-no-revocation",
+        "The vote of the last one that answers ends: nothing is ever decided again.",
+        Edit(Votes._objection, MAJORITY, "if stay:"),
+        Edit(Votes._ends_of_votes, ALLOWED, "True"),
+    ),
+    Mutant(
+        "a-revoked-leader-leads-on",
+        "Nobody else could take its vote: it is never out.",
+        Edit(Company.gives_way, "self._me.peer in office.leader.votes.leaving", "False"),
+    ),
+    Mutant(
+        "lets-a-revoked-peer-in-again",
+        "It restarts, or dials once more, and all speak with it.",
+        Edit(handshake.refusal, "if hello.peer in members.spendings.revoked:", "if False:"),
+    ),
+    Mutant(
+        "a-snapshot-forgets-revocations",
+        "Whoever was away for long lets it in.",
+        Edit(Spendings.become, "{entry.peer: entry for entry in image.revoked}", "{}"),
+    ),
+    Mutant(
+        "speaks-on-with-a-revoked-peer",
+        "The leader keeps the connection: a stolen node reads the log for ever.",
+        Edit(Company._shut_out, "sorted(revoked.keys() & self._links.up)", "()"),
+    ),
+    Mutant(
+        "waits-until-a-revoked-peer-goes",
+        "Its rounds go on with it until its connection ends.",
+        Edit(
+            Leader._strike,
+            "sorted(revoked.keys() & self.members.readers.keys() - {self.me})",
+            "()",
+        ),
+    ),
+)
+
+REVOCATION_UNIT_MUTANTS = (
+    # test_a_leader_that_dies_between_the_two_entries
+    Mutant(
+        "asks-for-a-revocation-once",
+        "The leader that heard it dies, and the next one never does.",
+        Edit(
+            Gate._revocations,
+            "asks = self.revoking.values() if hears is not None else ()",
+            "asks = list(self.revoking.values()) if hears is not None else []; "
+            "self.revoking.clear()",
+        ),
+        tests=("tests/protocols/leader/test_voters.py",),
+    ),
+    # test_no_vote_ends_before_the_last_change_of_voters_is_committed
+    Mutant(
+        "revokes-before-the-vote-is-gone-for-good",
+        "A new leader may never have read that it ended: it needs a peer that is shut out.",
+        Edit(Votes._has_no_vote, "asked.force or not log.voted_since", "True or log.voted_since"),
+        tests=("tests/protocols/leader/test_voters.py",),
+    ),
+    # test_the_leader_and_another_one_at_once
+    Mutant(
+        "hands-over-to-one-that-is-revoked-too",
+        "It leads for a moment, while it is to be shut out.",
+        Edit(Leader.unfit, "*self.votes.leaving", ""),
+        tests=("tests/protocols/leader/test_voters.py",),
+    ),
+    # test_a_voter_that_hangs_is_not_reckoned_with
+    Mutant(
+        "a-voter-that-hangs-is-reckoned-with",
+        "Its answer is needed for all that comes, and never does.",
+        Edit(Votes._look, "if liveness.heard_since(p, since)", ""),
+        tests=("tests/protocols/leader/test_voters.py",),
+    ),
+    # test_a_leader_that_cannot_let_nodes_in_waits_for_the_key
+    Mutant(
+        "revokes-all-that-have-the-key",
+        "No node joins this run any more.",
+        Edit(Votes._objection, "not has_key", "False"),
+        tests=("tests/protocols/leader/test_voters.py",),
+    ),
+    # test_a_learner_votes_first_where_no_majority_would_remain
+    Mutant(
+        "no-learner-votes-first",
+        "A revocation is refused though a majority could remain.",
+        Edit(Votes._objection, "min(fresh, VOTERS_MAX - len(stay))", "0"),
+        tests=("tests/protocols/leader/test_voters.py",),
+    ),
+    # test_a_joiner_needs_no_vote_taken
+    Mutant(
+        "hears-a-revoked-peer",
+        "It asks for a state, and gets one.",
+        Edit(Office.take, "if peer in self.head.spendings.revoked:", "if False:"),
+        Edit(Company.keeps_out, "if revoked and not", "if False and not"),
+        tests=("tests/protocols/leader/test_voters.py",),
+    ),
+    # test_who_comes_back_believes_it_from_most_of_the_voters_and_not_from_one
+    Mutant(
+        "one-word-ends-a-peer",
+        "Anybody in the run can end anybody.",
+        Edit(Company._is_barred, "2 * len(others & said.keys()) > len(others)", "bool(said)"),
+        tests=("tests/protocols/peer/test_certificates.py",),
+    ),
+    # test_a_peer_that_went_on_alone_ends_when_its_rival_says_that_it_is_revoked
+    Mutant(
+        "a-revoked-peer-leads-its-branch-on",
+        "It leads itself, and nobody ends it.",
+        Edit(Company._is_barred, "bool(rivals) and rivals <= said.keys()", "False"),
+        tests=("tests/protocols/peer/test_branches.py",),
+    ),
+    # test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork
+    Mutant(
+        "a-revoked-rival-may-come-back",
+        "The branch admits no second voter, for ever.",
+        Edit(
+            Membership.apply,
+            "isinstance(body, e.Revoked) and body.peer in",
+            "False and body in",
+        ),
+        tests=("tests/protocols/peer/test_branches.py",),
+    ),
+)
+"""Each with the test that it breaks."""

@@ -1,0 +1,229 @@
+"""Bugs to plant into the protocol core, one at a time: does the simulator notice?
+
+Must NOT run anything (mutants.py).
+"""
+
+from protocols.leader.decisions import Leader
+from protocols.leader.joins import Admission
+from protocols.leader.reports import Reports, RoundReports
+from protocols.peer.member_status import Standing
+from protocols.peer.participant import Participant
+from protocols.rounds.contributions import Holdings
+from protocols.rounds.fencing import Fence
+from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.state.run_state import Membership
+from sims.mutations.patch import Edit, Mutant
+from sims.mutations.raft import LOG_MUTANTS
+
+APPLY_STALE = """\
+parts = len(commit.borders) - 1
+    whole = [s for s in self.held.results if s.round == commit.round and self.held.digest(s, parts)]
+    stamp = whole[0] if whole else stamp
+    if not whole:"""
+APPLY_EARLY = """\
+plan = self.members.open_plan(self.fragment)
+    early = plan is not None and plan.stamp.round == self.version + 1 and not self.applying
+    if commit is None and early and self.held.digest(plan.stamp, plan.num_parts):
+        self.applying = plan.stamp
+        return [ApplyRound(plan.stamp, plan.parts.borders, False)]
+    if commit is None or self.applying:"""
+
+ROUND_MUTANTS = (
+    Mutant(
+        "applies-a-stale-attempt",
+        "The roster of the committed attempt is a smaller one: two peers hold different states.",
+        Edit(
+            FragmentRounds._apply,
+            "if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:",
+            APPLY_STALE,
+        ),
+    ),
+    Mutant(
+        "counts-holds-of-a-stale-attempt",
+        "The commit names a result that nobody can have.",
+        Edit(
+            RoundReports.holders,
+            "stamp == plan.stamp",
+            "stamp.round == plan.stamp.round",
+        ),
+    ),
+    Mutant(
+        "contributes-twice-to-one-round",
+        "Restarted ranks contribute again: owners sum different bytes of one peer.",
+        Edit(
+            FragmentRounds.contribute,
+            "round_ = union(self.carried, made.samples), self.next_round",
+            "round_ = union(self.carried, made.samples), self.fence.open_round",
+        ),
+    ),
+    Mutant(
+        "commits-whom-an-attempt-left-out",
+        "Who was silent is listed as counted, and rebases as if it were: its work is lost.",
+        Edit(
+            Leader._next_commit,
+            "reports.ready[peer] for peer in plan.roster",
+            "reports.ready[peer] for peer in sorted(reports.ready)",
+        ),
+    ),
+    Mutant(
+        "sums-without-the-missing",
+        "A sum that lacks somebody of the roster is taken for the round's result.",
+        Edit(
+            Holdings.terms,
+            "if not set(peers) <= held.keys():\n        return ()\n"
+            "    return tuple(held[peer] for peer in peers)",
+            "if len(set(peers) - held.keys()) > 1:\n        return ()\n"
+            "    return tuple(held[peer] for peer in peers if peer in held)",
+        ),
+    ),
+    Mutant(
+        "a-late-sum-joins-the-new-attempt",
+        "A sum of the attempt before is listed with the terms of the new one.",
+        Edit(
+            FragmentRounds.part_reduced,
+            "plan.stamp == event.stamp:\n        self.held.reduced(event)",
+            "plan.stamp.round == event.stamp.round:\n"
+            "        sums = self.held.sums\n"
+            "        sums[plan.stamp, event.part] = sums[event.stamp, event.part]\n"
+            "        self.held.reduced(type(event)(plan.stamp, event.part, event.digest))",
+        ),
+    ),
+    Mutant(
+        "applies-before-the-commit",
+        "The round may be committed without what was applied here, or not at all.",
+        Edit(
+            FragmentRounds._apply,
+            "if commit is None or self.applying:",
+            APPLY_EARLY,
+        ),
+    ),
+    Mutant(
+        "commits-with-one-holder",
+        "Its death takes the result away, though the log says that it holds.",
+        Edit(
+            Leader._agreed,
+            "return digest if enough and len(holding) >= least",
+            "return digest if enough or holding",
+        ),
+    ),
+    Mutant(
+        "holds-with-a-gap",
+        "A peer that lacks an earlier round counts as able to take this step.",
+        Edit(
+            FragmentRounds._hold,
+            "leader is None or self.version != plan.stamp.round - 1",
+            "leader is None",
+        ),
+    ),
+    Mutant(
+        "no-rebase",
+        "A peer that was not counted loses the steps that it made.",
+        Edit(
+            FragmentRounds.applied,
+            'self._resume("counted" if self._counted(round_) else "rebase")',
+            'self._resume("counted")',
+        ),
+    ),
+    Mutant(
+        "rebases-and-carries",
+        "Work that was counted stays in the parameters, and is counted again.",
+        Edit(
+            FragmentRounds.applied,
+            'self._resume("counted" if self._counted(round_) else "rebase")',
+            'self._resume("rebase")',
+        ),
+    ),
+    Mutant(
+        "carries-over-a-transfer",
+        "Work that a skipped round counted is in the new state, and is counted again.",
+        Edit(
+            FragmentRounds.state_received,
+            '"counted" if any(map(self._counted, skipped)) else "rebase"',
+            '"rebase"',
+        ),
+    ),
+    Mutant(
+        "takes-payloads-of-another-lineage",
+        "Rounds that a Restore took back have numbers that come again.",
+        Edit(Fence._in_run, " and stamp.lineage == self.members.lineage", ""),
+    ),
+    Mutant(
+        "drops-results-at-once",
+        "Whoever lacks a committed result cannot get it any more.",
+        Edit(
+            FragmentRounds._moved,
+            "needed = round_ if self.awaited is None else min(round_, self.awaited)",
+            "needed = round_ + KEEP_ROUNDS",
+        ),
+    ),
+)
+
+LEADER_MUTANTS = (
+    Mutant(
+        "joiner-skips-the-open-round",
+        "What was committed while the state was on its way is never applied to it.",
+        Edit(
+            Standing.state_received,
+            "*rounds.state_received(version.round, ",
+            "*rounds.state_received(self.members.committed(event.fragment), ",
+        ),
+    ),
+    Mutant(
+        "joiner-receives-nothing",
+        "Results that are committed during a transfer do not reach who gets it.",
+        Edit(FragmentRounds.advance, "self.members.receivers", "self.members.members"),
+        Edit(Participant.fetched, "self.members.receivers", "self.members.members"),
+    ),
+    Mutant(
+        "believes-a-lying-donor",
+        "A state that is not the cut's becomes a peer's own.",
+        Edit(
+            Standing.state_received,
+            "(version.round, version.state_digest) != (event.round, event.state_digest)",
+            "version.round != event.round",
+        ),
+    ),
+    Mutant(
+        "nobody-compares-states",
+        "A peer whose state was changed behind its back trains on, and spoils every mean.",
+        Edit(Standing.check_digest, "commit is None or ", "True or "),
+    ),
+    Mutant(
+        "restores-a-void-branch",
+        "The run goes back to a state that an earlier Restore has taken back.",
+        Edit(
+            Membership.is_kept,
+            "self.branches[left.index(lineage) :] if lineage in left else []",
+            "[]",
+        ),
+    ),
+    Mutant(
+        "keeps-reports-of-an-earlier-life",
+        "A restarted peer counts as ready, and as a holder, with what it does not have any more.",
+        Edit(Leader.restarted, "self.reports.forget(peer)", "pass"),
+        Edit(Admission.join, "self.reports.forget(peer)", "pass"),
+    ),
+    Mutant(
+        "decides-before-it-is-told",
+        "What only was not said yet in a new term looks lost: healthy peers are left out.",
+        Edit(Leader.informed, "all(map(self.accounts.told, here))", "True"),
+    ),
+    Mutant(
+        "a-new-leader-is-told-nothing",
+        "It waits for contributions that are made: nobody says so once more.",
+        Edit(Participant.new_leader, "rounds.forget_reports()", "pass"),
+    ),
+    Mutant(
+        "lets-go-whom-it-needs",
+        "The only holder of the newest state leaves, though it was ready to stay.",
+        Edit(Leader._strike, "self.admission.needs(peer, patient=patient)", "False"),
+    ),
+    Mutant(
+        "any-digest-is-the-majority's",
+        "The state of a peer that differs is handed out, and named as everybody's.",
+        Edit(Reports.sure_digest, "if 2 * votes > len(members) else", "if votes else"),
+        Edit(Reports.is_split, "2 * max(counts.values()) <= len(holders)", "False"),
+    ),
+)
+
+MUTANTS = (*LOG_MUTANTS, *ROUND_MUTANTS, *LEADER_MUTANTS)

@@ -1,0 +1,66 @@
+"""Bugs to plant into the part of the core that makes steps: seeds of sims.step_sweep catch them.
+
+As rounds.py for rounds. Must NOT run anything (mutants.py).
+"""
+
+from protocols.leader.step_views import Closing
+from protocols.state.step_entries import forget_views, step_view
+from protocols.steps.bounds import StepBounds
+from protocols.steps.step_machine import Steps
+from sims.mutations.patch import Edit, Mutant
+
+ALL_REPORTED = """\
+if owner is None or owner.view != view or not roster <= states.keys():
+            continue  # Of a view that ended before; or somebody is not there yet.
+        digests = {states[peer] for peer in roster}"""
+MOST_REPORTED = """\
+if owner is None or owner.view != view or 2 * len(roster & states.keys()) <= len(roster):
+            continue
+        digests = {states[peer] for peer in roster & states.keys()}"""
+
+STEP_MUTANTS = (
+    Mutant(
+        "goes-on-after-its-report",
+        "A survivor completes a step of which it said that it had not: the Close may be below.",
+        Edit(
+            StepBounds.frontier,
+            "return max(self.members.course.step, completed, self.begun)",
+            "return self.run.outer_steps",
+        ),
+    ),
+    Mutant(
+        "closes-below-a-completed-step",
+        "Who made the step keeps it, and the others make another one of that number.",
+        Edit(Closing._last_step, "max(completed, course.step,", "max(course.step,"),
+    ),
+    Mutant(
+        "takes-a-late-payload-of-a-closed-view",
+        "A step that the Close left out is completed by those whom the payload still reached.",
+        Edit(step_view, "return None if ended else view", "return view"),
+        Edit(StepBounds.find_last, "return agreed.close.last_step", "return self.run.outer_steps"),
+    ),
+    Mutant(
+        "commits-on-a-majority-of-digests",
+        "A step is agreed that a member of the roster may never complete.",
+        Edit(Closing.next_commit, ALL_REPORTED, MOST_REPORTED),
+    ),
+    Mutant(
+        "a-differing-state-goes-on",
+        "Nobody is left out, and no step is ever agreed on again.",
+        Edit(Closing._differing, "if wrong:", "if False:"),
+    ),
+    Mutant(
+        "keeps-a-payload-of-a-batch-that-is-anothers",
+        "Its view ended before the step: two train on that batch, and nobody on this peer's.",
+        Edit(
+            Steps._make,
+            "own.step == step and own.batch == batch",
+            "own.step == step",
+        ),
+    ),
+    Mutant(
+        "forgets-what-old-views-were-made-of",
+        "The run trains once more on the batches of steps whose views nobody remembers.",
+        Edit(forget_views, "drawn=drawn", "drawn=members.course.drawn"),
+    ),
+)

@@ -1,0 +1,9 @@
+"""One simulated peer: the real core, and a shell in virtual time with a disk, ranks and a toy
+model.
+
+In: commands of the core. Out: events, in the order in which the real driver would queue them
+(turns.py). A fragment is one parameter, so that every result can be worked out. Must NOT decide
+what the core decides.
+
+Start reading: node.py, then toy_model.py.
+"""

@@ -1,0 +1,395 @@
+"""One simulated peer: a core and its shell; ranks.py has its ranks.
+
+Training is replaced by arithmetic that is easy to check (toy_model.py): a fragment is one
+parameter, which inner steps move, and the outer step subtracts the weighted mean of what was
+contributed. The shell keeps and drops payloads as the real one does, and does jobs in order, one at
+a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from peers.exchange.payload_keys import slice_key
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.messages.peer import Control, Kept
+from protocols.peer.core import PeerCore
+from protocols.state import checkpoint_progress
+from protocols.types import limits
+from protocols.types.ids import PeerId, Stamp, Version, digest_text
+from protocols.wire import codec
+from sims.checkers import Contribution
+from sims.node.ranks import Handed, Ranks, Result
+from sims.node.reductions import Reductions
+from sims.node.state_transfer import Transfers
+from sims.node.storage import Disk, Store
+from sims.node.toy_model import Value
+from sims.node.turns import Turns
+from sims.node.wal_writer import Scribe
+
+if TYPE_CHECKING:
+    from sims.simulator.world import World
+
+Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
+
+
+class Node:
+    """One life of one peer. After `kill` or Stop, whatever was scheduled for it is void."""
+
+    def __init__(
+        self, world: World, me: Identity, disk: Disk, *, contact: str, speed: float
+    ) -> None:
+        """`contact`: where to join; "": this peer founds the run."""
+        self.world = world
+        self.peer = me.peer
+        self.disk = disk
+        self.met: set[PeerId] = set()
+        """Peers with which it was ever connected in this life."""
+        rules, saved = world.rules if disk.saved is not None else None, disk.saved
+        self.core = PeerCore(
+            me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules
+        )
+        self.core.book.compact_entries = world.compact_entries
+        world.twins.born(self.core, disk, contact=contact)
+        self.speed = speed
+        """Seconds an inner step takes."""
+        self.alive = True
+        self.outcome = self.why = ""
+        self.asked_to_leave = False
+        self.paused_until = 0.0
+        self.turns = Turns(self)
+        self.due = float("inf")
+        """When the core is woken if nothing else happens: at its deadline, or after a pause."""
+        self.outers: list[Value] = [0] * world.training.fragments
+        """The outer parameters, by fragment."""
+        self.versions: list[Version | None] = [None] * world.training.fragments
+        """What they are, as the shell knows it."""
+        self.corrupt: dict[int, int] = {}
+        """Fragments that something changed behind our back, and the round after which it did."""
+        self.store = Store()
+        self.transfers = Transfers(self)
+        self.reductions = Reductions(self)
+        self.ranks = Ranks(self, world.training)
+        self.dials: set[str] = set()
+        """Addresses that it wants to be connected with."""
+        self.dialling: set[str] = set()
+        """Those that it tries at present."""
+        self.scribe = Scribe(self)
+        self._lineage = 0
+        """Of the last entry that was applied."""
+        self._losses = 0
+        """How often its ranks were lost, as the core knows."""
+
+    @property
+    def running(self) -> bool:
+        return self.alive and not self.outcome
+
+    # Events ---------------------------------------------------------------------------------
+
+    def give(self, event: v.Event, value: Value = 0) -> None:
+        """Let the core take an event in its turn. `value`: what a payload carries."""
+        if not self.running or (isinstance(event, Payload) and not self.core.standing.accepted):
+            return  # A shell gives no memory before it knows the run.
+        if self.world.now < self.paused_until:
+            self.after(0.0, lambda: self.give(event, value))
+            return
+        if isinstance(event, v.PeerDisconnected):
+            self.reductions.forget(event.peer)
+            self.transfers.disconnected(event.peer)
+        self.turns.feed(event, value)
+
+    def take(self, event: v.Event, value: Value) -> None:
+        """The core decides, and all that it says is done. Called by `turns`."""
+        before, event = self.core.members.lineage, self.world.extremes.event(event)
+        commands = self.core.handle(event, self.world.now)
+        self._losses += isinstance(event, v.TrainersLost)
+        self.world.twins.compare(self, event, commands)
+        restore = self.core.members.restored
+        if restore is not None and before not in (0, self.core.members.lineage):
+            self._set_back(restore)  # By an entry or a snapshot.
+        self.world.record(self, event, value, commands)
+        if isinstance(event, Payload):
+            self._keep(event, value, commands)
+        elif isinstance(event, v.CellReceived):
+            self.transfers.decided(event, value, commands)
+        self.world.checkers.handled(self, event, commands)
+        for command in commands:
+            self._do(command)
+        if isinstance(event, v.RoundApplied):
+            self.world.checkers.memory(self)
+        if self.outcome:
+            self.turns.end_jobs()
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something later, unless this life is over by then; not while we are stopped."""
+        self.at_time(self.world.now + seconds, action)
+
+    def at_time(self, due: float, action: Callable[[], None]) -> None:
+        """As `after`, exactly then: a duration would be rounded, and what follows at the same time
+        could come before."""
+        self.turns.at_time(due, action)
+
+    def lose_trainers(self, restart_s: float) -> None:
+        """The ranks crash and are started again; a witness has none."""
+        if self.core.me.witness:
+            return
+        self.ranks.lose()
+        life = self.ranks.life
+        self.give(v.TrainersLost("crash"))
+
+        def ready() -> None:
+            if life == self.ranks.life:
+                self.give(v.TrainersReady())
+
+        self.after(restart_s, ready)
+
+    def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
+        if any(isinstance(command, c.Discard) for command in commands):
+            return
+        if isinstance(event, v.SliceReceived):
+            self.store.slices[slice_key(event.stamp, event.part, event.contributor)] = value
+            self.reductions.arrived()
+        elif isinstance(event, v.ResultReceived):
+            self.store.results[event.stamp, event.part] = value
+
+    # Commands -------------------------------------------------------------------------------
+
+    def _do(self, command: c.Command) -> None:
+        world = self.world
+        match command:
+            case c.Send(peer=to, message=message):
+                self._send(to, message)
+            case c.Connect():
+                world.dialling.dial(self, command)
+            case c.Disconnect(peer=other):
+                world.dialling.hang_up(self, other)
+            case c.Persist():
+                self.scribe.write(command)
+            case c.CheckRun():
+                accepted = v.RunAccepted(world.rules, world.samples_ahead)
+                self.after(world.compute_s, lambda: self.give(accepted))
+            case c.Leased(samples=samples):
+                self.turns.in_turn(lambda: self.ranks.feed.leased(samples))
+            case c.Applied(entry=entry, index=index):
+                world.checkers.survives(self, index, entry)
+                world.checkers.applied(self.peer, command.lineage, index, entry)
+                if isinstance(entry, e.Run):
+                    world.begun(self)
+                elif isinstance(entry, e.Lost):
+                    world.lost_state()  # Nobody counts what it holds any more.
+                if command.lineage != self._lineage:
+                    # After contributions of the one before, and before those of this one.
+                    self._lineage = command.lineage
+                    self.reductions.make_releases()
+                    self.turns.in_turn(self._restored)
+            case c.Stop(why=why, outcome=outcome):
+                world.tell(f"{self.peer} stops: {outcome} ({why})")
+                world.stopped(self, command)
+                self.outcome, self.why = outcome, why
+                world.lost_state()
+                world.ended_at = world.now
+                # What it sent last still arrives: a process that ends by itself closes in order.
+                world.at(world.network.slowest_s, lambda: world.dialling.gone(self))
+            case c.Note(kind=kind, text=text):
+                world.tell(f"{self.peer} notes {kind}: {text}")
+                world.checkers.note(kind, text)
+            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+                world.dialling.gates.do(self, command)
+            case c.DropSlices() | c.DropResult():
+                self.reductions.drop(command)
+            case c.ReleaseRound():
+                self.reductions.put_off(command)
+            case c.Discard():
+                world.happened["discard"] += 1  # `give` did not keep it.
+            case c.ExpectState() | c.ExpectCells() | c.KeepCell():
+                self.transfers.do(command)
+            case _:
+                self._payload(command)
+
+    def _payload(self, command: c.Command) -> None:
+        assert self.core.standing.accepted, "arithmetic before the shell knows the run"
+        store = self.store
+        match command:
+            case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
+                manifest, value = store.encoded[stamp.fragment, stamp.round]
+                assert manifest == me.manifest, "other bytes than were announced"
+                self.send_bulk(to, v.SliceReceived(self.peer, stamp, part, me), value)
+            case c.SendResult():
+                self.reductions.send(command)
+            case c.ReducePart():
+                self.reductions.reduce(command)
+            case c.Encode(fragment=fragment, round=round_):
+                self.reductions.make_releases(fragment)
+                shared = self.ranks.shared(fragment)  # Also if they crash meanwhile.
+                self.job(lambda: self._encode(fragment, round_, *shared))
+            case c.ApplyRound(stamp=stamp, borders=borders):
+                means = [store.results[stamp, part] for part in range(len(borders) - 1)]
+                self.job(lambda: self._apply(stamp, means))
+            case c.SkipRound(stamp=stamp):
+                self.job(lambda: self._skip(stamp))
+            case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
+                self.transfers.do(command)
+            case c.ServeCells() | c.ReleaseCopy():
+                self.transfers.do(command)
+            case c.AdoptKept(fragment=fragment, round=round_):
+                self.job(lambda: self._adopt_kept(fragment, round_))
+            case c.Resume():
+                losses, lineage = self._losses, self.core.members.lineage
+                excused = command.fragment in self.ranks.crashed
+                if command.kind == "anew":
+                    self.ranks.crashed.discard(command.fragment)
+                self.job(lambda: self._resume(command, losses, lineage, excused=excused))
+            case _:
+                raise AssertionError(f"unknown command {command!r}")
+
+    def job(self, work: Callable[[], None]) -> None:
+        """As the real shell: one at a time, in the order of the commands."""
+        self.turns.job(work)
+
+    def _adopt_kept(self, fragment: int, round_: int) -> None:
+        kept = self.disk.kept
+        digest = ""
+        if kept is not None and kept.versions[fragment].round == round_:
+            digest = self._at(fragment, round_, self.disk.outers[fragment])
+            self.corrupt.pop(fragment, None)
+        self.give(v.KeptAdopted(fragment, round_, digest))
+
+    def found(self, outers: Sequence[Value]) -> tuple[str, ...]:
+        """The run begins with these; their digests."""
+        return tuple(self._at(fragment, 0, outer) for fragment, outer in enumerate(outers))
+
+    def keep_first(self) -> None:
+        """What the run begins with is our first checkpoint."""
+        lineage, versions = self.core.members.lineage, [known for known in self.versions if known]
+        for version in versions:
+            one = (version.fragment, 0, version.state_digest)
+            self.world.checkers.state(self.peer, lineage, *one)
+        kept = Kept(lineage, tuple(versions), 0, 0)
+        self.disk.kept, self.disk.outers = kept, tuple(self.outers)
+        self.after(self.world.compute_s, lambda: self.give(v.Checkpointed(kept)))
+
+    def _at(self, fragment: int, round_: int, outer: Value) -> str:
+        """A fragment is another one now; the state's digest."""
+        digest = self.world.digest_of(round_, outer)
+        self.outers[fragment], self.versions[fragment] = outer, Version(fragment, round_, digest)
+        return digest
+
+    def _restored(self) -> None:
+        """What is of another lineage than the core's is old."""
+        lineage = self.core.members.lineage
+        self.store.keep(lineage)
+        self.reductions.keep(lineage)
+
+    def _set_back(self, restore: e.Restore) -> None:
+        """What the ranks did since belongs to no lineage, unless the run goes on from what we have;
+        nor does any other state."""
+        if not restore.live or any(rounds.version < 0 for rounds in self.core.rounds):
+            self.ranks.set_back()
+        self.world.happened["void"] += restore.live and not restore.fork
+        for fragment, version in enumerate(restore.versions):
+            if self.versions[fragment] != version:
+                self.versions[fragment] = None
+
+    def _checkpoint(self) -> None:
+        members, versions = self.core.members, [known for known in self.versions if known]
+        if len(versions) < len(self.versions) or self.corrupt:
+            return
+        remaining = checkpoint_progress.remaining_at(members, versions[0].round)
+        if remaining is None:
+            return
+        so_far = checkpoint_progress.progress_at(members, versions[0].round)
+        kept = Kept(members.lineage, tuple(versions), *so_far, remaining)
+        self.disk.keep(kept, tuple(self.outers))
+        self.give(v.Checkpointed(kept))
+
+    def _send(self, to: PeerId, message: Control) -> None:
+        self.world.sent(self, to, message)
+        read = codec.decode(codec.encode(message), size_max=limits.CONTROL_BYTES_MAX)
+        assert read == message, "it reads otherwise"
+        self.world.carry(self.peer, to, "control", v.MessageReceived(self.peer, message))
+
+    def send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
+        self.world.carry(self.peer, to, "bulk", event, value)
+
+    def _encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
+        model = self.world.model
+        if not self.running:
+            return  # Nobody will get it.
+        text = f"{self.peer} {fragment} {first} {handed.last} {round_} {self.world.now}"
+        manifest = digest_text(text)
+        gossip = self.world.training.gossip
+        sent = model.fold(self.outers[fragment] - handed.delta) if gossip else handed.delta
+        self.store.encoded[fragment, round_] = (manifest, sent)
+        values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
+        delta, expected, sent = map(int, values)
+        steps, base = (first, handed.last), handed.base_round
+        made = Contribution(self.peer, fragment, delta, *steps, expected, sent, base)
+        self.world.checkers.encoded(manifest, made)
+        if fragment == 0:
+            self.world.checkers.samples_of(self, manifest, round_, handed.samples)
+        self.give(v.Encoded(fragment, round_, manifest))
+
+    def _apply(self, stamp: Stamp, means: list[Value]) -> None:
+        if stamp.lineage != self.core.members.lineage:
+            return  # A Restore came between.
+        world, fragment = self.world, stamp.fragment
+        if world.model.exact:
+            world.checkers.means(self.peer, stamp, {int(mean) for mean in means})
+        before = self.outers[fragment]
+        after = means[0] if world.training.gossip else world.model.fold(before - means[0])
+        self._stepped(stamp, after)
+
+    def _skip(self, stamp: Stamp) -> None:
+        if stamp.lineage == self.core.members.lineage:
+            self.world.checkers.pairs.skipped(self, stamp)
+            self._stepped(stamp, self.outers[stamp.fragment])
+
+    def _stepped(self, stamp: Stamp, outer: Value) -> None:
+        fragment = stamp.fragment
+        digest = self._at(fragment, stamp.round, outer)
+        if fragment not in self.corrupt:
+            self.world.checkers.state(self.peer, stamp.lineage, fragment, stamp.round, digest)
+        if fragment == 0 and stamp.round % self.disk.checkpoint_every == 0:
+            self._checkpoint()
+        self.give(v.RoundApplied(stamp, digest))
+
+    def adopt(self, fragment: int, round_: int, value: Value) -> None:
+        """A state that came from others is ours now."""
+        digest = self._at(fragment, round_, value)
+        key = (self.core.members.lineage, fragment, round_)
+        self.corrupt.pop(fragment, None)
+        if self.world.checkers.is_corrupt(*key, digest):
+            self.corrupt[fragment] = round_  # As its donor is.
+            return
+        self._checkpoint()
+        self.world.checkers.state(self.peer, *key, digest)
+
+    def state_at(self, fragment: int, round_: int) -> Value | None:
+        """The state after this round, while it is ours."""
+        version = self.versions[fragment]
+        return self.outers[fragment] if version and version.round == round_ else None
+
+    def _resume(self, command: c.Resume, losses: int, lineage: int, *, excused: bool) -> None:
+        """As the driver: what the core decided for ranks that are lost is for nobody."""
+        ranks, fragment = self.ranks, command.fragment
+        if losses != ranks.life:
+            return
+
+        def post() -> None:
+            # If it waited, later rounds are in it too, of which the core does not know here: by
+            # the command's round it finds the ranks' work too old.
+            outer, samples = self.outers[fragment], ranks.feed.lease
+            ranks.result(Result(command, outer, lineage, samples, excused))
+
+        def is_last() -> bool:
+            return command.finish and all(one.needs_no_steps for one in self.core.rounds[1:])
+
+        if fragment == 0:
+            ranks.feed.post(post, is_last)
+        else:
+            post()
+            ranks.feed.post_waiting()

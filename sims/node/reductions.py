@@ -1,0 +1,168 @@
+"""The parts that a simulated peer sums, and who gets them.
+
+As the real shell does: a sum waits until every slice of it is here, its result goes to whoever it
+was to be sent to meanwhile, and a round that is over keeps its memory for a moment. Must NOT decide
+what is summed or sent: the core does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from peers.exchange.buffer_release import COPIED_BYTES_PER_S
+from peers.exchange.payload_keys import slice_key
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.state.parts import ELEMENT_BYTES
+from protocols.types.ids import PeerId, Stamp, digest_text
+from sims.node.toy_model import Value
+
+if TYPE_CHECKING:
+    from sims.node.node import Node
+
+Sum = tuple[Stamp, int]
+"""(attempt, part)."""
+STATE_ARRAYS = 2
+"""Of a fragment: parameters and momentum."""
+
+
+class Reductions:
+    """Of one life of a peer."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: dict[Sum, c.ReducePart] = {}
+        self._receivers: dict[Sum, list[c.SendResult]] = {}
+        """Of results that are not made yet."""
+        self._releases: list[tuple[int, int]] = []
+        """(fragment, round): put off until the ranks have copied their result."""
+        self._released: dict[tuple[int, int], int] = {}
+        """By (lineage, fragment): the newest round that the core has released."""
+
+    def reduce(self, command: c.ReducePart) -> None:
+        """Begin a sum; what it lacks is on its way."""
+        self._waiting[command.stamp, command.part] = command
+        self.arrived()
+
+    def arrived(self) -> None:
+        """Make every sum that has become possible."""
+        for key, command in list(self._waiting.items()):
+            terms = self._terms(command)
+            if terms is None:
+                continue
+            del self._waiting[key]
+            void = self._void(command)
+            if void:
+                self._node.job(partial(self._node.give, v.PartReduced(*key, "", void)))
+            else:
+                self._node.job(self._made(key, self._node.world.model.mean(terms)))
+
+    def _void(self, command: c.ReducePart) -> tuple[PeerId, ...]:
+        """Whose contributions cannot be averaged, if any can: their names tell."""
+        one_in, terms = self._node.world.training.void_one_in, command.contributors
+        void = [x.peer for x in terms if one_in and int(x.manifest[:8], 16) % one_in == 0]
+        return tuple(void) if len(void) < len(terms) else ()
+
+    def _terms(self, command: c.ReducePart) -> list[tuple[int, Value]] | None:
+        stamp, store = command.stamp, self._node.store
+        alike = self._node.world.training.gossip
+        terms: list[tuple[int, Value]] = []
+        for term in command.contributors:
+            key = slice_key(stamp, command.part, term)
+            weight = 1 if alike else term.tokens
+            if term.peer == self._node.peer:
+                terms.append((weight, store.encoded[stamp.fragment, stamp.round][1]))
+            elif key in store.slices:
+                terms.append((weight, store.slices[key]))
+            else:
+                return None
+        return terms
+
+    def _made(self, key: Sum, mean: Value) -> Callable[[], None]:
+        def done() -> None:
+            node = self._node
+            node.store.results[key] = mean
+            for command in self._receivers.pop(key, []):
+                self.send(command)
+            node.give(v.PartReduced(*key, _digest(mean)))
+
+        return done
+
+    def send(self, command: c.SendResult) -> None:
+        """Now, or once it is made."""
+        node, key = self._node, (command.stamp, command.part)
+        if key not in node.store.results:
+            if not node.world.network.line(node.peer, command.peer).up:
+                return  # The core hears of it, and says it again.
+            self._receivers.setdefault(key, []).append(command)
+            return
+        mean = node.store.results[key]
+        event = v.ResultReceived(node.peer, *key, command.contributors, _digest(mean))
+        node.send_bulk(command.peer, event, mean)
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection is over: what it still needs, the core says again."""
+        for key, commands in self._receivers.items():
+            self._receivers[key] = [command for command in commands if command.peer != peer]
+
+    def drop(self, command: c.DropSlices | c.DropResult) -> None:
+        """What was not summed will not be, or was not its sender's to give."""
+        store = self._node.store
+        match command:
+            case c.DropResult(stamp=stamp, part=part):
+                store.results.pop((stamp, part), None)
+            case c.DropSlices(fragment=fragment, round=round_):
+                store.drop_slices(fragment, round_)
+                self._end(fragment, round_)
+
+    def put_off(self, release: c.ReleaseRound) -> None:
+        """The ranks are told of this round now, and copy its result: as
+        peers/exchange/buffer_release.py.
+        """
+        node, fragment = self._node, release.fragment
+        run = node.core.members.run
+        assert run is not None, "a round of no run"
+        self._releases.append((fragment, release.round))
+        self._released[node.core.members.lineage, fragment] = release.round
+        copied_bytes = STATE_ARRAYS * ELEMENT_BYTES * run.fragment_elements[fragment]
+        node.after(copied_bytes / COPIED_BYTES_PER_S, lambda: self.make_releases(fragment))
+
+    def keeps(self, stamp: Stamp, part: int) -> bool:
+        """The result is here, and the core has not released it."""
+        over = stamp.round <= self._released.get((stamp.lineage, stamp.fragment), 0)
+        return (stamp, part) in self._node.store.results and not over
+
+    def make_releases(self, fragment: int | None = None) -> None:
+        """Those of this fragment, or all of them, wait no longer: they come after the steps that
+        read these results."""
+        waiting, self._releases = self._releases, []
+        for at, round_ in waiting:
+            if fragment in (None, at):
+                self._node.turns.in_turn(partial(self._release, at, round_))
+            else:
+                self._releases.append((at, round_))
+
+    def _release(self, fragment: int, round_: int) -> None:
+        self._node.store.release(fragment, round_)
+        self._end(fragment, round_)
+
+    def keep(self, lineage: int) -> None:
+        """Sums of another lineage are of no round any more."""
+        for key in [*self._waiting, *self._receivers]:
+            if key[0].lineage != lineage:
+                self._forget_sum(key)
+
+    def _end(self, fragment: int, round_: int) -> None:
+        for key in [*self._waiting, *self._receivers]:
+            if key[0].fragment == fragment and key[0].round <= round_:
+                self._forget_sum(key)
+
+    def _forget_sum(self, key: Sum) -> None:
+        self._waiting.pop(key, None)
+        self._receivers.pop(key, None)
+
+
+def _digest(mean: Value) -> str:
+    return digest_text(str(mean))

@@ -1,0 +1,128 @@
+"""The order in which a simulated shell does things: events, commands, jobs, and pauses.
+
+The order is that of peers/driver.py: an event waits in an inbox until all commands of the event
+before it are done and the callback that fed it has ended; jobs are done one at a time, in the
+order of the commands. Must NOT know what an event or a job is about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from peers.driver import AT_ONCE
+from protocols.interface import events as v
+from sims.node.toy_model import Value
+
+if TYPE_CHECKING:
+    from sims.node.node import Node
+
+
+class Turns:
+    """Of one life of one peer."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._inbox: deque[tuple[v.Event, Value]] = deque()
+        self._waiting = True
+        """The commands of the last event are done."""
+        self._in_callback = False
+        """A callback of the loop runs: the inbox is looked at when it has ended."""
+        self.wakes_at = float("inf")
+        """The core's deadline when the loop began to wait."""
+        self._jobs = deque[Callable[[], None]]()
+        self._busy_until = 0.0
+        self._held = deque[Callable[[], None]]()
+        """What a pause holds up, in order."""
+
+    # Events ---------------------------------------------------------------------------------
+
+    def feed(self, event: v.Event, value: Value = 0) -> None:
+        """Let the core take an event in its turn; one of a step at once, if no other event waits
+        and all commands are done."""
+        if self._waiting and isinstance(event, AT_ONCE) and not self._inbox:
+            self._take(event, value)
+            if self._node.core.deadline < self.wakes_at:
+                self._inbox.append((v.DeadlineReached(), 0))
+        else:
+            self._inbox.append((event, value))
+        if not self._in_callback:
+            self._decide()
+
+    def _decide(self) -> None:
+        node = self._node
+        while self._inbox and self._waiting and node.running:
+            if node.world.now < node.paused_until:
+                node.after(0.0, _nothing)  # The callback after the pause looks again.
+                return
+            self._take(*self._inbox.popleft())
+            deadline = node.core.deadline
+            if deadline != self.wakes_at:
+                self.wakes_at = deadline
+                node.world.wake(node, max(deadline, node.paused_until))
+
+    def _take(self, event: v.Event, value: Value) -> None:
+        self._waiting = False
+        self._node.take(event, value)
+        self._waiting = True
+
+    # Callbacks ------------------------------------------------------------------------------
+
+    def at_time(self, due: float, action: Callable[[], None]) -> None:
+        """A callback of the loop, unless this life is over by then; not while it is paused."""
+        self._node.world.at_time(due, lambda: self._act(action))
+
+    def _act(self, action: Callable[[], None]) -> None:
+        """Now, or after what a pause holds up already: a longer pause must not change the order."""
+        node = self._node
+        if self._held or node.world.now < node.paused_until:
+            if not self._held:
+                node.world.at_time(node.paused_until, self._go_on)
+            self._held.append(action)
+        elif node.running:
+            self._call(action)
+
+    def _go_on(self) -> None:
+        node = self._node
+        while self._held and node.world.now >= node.paused_until:
+            action = self._held.popleft()
+            if node.running:
+                self._call(action)
+        if self._held:
+            node.world.at_time(node.paused_until, self._go_on)
+
+    def _call(self, action: Callable[[], None]) -> None:
+        self._in_callback = True
+        action()
+        self._in_callback = False
+        self._decide()
+
+    # Jobs -----------------------------------------------------------------------------------
+
+    def job(self, work: Callable[[], None]) -> None:
+        """One at a time, in the order of the commands; `work` is its result."""
+        world = self._node.world
+        self._busy_until = max(world.now, self._busy_until) + world.compute_s
+        self._put(work)
+
+    def in_turn(self, action: Callable[[], None]) -> None:
+        """In the order of the jobs, after those that were begun before; it takes no time."""
+        self._busy_until = max(self._node.world.now, self._busy_until)
+        self._put(action)
+
+    def _put(self, work: Callable[[], None]) -> None:
+        self._jobs.append(work)
+        self.at_time(self._busy_until, self._end_job)
+
+    def _end_job(self) -> None:
+        self._jobs.popleft()()
+
+    def end_jobs(self) -> None:
+        """As the real shell when it stops: what was begun is ended."""
+        while self._jobs:
+            self._end_job()
+
+
+def _nothing() -> None:
+    """A callback that only looks at the inbox."""

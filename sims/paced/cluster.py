@@ -1,0 +1,68 @@
+"""Local clusters of paced peers: all that a peer has is real, but for its training.
+
+For tests with many processes, where torch would be too heavy. Must NOT wait for a round or judge
+what comes of a run: its callers do.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from peers.processes.processes import own_module
+from protocols.types.errors import LowcommError
+from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from sims.paced.rank import PACE, Pace
+from sims.wan.network import Place
+
+
+def paced_command(pace: Pace = PACE) -> list[str]:
+    """What `lowcomm peer` gets after its `--`."""
+    program = own_module("sims.paced.rank")
+    sizes = ["--elements", str(pace.elements), "--columns", str(pace.columns)]
+    names = ["--tensors", str(pace.tensors), "--name-chars", str(pace.name_chars)]
+    return [*program, "--step-s", repr(pace.step_s), *sizes, *names]
+
+
+def start_paced(
+    cluster: LocalCluster,
+    name: str,
+    config: Path | None,
+    *,
+    pace: Pace = PACE,
+    join: str = "",
+    overrides: Sequence[str] = (),
+    fault: str = "",
+    place: Place | None = None,
+) -> LocalNode:
+    """As `LocalCluster.start_peer`, with paced ranks."""
+    command = paced_command(pace)
+    return cluster.start_peer(
+        name,
+        config,
+        join=join,
+        overrides=overrides,
+        fault=fault,
+        command=command,
+        place=place,
+    )
+
+
+async def start_all(
+    cluster: LocalCluster,
+    names: Sequence[str],
+    config: Path,
+    *,
+    pace: Pace | Sequence[Pace] = PACE,
+    overrides: Sequence[str] = (),
+) -> list[LocalNode]:
+    """The first one starts the run, the others join it at once. `pace`: of all, or of each. Raises
+    LowcommError."""
+    paces = [pace] * len(names) if isinstance(pace, Pace) else pace
+    first = start_paced(cluster, names[0], config, pace=paces[0], overrides=overrides)
+    token = await cluster.token_of(first)
+    if not token:
+        raise LowcommError(f"{first.name} ended at its start: see {first.directory / LOG}")
+    others = [
+        start_paced(cluster, name, config, pace=own, join=token, overrides=overrides)
+        for name, own in zip(names[1:], paces[1:], strict=True)
+    ]
+    return [first, *others]

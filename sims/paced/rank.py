@@ -1,0 +1,237 @@
+"""A training program without a model: real daemons, links and shared memory, and hardly any CPU.
+
+    lowcomm peer run.toml --new -- python -m sims.paced.rank --step-s 0.02
+
+An inner step takes a set time, which it sleeps, and moves the parameters by a fixed function of
+(slot, step), so that a test can work out what a run has to end with. All else a rank does as under
+`lowcomm/training/round_methods.py`. The layout is what this program reports: `[run.model]` and
+`[run.optimizer]` are not looked at, and the text is not read. Must NOT import torch, nor know of
+other nodes.
+"""
+
+import argparse
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from lowcomm.methods import AnyMethod, RoundMethod, StepMethod
+from lowcomm.training.attach import Peer, attach
+from lowcomm.training.round_rank import RoundRank
+from peers.ipc.messages import TensorPlace
+from peers.processes.exit_status import shell_status
+from protocols.types.errors import ConfigError, LowcommError
+from sims.paced.moves import TENSORS, share, stand_in_loss, tensors
+from sims.paced.parameters import PacedParameters
+from sims.paced.step_rank import PacedSteps
+
+REPORT_INTERVAL_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long a step takes, and how much there is to exchange."""
+
+    step_s: float = 0.02
+    """An inner step takes this long, or as long as it needs if that is more."""
+    elements: int = 1 << 16
+    """Size of the whole model, fp32; all nodes of a run have the same."""
+    columns: int = 0
+    """Of its matrices; 0: it has none."""
+    tensors: int = TENSORS
+    """Of the model, each a block that a method may take for a fragment."""
+    name_chars: int = 0
+    """At least so many characters has the name of each."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step_s < math.inf:
+            raise ConfigError(f"--step-s must be a time of 0 seconds or more, got {self.step_s}")
+        if self.columns < 0:
+            raise ConfigError(f"--columns must not be negative, got {self.columns}")
+        if self.tensors < 1:
+            raise ConfigError(f"--tensors must be positive, got {self.tensors}")
+        if self.elements < self.tensors:
+            raise ConfigError(
+                f"--elements must be at least {self.tensors}, one a tensor, got {self.elements}"
+            )
+
+    def layout(self, method: AnyMethod | None = None) -> tuple[TensorPlace, ...]:
+        """What the ranks report."""
+        return tensors(
+            self.elements,
+            method,
+            columns=self.columns,
+            count=self.tensors,
+            name_chars=self.name_chars,
+        )
+
+
+PACE = Pace()
+
+
+class PacedTrainer:
+    """What the methods of rounds and their training loop are to a rank with torch, in one object.
+
+    Every rank of a node has the whole parameters and moves them alike; each writes its own share.
+    Implements lowcomm.training.interfaces.RoundState, with what `PacedParameters` has of it.
+    """
+
+    def __init__(self, peer: Peer, pace: Pace) -> None:
+        """Join the run and wait for its parameters."""
+        method = peer.run.method
+        assert isinstance(method, RoundMethod)
+        ours = share(pace.elements, rank=peer.rank, world_size=peer.world_size)
+        layout = pace.layout(method)
+        self._parameters = PacedParameters(layout, seed=peer.run.seed, ours=ours)
+        held = self._parameters
+        self.write, self.copy, self.take = held.write, held.copy, held.take
+        self._peer = peer
+        self._pace = pace
+        self._reported = (0, time.monotonic())
+        attached = peer.join(layout, elements=ours.stop - ours.start)
+        self._slot = attached.slot
+        if attached.rank_state:
+            self._parameters.data_step = load_data_step(self._file(attached.rank_state))
+        self._rank = RoundRank(peer, self, attached)
+        self._rank.start()
+        self._follow()
+
+    def train(self) -> None:
+        """Until the run is finished."""
+        while not self._peer.finished:
+            self._step()
+            if time.monotonic() - self._reported[1] >= REPORT_INTERVAL_S:
+                self._report()
+        self._report()
+
+    def _step(self) -> None:
+        until = time.monotonic() + self._pace.step_s
+        self._parameters.move(self._slot)
+        time.sleep(max(until - time.monotonic(), 0.0))
+        self._rank.step(tokens=self._step_tokens)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Never behind the run; and answer what it asks."""
+        self._parameters.reach(self._rank.run_step)
+        if self._peer.evaluation_due:
+            windows = self._peer.run.data.eval_windows
+            loss = stand_in_loss(self._parameters.theta_P)
+            self._peer.evaluated(loss=loss, windows=windows, sample="")
+
+    def snapshot(self, directory: str) -> bool:
+        self._parameters.reach(self._rank.run_step)
+        try:
+            save_data_step(self._file(directory), self._parameters.data_step)
+        except OSError as error:
+            # Not worth the run: a restart goes on from what the run has committed.
+            log.warning("rank %d keeps no step: %s", self._peer.rank, error)
+            return False
+        return True
+
+    def _report(self) -> None:
+        step, then = self._reported
+        now, steps = time.monotonic(), self._rank.steps
+        self._peer.metrics(
+            step=steps,
+            tokens=steps * self._step_tokens,
+            loss=stand_in_loss(self._parameters.theta_P),
+            tokens_per_s=(steps - step) * self._step_tokens / max(now - then, 1e-9),
+        )
+        self._reported = (steps, now)
+
+    @property
+    def _step_tokens(self) -> int:
+        """Of the whole node: the weight of its contribution."""
+        return self._peer.run.data.batch * self._peer.run.data.window
+
+    def _file(self, directory: str) -> Path:
+        return Path(directory) / f"rank-{self._peer.rank}-of-{self._peer.world_size}.json"
+
+
+def save_data_step(path: Path, data_step: int) -> None:
+    """Write it whole and synced, or not at all; makes the directory. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torn = path.with_suffix(".new")
+    with torn.open("w", encoding="ascii") as file:
+        json.dump({"data_step": data_step}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    torn.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def load_data_step(path: Path) -> int:
+    """What `save_data_step` wrote there; 0 when that is not there or damaged."""
+    try:
+        state: dict[str, int] = json.loads(path.read_text(encoding="ascii"))
+        return int(state["data_step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train until the run is finished; the exit status. Needs what the daemon sets."""
+    parser = argparse.ArgumentParser(
+        prog="sims.paced.rank", description="A rank that only keeps time."
+    )
+    parser.add_argument("--step-s", type=float, default=PACE.step_s, help="of an inner step")
+    parser.add_argument("--elements", type=int, default=PACE.elements, help="of the model")
+    parser.add_argument("--columns", type=int, default=PACE.columns, help="of its matrices")
+    parser.add_argument("--tensors", type=int, default=PACE.tensors, help="of the model")
+    parser.add_argument("--name-chars", type=int, default=PACE.name_chars, help="at least, of each")
+    typed = parser.parse_args(argv)
+    pace = Pace(
+        step_s=cast(float, typed.step_s),
+        elements=cast(int, typed.elements),
+        columns=cast(int, typed.columns),
+        tensors=cast(int, typed.tensors),
+        name_chars=cast(int, typed.name_chars),
+    )
+    _become_a_rank()
+    peer = attach()
+    if isinstance(peer.run.method, StepMethod):
+        PacedSteps(peer, pace.layout(), step_s=pace.step_s).train()
+    else:
+        PacedTrainer(peer, pace).train()
+    peer.close()
+    return 0
+
+
+def _become_a_rank() -> None:
+    """If we are to be several ranks, fork them, and return in those only.
+
+    The daemon runs a command once for all ranks: torchrun would do this, but it imports torch.
+    """
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if "RANK" in os.environ or not ranks.isdecimal() or int(ranks) == 1:
+        return
+    for rank in range(int(ranks)):
+        if os.fork() == 0:
+            os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+            return
+    for _ in range(int(ranks)):
+        code = os.waitstatus_to_exitcode(os.wait()[1])
+        if code != 0:
+            # The daemon kills our process group, and so the other ranks, when we end.
+            sys.exit(shell_status(code))
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LowcommError as error:
+        sys.exit(f"paced: {error}")

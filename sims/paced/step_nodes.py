@@ -1,0 +1,123 @@
+"""What the ranks of a paced node compute in a stepwise run, with numpy and a whole node at a time.
+
+Their gradients are movements (sims/paced/moves.py). Used by paced ranks under real daemons, and in
+memory: both make the same bits. Must NOT import torch, nor know of other nodes.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from lowcomm.methods import FlexDeMo, StepMethod
+from lowcomm.methods.base import Parameter
+from lowcomm.numerics.operations import F32
+from protocols.types.errors import ConfigError
+from sims.paced.moves import initial_parameters, movement
+
+RATE = np.float32(2.0**-8)
+"""Learning rate of FlexDeMo's nodes."""
+
+
+class PacedNode(Protocol):
+    """One node's part of a stepwise run."""
+
+    state_AP: F32
+    """The arrays of the method's state."""
+
+    def payload(self, step: int) -> bytes:
+        """What the ranks write."""
+        ...
+
+    def apply(self, mean_P: F32, step: int, *, counted: bool) -> None:
+        """Complete the step."""
+        ...
+
+
+def paced_node(
+    method: StepMethod, shapes: Sequence[tuple[int, ...]], *, slot: int, seed: int
+) -> PacedNode:
+    """The node in this slot, of a model with tensors of these shapes. Raises ConfigError."""
+    if isinstance(method, FlexDeMo):
+        return FlexNode(method, shapes, slot=slot, seed=seed)
+    return MovingNode(sum(int(np.prod(shape)) for shape in shapes), slot=slot, seed=seed)
+
+
+class MovingNode:
+    """Its gradients, and parameters that move by their mean."""
+
+    def __init__(self, elements: int, *, slot: int, seed: int) -> None:
+        self.state_AP: F32 = np.zeros((3, elements), np.float32)
+        """The parameters, the last mean, and how many steps were applied."""
+        self.state_AP[0] = initial_parameters(elements, seed=seed)
+        self._slot = slot
+
+    def payload(self, step: int) -> bytes:
+        return movement(self.state_AP.shape[1], slot=self._slot, step=step).tobytes()
+
+    def apply(self, mean_P: F32, step: int, *, counted: bool) -> None:
+        apply_step(self.state_AP, mean_P, step)
+
+
+def apply_step(state_3P: F32, mean_P: F32, step: int) -> None:
+    """What completing a step does to the state: theta + mean, the mean, the step."""
+    state_3P[0] += mean_P
+    state_3P[1] = mean_P
+    state_3P[2] = np.float32(step)
+
+
+class FlexNode:
+    """What lowcomm/flexdemo/momentum.py and lowcomm/flexdemo/method.py do in ranks with torch, by
+    SGD.
+    """
+
+    def __init__(
+        self, method: FlexDeMo, shapes: Sequence[tuple[int, ...]], *, slot: int, seed: int
+    ) -> None:
+        """Raises ConfigError for AdamW."""
+        if method.step != "sgd":
+            raise ConfigError(f'paced nodes step by sgd: run.method.step is "{method.step}"')
+        parameters = [Parameter(str(number), shape) for number, shape in enumerate(shapes)]
+        self._method = method
+        self._exchange = method.exchange(parameters, seed=seed)
+        self._elements = sum(tensor.elements for tensor in self._exchange.tensors)
+        self.state_AP: F32 = initial_parameters(self._elements, seed=seed)[None].copy()
+        self.momentum_P: F32 = np.zeros(self._elements, np.float32)
+        self._made: tuple[int, F32] = (0, self.momentum_P)
+        """A step, and the momentum once our payload of it is counted."""
+        self._recalled: tuple[int, F32] = (-1, self.momentum_P)
+        self._slot = slot
+
+    def recall(self, step: int, momentum_P: F32) -> None:
+        """An earlier life had this momentum after this step: ours, if the next one is our first."""
+        self._recalled = (step, momentum_P)
+
+    def payload(self, step: int) -> bytes:
+        if self._recalled[0] == step - 1 and not self._made[0]:
+            self.momentum_P = self._recalled[1]
+        values_P = movement(self._elements, slot=self._slot, step=step)
+        replicator = self._exchange.replicator
+        if replicator.has_momentum:
+            values_P *= RATE
+            values_P += self.momentum_P * np.float32(self._method.momentum)
+        written = np.zeros(self._exchange.payload_bytes, np.uint8)
+        after_P = np.zeros_like(values_P)
+        for tensor in self._exchange.tensors:
+            grid, turn = tensor.grid, self._exchange.turn(step, tensor)
+            for span in grid.spans(0, grid.groups):
+                start = tensor.first_element + span.first * grid.chunk * grid.columns
+                here = slice(start, start + span.count * span.rows * grid.columns)
+                values_GRC = values_P[here].reshape(span.count, span.rows, grid.columns)
+                records_GS, said_GRC = replicator.encode(values_GRC, grid, turn)
+                written[tensor.place(span, replicator)] = records_GS.reshape(-1)
+                if replicator.has_momentum:
+                    after_P[here] = (values_GRC - said_GRC).reshape(-1)
+        self._made = (step, after_P)
+        return written.tobytes()
+
+    def apply(self, mean_P: F32, step: int, *, counted: bool) -> None:
+        if counted and self._made[0] == step:
+            self.momentum_P = self._made[1]
+        update_P = np.sign(mean_P) if self._method.sign == "after" else mean_P
+        rate = np.float32(1) if self._method.update_has_rate else RATE
+        self.state_AP[0] -= update_P * rate

@@ -1,0 +1,76 @@
+"""Would the tests notice a bug? Runs pytest in a process of its own, with one bug planted.
+
+`tests/conftest.py` plants it (`pytest --plant NAME`) before any test is collected. Must NOT judge
+what a test says.
+"""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocols.types.errors import ConfigError
+from sims.mutations import catalogue
+from sims.mutations.patch import UnplantableError
+from sims.shell_mutations.all import SHELL_MUTANTS
+
+ROOT = Path(__file__).parent.parent
+RUN_S = 900.0
+"""No run of pytest takes longer."""
+_FAILED = re.compile(r"^FAILED (\S+::\S.*?)(?: - .*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of pytest, up to its first failure."""
+
+    passed: bool
+    failed: str
+    """The test that failed; "": none did, or the run did not get as far as a test."""
+    output: str
+    """The last lines, for a run that neither passed nor failed."""
+    seconds: float
+
+
+def plant(text: str) -> None:
+    """Plant a mutant of the shell, of the core or of a file. Raises ConfigError."""
+    found = [known for known in SHELL_MUTANTS if known.name == text]
+    if not found:
+        catalogue.plant(text)
+        return
+    try:
+        found[0].plant()
+    except UnplantableError as error:
+        raise ConfigError(f"{text} cannot be planted: {error}") from error
+
+
+def are_healthy(failed: Iterable[str]) -> bool:
+    """Do the tests that noticed bugs pass without any? All cases of each: the name that pytest
+    prints of one may be cut off."""
+    functions = {test.partition("[")[0] for test in failed}
+    return not functions or run_tests(sorted(functions), stop=False).passed
+
+
+def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> Run:
+    """Run these files or test ids, of those that `make test` runs; `stop`: at the first failure."""
+    began = time.monotonic()
+    options = ["-m", "not long", "-p", "no:cacheprovider", *(["-x"] if stop else [])]
+    planted = ["--plant", mutant] if mutant else []
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *planted, *tests],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    failed = _FAILED.findall(done.stdout)
+    return Run(
+        passed=done.returncode == 0,
+        failed=failed[0] if failed else "",
+        output="\n".join((done.stdout + done.stderr).strip().splitlines()[-5:]),
+        seconds=round(time.monotonic() - began, 1),
+    )

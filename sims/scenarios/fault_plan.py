@@ -1,0 +1,383 @@
+"""Faults as data: what happens to whom and when, drawn from a seed or written by hand."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, get_args
+
+from protocols.messages.log_entries import Restore
+from protocols.messages.peer import Append, Appended, Control, Hold, Ready
+from sims.node.node import Node
+from sims.scenarios import multi_step_faults, revocations
+from sims.simulator.world import World
+
+FaultKind = Literal[
+    "kill",  # A peer's processes end at once.
+    "leader",  # The leader's do.
+    "restart",  # They end and start again, with what is on the disk.
+    "crowd",  # Several are killed at once, and come back one by one.
+    "join",
+    "leave",  # A person asks it to.
+    "cut",  # A connection ends.
+    "stall",  # A connection hangs, then goes on.
+    "one_way",  # It hangs in one direction only.
+    "partition",  # The peers fall into two groups that do not hear each other.
+    "lonely",  # One peer hears nobody, or nobody hears it.
+    "disk",  # A disk is full for a while.
+    "slow_disk",  # A disk takes longer for each ticket than an election takes, for a while.
+    "slow",  # Bulk takes seconds longer on a line.
+    "pause",  # A peer's processes are stopped, then go on.
+    "trainers",  # Its ranks crash.
+    "corrupt",  # A bit of its outer state flips.
+    "half",  # So many hold wrong states that there is no majority for the true one.
+    "lie",  # During a transfer: a donor sends a wrong cell, or tells the tree of another state.
+    "break",  # During a transfer: the connection ends.
+    "joiner",  # During a transfer: who receives it dies.
+    "donor",  # During a transfer: one of those who send it dies, or hangs.
+    "relapse",  # All die, and again when they went back to a checkpoint; one misses that.
+    "sole",  # All but the leader start anew, and it is asked to leave.
+    "vanish",  # A round is committed, and all who have its result die.
+    "unread",  # The log goes back to a checkpoint, and one reads that later than the others.
+    "holder",  # A peer says that it holds a round's result, and dies.
+    "owner",  # Slices are on their way to a peer, and it dies.
+    "ranks",  # A peer contributes, and its ranks crash.
+    "deaf",  # A peer contributes, hears nobody, and is cut off for a while.
+    "ack",  # A follower acknowledges what it got, and its connection with the leader ends.
+    "revoke",  # A person takes certificates back: see revocations.py.
+]
+KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in ("slow_disk", "revoke"))
+"""What any seed may draw. Slow disks and revocations come on top, in seeds of their own."""
+SLOW_DISKS_EVERY = 160
+SLOW_DISKS_IN = (29, 38, 47, 52, 67, 76, 86, 93, 104, 110, 123, 131, 138, 151)
+"""Of so many seeds, in these disks are slow, whatever else happens. No seed that failed before is
+among them: those stay the clusters that they were."""
+SLOW_DISK_S = (5.0, 9.0, 14.0)
+SLOW_DISKS_MAX = 4
+TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
+ELECTIONS: tuple[FaultKind, ...] = (
+    *("leader", "restart", "crowd", "disk", "pause", "partition", "lonely", "one_way"),
+    *("cut", "ack"),
+)
+"""What makes leaders come and go: in half of the seeds there is nothing else."""
+ROUNDS: tuple[tuple[FaultKind, ...], ...] = (
+    *(("holder", "owner", "join"), ("ranks", "owner", "join"), ("corrupt", "lie", "donor", "join")),
+    *(("half", "unread", "trainers"), ("deaf", "join"), ("relapse", "join"), ("sole", "join")),
+    *(("vanish", "join"),),
+)
+"""What comes in the middle of a round, of a transfer, or after a Restore: one of these groups, and
+nothing else but who comes, so that what they begin comes to its end."""
+FAULTS_PER_S = 0.65
+ROUND_FAULTS_PER_S = 0.3
+PEERS_MAX = 9
+HANGS = 1 / 3
+"""So often a donor hangs instead of dying."""
+DURATIONS_S = (0.1, 1.0, 4.0, 9.0)
+LONG_S = (1.0, 4.0, 5.5, 9.0, 14.0)
+"""Of what makes elections. 5.5: others have been elected, and the connections are still there."""
+REVOKE_EVERY, REVOKE_IN = 88, (31, 39, 59, 77, 82, 86)
+"""Of so many seeds, in these peers are revoked. No seed that failed before this was here is among
+them: those stay the clusters that they were."""
+REVOKE_PAIRS_EVERY, REVOKE_PAIRS_IN = 144, (64, 96, 128)
+"""And of those of two peers, in these."""
+REVOKE_FROM_S = 6.0
+MIXES = ("any", "any", "rounds", "rounds", "rounds", "elections", "elections")
+"""Each seed draws one, and then its own rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """At `at_s` (virtual), something happens to the peer with this number (modulo the live)."""
+
+    at_s: float
+    kind: FaultKind
+    peer: int
+    other: int
+    duration_s: float
+
+
+def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
+    """Each seed draws its own rates too (swarm testing): some kinds never, some often."""
+    source = random.Random(seed ^ 0x5EED)  # noqa: S311 (a simulation, no secrets)
+    mix, per_s = source.choice(MIXES), FAULTS_PER_S
+    kinds = ANY
+    durations_s = DURATIONS_S
+    if mix == "elections":
+        kinds, durations_s = ELECTIONS, LONG_S
+    rates = [source.choice([0.0, 0.0, 0.1, 0.5]) for _ in kinds]
+    if mix == "rounds":
+        kinds, per_s = source.choice(ROUNDS), ROUND_FAULTS_PER_S
+        rates = [*(0.5 for _ in kinds[1:]), source.choice([0.0, 0.1, 0.5])]
+    faults = _draw_slow_disks(seed, until_s) if seed % SLOW_DISKS_EVERY in SLOW_DISKS_IN else []
+    at_s = 0.0
+    while any(rates) and (at_s := at_s + source.expovariate(per_s)) < until_s:
+        (kind,) = source.choices(kinds, rates)
+        faults.append(
+            Fault(
+                at_s=at_s,
+                kind=kind,
+                peer=source.randrange(1 << 16),
+                other=source.randrange(1 << 16),
+                duration_s=source.choice(durations_s),
+            )
+        )
+    faults += draw_revocations(seed, until_s=until_s)
+    return sorted(faults, key=lambda fault: fault.at_s)
+
+
+def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
+    """From a source of their own, and in some seeds only: all others stay what they were."""
+    alone, pairs = seed % REVOKE_EVERY in REVOKE_IN, seed % REVOKE_PAIRS_EVERY in REVOKE_PAIRS_IN
+    source = random.Random(seed ^ 0x4E7C)  # noqa: S311 (a simulation, no secrets)
+    number = source.choice((1, 1, 2, 3)) if alone or pairs else 0
+    times = sorted(source.uniform(REVOKE_FROM_S, until_s) for _ in range(number))
+    return [
+        Fault(at_s, "revoke", source.randrange(1 << 16), source.randrange(1 << 16), 0.0)
+        for at_s in times
+    ]
+
+
+def _draw_slow_disks(seed: int, until_s: float) -> list[Fault]:
+    source = random.Random(seed ^ 0xD15C)  # noqa: S311 (a simulation, no secrets)
+    return [
+        Fault(
+            at_s=source.uniform(2.0, until_s),
+            kind="slow_disk",
+            peer=source.randrange(1 << 16),
+            other=source.randrange(1 << 16),
+            duration_s=source.choice(SLOW_DISK_S),
+        )
+        for _ in range(source.randint(1, SLOW_DISKS_MAX))
+    ]
+
+
+def inject(world: World, plan: Sequence[Fault]) -> None:
+    """Schedule a plan."""
+    world.spring = lambda kind, joiner, donor: _spring(world, kind, joiner, donor)
+    waiting = Counter[FaultKind]()
+    world.ambush = lambda sender, message: _ambush(world, waiting, sender, message)
+    for fault in plan:
+        world.at(fault.at_s, lambda fault=fault: _happen(world, fault, waiting))
+
+
+def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
+    """Once it is certain that something happens, it is counted."""
+    live = world.live
+    if fault.kind in AMBUSHES or fault.kind == "unread":
+        waiting[fault.kind] += 1
+    elif fault.kind in TRAPS:
+        world.traps[fault.kind] = world.traps.get(fault.kind, 0) + 1
+    elif fault.kind == "join":
+        if live and len(live) < PEERS_MAX:
+            world.happened["join"] += 1
+            world.add_peer()
+    elif fault.kind == "leader":
+        for leader in world.leaders[:1]:
+            world.happened["leader"] += 1
+            ACTIONS["restart" if fault.other % 2 else "kill"](world, fault, leader)
+    elif fault.kind == "half":
+        world.happened["half"] += multi_step_faults.corrupt_half(world, 1 + fault.other)
+    elif fault.kind == "vanish":
+        world.happened["vanish"] += multi_step_faults.vanish(world)
+    elif fault.kind == "sole":
+        world.happened["sole"] += multi_step_faults.leave_as_the_only_holder(world)
+    elif fault.kind == "revoke":  # It counts the peers itself.
+        if live:
+            ACTIONS["revoke"](world, fault, live[fault.peer % len(live)])
+    elif live:
+        world.happened[fault.kind] += 1
+        ACTIONS[fault.kind](world, fault, live[fault.peer % len(live)])
+
+
+def _other(world: World, fault: Fault, victim: Node) -> Node:
+    others = [node for node in world.live if node is not victim]
+    return others[fault.other % len(others)] if others else victim
+
+
+def _cut(world: World, fault: Fault, victim: Node) -> None:
+    world.cut(victim, _other(world, fault, victim))
+
+
+def _stall(world: World, fault: Fault, victim: Node) -> None:
+    other, until = _other(world, fault, victim), world.now + fault.duration_s
+    world.network.stall(victim.peer, other.peer, until)
+    world.network.stall(other.peer, victim.peer, until)
+
+
+def _one_way(world: World, fault: Fault, victim: Node) -> None:
+    other = _other(world, fault, victim)
+    world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
+
+
+def _partition(world: World, fault: Fault, victim: Node) -> None:
+    """Who is on the victim's side is drawn from the bits of `other`."""
+    group = [n for i, n in enumerate(world.live) if n is victim or fault.other >> i & 1]
+    world.tell(f"partition for {fault.duration_s} s: {' '.join(n.peer for n in group)}")
+    for node in group:
+        for other in world.live:
+            if other not in group:
+                until = world.now + fault.duration_s
+                world.network.stall(node.peer, other.peer, until)
+                world.network.stall(other.peer, node.peer, until)
+
+
+def _lonely(world: World, fault: Fault, victim: Node) -> None:
+    if fault.other % 2:
+        multi_step_faults.hears_nobody(world, victim, fault.duration_s)
+        return
+    world.tell(f"{victim.peer} is not heard")
+    for other in world.live:
+        if other is not victim:
+            world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
+
+
+def _full_disk(world: World, fault: Fault, victim: Node) -> None:
+    world.tell(f"the disk of {victim.peer} is full for {fault.duration_s} s")
+    victim.disk.full_until = world.now + fault.duration_s
+
+
+def _slow_disk(world: World, fault: Fault, victim: Node) -> None:
+    """In half of the cases that of a leader: it counts on its own disk."""
+    node = world.leaders[0] if world.leaders and fault.other % 2 else victim
+    world.tell(f"the disk of {node.peer} is slow for {fault.duration_s} s")
+    node.disk.slow_until = world.now + fault.duration_s
+
+
+def _crowd(world: World, fault: Fault, victim: Node) -> None:
+    for i, node in enumerate(world.live):
+        if node is victim or fault.other >> i & 1:
+            world.kill(node)
+            world.revive(node, fault.duration_s * ((fault.other >> 4) % 7 + i) / 7)
+
+
+def _slow(world: World, fault: Fault, victim: Node) -> None:
+    line = world.network.line(victim.peer, _other(world, fault, victim).peer)
+    line.slow_until, line.slow_s = world.now + fault.duration_s, fault.duration_s / 2
+
+
+def _pause(world: World, fault: Fault, victim: Node) -> None:
+    world.pause(victim, fault.duration_s)
+
+
+def _trainers(world: World, fault: Fault, victim: Node) -> None:
+    world.tell(f"trainers of {victim.peer} crash")
+    victim.after(0.0, lambda: victim.lose_trainers(fault.duration_s))
+
+
+def _corrupt(world: World, fault: Fault, victim: Node) -> None:
+    """Not of most: if half of them differ, they go back to what was agreed. Nor after a fragment's
+    last round: there is no later one by which anybody could notice."""
+    fragment = fault.other % len(victim.outers)
+    if multi_step_faults.is_done(victim, fragment) or world.training.gossip:
+        return  # Of states that all differ nobody can say that one is wrong.
+    holders = multi_step_faults.holders(world)
+    corrupt = sum(bool(node.corrupt) for node in holders)
+    if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
+        return
+    multi_step_faults.corrupt(world, victim, 1 + fault.other, fragment=fragment)
+
+
+Action = Callable[[World, Fault, Node], None]
+ACTIONS: Mapping[FaultKind, Action] = {
+    "kill": lambda world, _, victim: world.kill(victim),
+    "restart": lambda world, _, victim: world.restart(victim),
+    "crowd": _crowd,
+    "relapse": lambda world, fault, node: multi_step_faults.relapse(
+        world, node, torn=fault.other % 2 > 0
+    ),
+    "leave": lambda world, _, victim: multi_step_faults.ask_to_leave(world, victim),
+    "cut": _cut,
+    "stall": _stall,
+    "one_way": _one_way,
+    "partition": _partition,
+    "lonely": _lonely,
+    "slow": _slow,
+    "pause": _pause,
+    "disk": _full_disk,
+    "slow_disk": _slow_disk,
+    "trainers": _trainers,
+    "corrupt": _corrupt,
+    "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),
+}
+
+
+def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
+    """A trap goes off during a transfer."""
+    if not donor.running:
+        return
+    world.tell(f"trap during a transfer from {donor.peer} to {joiner.peer}: {kind}")
+    if kind == "lie":
+        donor.transfers.lie = world.random.choice(("cell", "tree"))
+    elif kind == "joiner":
+        world.happened[kind] += 1
+        world.kill(joiner)
+    elif kind == "donor":
+        if world.random.random() < HANGS:
+            world.happened["hang"] += 1
+            world.pause(donor, world.random.choice(DURATIONS_S))
+            return
+        world.happened[kind] += 1
+        world.kill(donor)
+    else:
+        world.happened["break"] += 1
+        world.cut(joiner, donor)
+
+
+def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Control) -> None:
+    """A message leaves a peer: who waited for it? What it sends still arrives, or not."""
+    if isinstance(message, Append):
+        goes_back = any(isinstance(entry.body, Restore) for entry in message.entries)
+        if goes_back and waiting["unread"] and multi_step_faults.read_late(world, sender):
+            waiting["unread"] -= 1
+            world.happened["unread"] += 1
+        return
+    for kind in AMBUSHES:
+        fits = waiting[kind] and isinstance(message, AMBUSHES[kind][0])
+        if fits and (kind != "deaf" or multi_step_faults.is_spare(world, sender)):
+            waiting[kind] -= 1
+            world.happened[kind] += 1
+            after_s = world.random.uniform(0.0, 2 * world.network.slowest_s)
+            sender.after(after_s, partial(_strike, world, sender, kind))
+            return
+
+
+def _strike(world: World, sender: Node, kind: FaultKind) -> None:
+    if world.ambush is not None:  # Else all is healed meanwhile.
+        AMBUSHES[kind][1](world, sender)
+
+
+def _end(world: World, victim: Node) -> None:
+    end = world.restart if world.random.random() < 0.5 else world.kill
+    end(victim)
+
+
+def _owner(world: World, sender: Node) -> None:
+    plan = sender.core.members.open_plan(0)
+    owners = [world.nodes[peer] for peer in plan.summing] if plan is not None else []
+    for owner in [node for node in owners if node.running][:1]:
+        _end(world, owner)
+
+
+def _crash(_: World, victim: Node) -> None:
+    victim.lose_trainers(0.1)
+
+
+def _unheard(world: World, sender: Node) -> None:
+    leader = world.nodes.get(sender.core.raft.leader or sender.peer)
+    if leader is not None:
+        world.cut(sender, leader)
+
+
+Strike = Callable[[World, Node], None]
+AMBUSHES: Mapping[FaultKind, tuple[type[Control], Strike]] = {
+    "holder": (Hold, _end),
+    "owner": (Ready, _owner),
+    "ranks": (Ready, _crash),
+    "deaf": (Ready, multi_step_faults.deafen),
+    "ack": (Appended, _unheard),
+}
+"""They wait for a message, and strike who sent it."""
+PLOTS = ("half", "sole", "unread", "vanish")
+assert {*ACTIONS, *TRAPS, *AMBUSHES, *PLOTS, "join", "leader"} == set(KINDS)

@@ -1,0 +1,279 @@
+"""Faults that take several steps: each brings about one situation that chance alone seldom makes.
+
+Everything in them may happen to real peers. Must NOT draw when they happen (fault_plan.py), nor
+judge what comes of it: the checkers do.
+"""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from protocols.interface import events as v
+from sims.node.node import Node
+from sims.node.toy_model import PRIME
+from sims.simulator.world import World
+
+LOOK_S = 0.1
+DEAF_S = 20.0
+"""At most."""
+LATE_S = (1.0, 4.0)
+"""So much later than the others one reads that the log went back: it contributes meanwhile."""
+SLOW_S = 3.0
+VANISH_S = 12.0
+BACK_S = 0.5
+"""Within so much time all but the leader are there again: nobody takes them for lost."""
+
+
+def when(
+    world: World, is_so: Callable[[], bool], then: Callable[[], None], *, look_s: float = LOOK_S
+) -> None:
+    """Look again and again until it is so, or all is healed."""
+    if is_so() or world.ambush is None:
+        then()
+    else:
+        world.at(look_s, lambda: when(world, is_so, then, look_s=look_s))
+
+
+def relapse(world: World, careful: Node, *, torn: bool) -> None:
+    """As soon as rounds go on: all die, and again a round after they went back to a checkpoint. Who
+    comes late has the newest one, of what the others have taken back meanwhile. `careful` keeps one
+    of each round from now on; `torn`: nobody else had completed that one."""
+    careful.disk.checkpoint_every = 1
+
+    def goes_on() -> bool:
+        """Not while an earlier one is under way: its victims would die before its end."""
+        able = {node.peer for node in world.live if not node.core.standing.catchup.needed}
+        heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
+        since = [
+            (head.lineage, head.restored.tokens if head.restored is not None else 0)
+            for head in heads
+            if head.views and able.issuperset(head.members)
+        ]
+        kept = [node.disk.kept for node in world.live if node.disk.kept is not None]
+        return any(x.lineage == lineage and x.tokens > n for x in kept for lineage, n in since)
+
+    def then() -> None:
+        if world.ambush is not None:  # All is healed: nobody dies any more.
+            _all_die_twice(world, torn=torn)
+
+    when(world, goes_on, then)
+
+
+def _all_die_twice(world: World, *, torn: bool) -> None:
+    kept = {n: n.disk.kept.tokens if n.disk.kept is not None else 0 for n in world.live}
+    late = [node for node in kept if kept[node] == max(kept.values())]
+    if torn or 2 * len(late) >= len(kept):  # Most must go back to an older one.
+        for node in late[1:]:
+            node.disk.tear()
+        late = late[:1]
+    for node in list(kept):
+        world.kill(node)
+        if node not in late:
+            world.revive(node, world.random.uniform(0.05, 1.0))
+    restored = world.checkers.restored
+
+    def goes_on_again() -> None:
+        """Else what they keep is what the log went back to: nobody needs another one."""
+        commits = len(world.checkers.commits)
+        when(world, lambda: len(world.checkers.commits) > commits, all_again, look_s=0.02)
+
+    def all_again() -> None:
+        for node in world.live if world.ambush is not None else ():
+            world.kill(node)
+            world.revive(node, world.random.uniform(0.5, 1.0))
+        for node in late:
+            world.revive(node, 0.05)
+
+    when(world, lambda: world.checkers.restored > restored, goes_on_again)
+
+
+def hears_nobody(world: World, victim: Node, seconds: float) -> None:
+    """What it says still arrives."""
+    world.tell(f"{victim.peer} hears nobody")
+    for other in world.live:
+        if other is not victim:
+            world.network.stall(other.peer, victim.peer, world.now + seconds)
+
+
+def holders(world: World) -> list[Node]:
+    """Whose states are compared: as the leader says, for who was struck may not know it yet."""
+    heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
+    known = heads[-1].members if heads else None
+    here = [node for node in world.live if node.core.standing.is_member]
+    return here if known is None else [node for node in here if node.peer in known]
+
+
+def is_done(node: Node, fragment: int) -> bool:
+    """As far as it knows, the last round of the fragment is committed."""
+    members = node.core.members
+    return members.run is not None and members.committed(fragment) >= members.run.outer_steps
+
+
+def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
+    """Something changes a peer's outer state behind its back."""
+    world.tell(f"the state of {victim.peer} is corrupted")
+    victim.outers[fragment] = (victim.outers[fragment] + by) % PRIME
+    part = victim.core.part
+    victim.corrupt[fragment] = (part.steps or part.rounds[fragment]).version
+    world.checkers.corrupted = True
+
+
+def corrupt_half(world: World, by: int) -> bool:
+    """As many hold one wrong state as the true one, and of an odd number one holds another: no
+    majority knows which is right. The leader's word must not decide. False: not now."""
+    peers = holders(world)
+    sound = [n for n in peers if not (n.corrupt or n.core.standing.catchup.needed)]
+    if len(peers) < 2 or sound != peers or not world.leaders or world.training.gossip:
+        return False
+    members = world.leaders[-1].core.members
+    if not members.members.keys() <= {node.peer for node in peers}:
+        return False  # Who may be coming back could know: the others wait for it.
+    rounds = [one for node in peers for one in node.core.rounds]
+    if any(one.version < members.committed(one.fragment) - 1 for one in rounds):
+        return False  # Who is behind may soon ask for a state: then its own is none.
+    ends, now = itertools.combinations([node.peer for node in peers], 2), world.now
+    silent = any(now < node.paused_until or node.asked_to_leave for node in peers)
+    if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
+        return False  # Who is lost before it has said what it holds leaves the wrong a majority.
+    half, fragment = len(peers) // 2, by % world.training.fragments
+    if any(is_done(node, fragment) for node in peers):
+        return False  # Nobody makes that state again.
+    world.random.shuffle(peers)
+    peers.sort(key=lambda node: not node.core.leads)
+    for victim in peers[:half]:
+        corrupt(world, victim, by, fragment=fragment)
+    for victim in peers[half : len(peers) - half]:
+        corrupt(world, victim, by + 1, fragment=fragment)
+    return True
+
+
+def read_late(world: World, leader: Node) -> bool:
+    """The run goes back, and one of those who live hears of it when the others go on already.
+    False: somebody is late as it is, and two might be what a majority lacks."""
+    others = [node for node in world.live if node is not leader]
+    lines = [world.network.line(leader.peer, node.peer) for node in others]
+    now = world.now
+    if not lines or any(line.stalled_until.get(leader.peer, 0.0) > now for line in lines):
+        return False
+    late = world.random.choice(others)
+    world.tell(f"{late.peer} reads late that the log went back")
+    world.network.stall(leader.peer, late.peer, now + world.random.uniform(*LATE_S))
+    return True
+
+
+def leave_as_the_only_holder(world: World) -> bool:
+    """All but the leader start anew, without a state, and it is asked to leave as soon as one of
+    them can lead: whoever does must keep it until it has given its state away. False: not now."""
+    leading, others = world.leaders[:1], [node for node in world.live if not node.core.leads]
+    if len(others) < 2 or not any(node.core.members.views for node in leading):
+        return False
+    (leader,) = leading
+    for node in others:
+        world.kill(node)
+        world.revive(node, world.random.uniform(0.05, BACK_S))
+    core = leader.core
+
+    def ask() -> None:
+        # Once all is healed nobody goes: who came back was reckoned with its vote.
+        if leader.running and world.ambush is not None:
+            ask_to_leave(world, leader)
+
+    when(
+        world,
+        lambda: not leader.running or bool(core.links.up.intersection(core.raft.log.voters)),
+        ask,
+        look_s=0.01,
+    )
+    return True
+
+
+def vanish(world: World) -> bool:
+    """Only two can train for a while, and what they send is slow: when a round of theirs is
+    committed, nobody else has its result yet, and they die. False: not now."""
+    pair = [node for node in world.live if node.core.standing.is_member and not node.core.leads][:2]
+    others = [node for node in world.live if node not in pair]
+    if len(pair) < 2 or len(others) < 3 or not world.leaders:
+        return False
+    world.tell(f"only {pair[0].peer} and {pair[1].peer} train")
+    names = {node.peer for node in pair}
+    for other in others:
+        other.after(0.0, partial(other.lose_trainers, VANISH_S))
+
+    def they_are_alone() -> bool:
+        plans = [pair[0].core.members.open_plan(f) for f in range(world.training.fragments)]
+        return all(plan is not None and names.issuperset(plan.roster) for plan in plans)
+
+    def slow_down() -> None:
+        for one, other in itertools.product(pair, others if world.ambush is not None else ()):
+            line = world.network.line(one.peer, other.peer)
+            line.slow_until, line.slow_s = world.now + VANISH_S, VANISH_S
+        seen = len(world.checkers.commits)
+        when(world, lambda: len(world.checkers.commits) > seen, strike, look_s=0.01)
+
+    def strike() -> None:
+        for node in pair if world.ambush is not None else ():
+            if node.running:
+                world.kill(node)
+                world.revive(node, VANISH_S)
+
+    when(world, they_are_alone, slow_down, look_s=0.01)
+    return True
+
+
+def ask_to_leave(world: World, victim: Node) -> None:
+    world.tell(f"{victim.peer} is asked to leave")
+    victim.asked_to_leave = True
+    victim.give(v.LeaveRequested("a person asked"))
+
+
+def is_spare(world: World, sender: Node) -> bool:
+    """The round that it contributes to can be committed without hearing more of it."""
+    plan, leaders = sender.core.members.open_plan(0), world.leaders
+    if plan is None or not leaders or sender in leaders:
+        return False
+    here = {leaders[-1].peer, *leaders[-1].core.raft.up}
+    return sender.peer not in plan.summing and here.issuperset(plan.roster)
+
+
+def outvoted(world: World, without: Node) -> bool:
+    """Would most of those who are left hold wrong states, once this one is lost, and who is cut off
+    already? Nobody could tell then who is right: a run in which their states are the true ones, and
+    the others' wrong, would look the same."""
+    leader, now = world.leaders[-1:], world.now
+    staying = [
+        node
+        for node in holders(world)
+        if node is not without
+        if all(world.network.reachable(one.peer, node.peer, now) for one in leader)
+    ]
+    return 2 * sum(bool(node.corrupt) for node in staying) > len(staying)
+
+
+def deafen(world: World, victim: Node) -> None:
+    """It hears nobody, and when all that it sent has come its connections end, until two more
+    rounds are committed: its own round was, and its result is gone soon. The others are slow then,
+    so that its work is not too old when a state comes."""
+    if outvoted(world, victim):
+        return
+    round_ = victim.core.members.committed(0) + 1
+    hears_nobody(world, victim, DEAF_S)
+
+    def cut_off() -> None:
+        for other in world.live if world.ambush is not None else ():
+            if other is not victim:
+                world.cut(victim, other)
+
+    def is_behind() -> bool:
+        return max(node.core.members.committed(0) for node in world.nodes.values()) >= round_ + 2
+
+    def let_in() -> None:
+        if world.ambush is not None:
+            others = [node.peer for node in world.live if node is not victim]
+            for one in others:
+                for other in others:
+                    line = world.network.line(one, other)
+                    line.slow_until, line.slow_s = world.now + SLOW_S, SLOW_S
+        world.network.let_in(victim.peer)
+
+    victim.after(world.network.slowest_s, cut_off)
+    when(world, is_behind, let_in)

@@ -1,0 +1,47 @@
+"""Plans of faults as files, so that the smallest one that shows a bug can be kept and replayed.
+
+Must NOT draw or play a plan: fault_plan.py does.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+from protocols.types.errors import ConfigError
+from sims.scenarios.fault_plan import KINDS, Fault
+
+
+def write_plan(path: Path, plan: Sequence[Fault]) -> None:
+    """One fault per line, for people who try it without one."""
+    lines = ",\n".join(f" {json.dumps(asdict(fault))}" for fault in plan)
+    path.write_text(f"[\n{lines}\n]\n" if plan else "[]\n")
+
+
+def read_plan(path: Path) -> list[Fault]:
+    """Raises ConfigError for a file that holds no plan."""
+    try:
+        raw = cast(object, json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as a plan: {error}") from error
+    if not isinstance(raw, list):
+        raise ConfigError(f"{path} holds no list of faults")
+    return [_fault(path, item) for item in cast(list[object], raw)]
+
+
+def _fault(path: Path, raw: object) -> Fault:
+    match raw:
+        case {
+            "at_s": int() | float() as at_s,
+            "kind": str() as kind,
+            "peer": int() as peer,
+            "other": int() as other,
+            "duration_s": int() | float() as duration_s,
+        } if at_s >= 0 and duration_s >= 0 and peer >= 0 and other >= 0:
+            for known in KINDS:
+                if kind == known:
+                    return Fault(float(at_s), known, peer, other, float(duration_s))
+        case _:
+            pass
+    raise ConfigError(f"{path}: no fault: {json.dumps(raw)[:200]}")

@@ -1,0 +1,215 @@
+"""Worlds of two peers that lose each other: one seed in eight of `sims.sweep`.
+
+Each may go on alone in a branch of its own, and when they meet one branch stays; who gave its own
+up comes back as another peer. One set of checkers for each branch: what was agreed before the fork
+holds in both. Must NOT decide which branch stays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId, Stamp
+from sims.checkers import Checkers, Contribution
+from sims.checkers.branches import Branches, Name
+from sims.node.node import Node
+from sims.node.storage import COMPACT_ENTRIES
+from sims.scenarios.fault_plan import Fault, FaultKind, draw_revocations
+from sims.simulator.world import RULES, World
+
+KINDS: tuple[FaultKind, ...] = (
+    *("kill", "restart", "leader", "cut", "stall", "one_way", "partition", "lonely", "pause"),
+    *("disk", "ranks"),
+)
+FAULT_EVERY_S = 3.0
+DURATIONS_S = (0.1, 1.0, 4.0, 15.0, 30.0)
+"""The longest outlast the patience of a lonely peer."""
+RETURN_S = 0.5
+
+
+PARTED_S = 18.0
+"""Long enough to go on alone, and then there is time left to meet."""
+
+
+def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
+    """Few at a time: a branch has to live for a while. In half of the seeds the two lose each other
+    first."""
+    source = random.Random(seed ^ 0xF0)  # noqa: S311 (a simulation, no secrets)
+    faults: list[Fault] = []
+    at_s = 0.0
+    if source.random() < 0.5:
+        at_s = source.uniform(2.0, 8.0)
+        faults.append(Fault(at_s, "partition", 0, 0, PARTED_S))
+    while (at_s := at_s + source.expovariate(1 / FAULT_EVERY_S)) < until_s:
+        kind, duration_s = source.choice(KINDS), source.choice(DURATIONS_S)
+        peer, other = source.randrange(1 << 16), source.randrange(1 << 16)
+        faults.append(Fault(at_s, kind, peer, other, duration_s))
+    return sorted([*faults, *draw_revocations(seed, until_s=until_s)], key=lambda x: x.at_s)
+
+
+class ForkCheckers(Checkers):
+    """`branches` by the names of their forks, the run's own included."""
+
+    def __init__(self, world: ForkWorld) -> None:
+        super().__init__()
+        self.branches: dict[Name, Checkers] = {(): Checkers(self.violations)}
+        self._world = world
+        self._read: dict[Name, dict[int, tuple[int, e.Entry]]] = {(): {}}
+        """What each branch holds: (lineage, entry) by index."""
+        self._begins: dict[Name, int] = {(): 0}
+        """The log index of the fork that opened each."""
+        self._on: dict[PeerId, Name] = {}
+        """The branch of what each applied last: its core may be further."""
+        self.between = Branches(self.found, self._on)
+
+    @property
+    def commits(self) -> dict[tuple[int, int, int], e.Commit]:
+        return {key: x for one in self.branches.values() for key, x in one.commits.items()}
+
+    @property
+    def log(self) -> dict[int, e.Entry]:
+        """The entries of all branches, in no order."""
+        entries = [
+            entry
+            for name, read in self._read.items()
+            for index, (_, entry) in read.items()
+            if index >= self._begins[name]
+        ]
+        return dict(enumerate(entries))
+
+    def _of(self, peer: PeerId) -> Checkers:
+        return self.branches[self._on[peer]]
+
+    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+        name = self._on[peer] = self._branch(peer, index, entry)
+        if name not in self.branches:
+            self._fork(name, peer, index)
+        if index not in self._read[name]:
+            self.between.read(peer, name, entry)
+        self._read[name].setdefault(index, (lineage, entry))
+        self.branches[name].applied(peer, lineage, index, entry)
+
+    def _branch(self, peer: PeerId, index: int, entry: e.Entry) -> Name:
+        """The branch of an entry. What the peer's log has before its fork, and no peer ever read on
+        the branch that it left, is of its own branch: no majority held it before the fork."""
+        name = self._on[peer]
+        fork = self._next_fork(peer, index)
+        if not fork or fork in name:
+            return name
+        begins = isinstance(entry, e.Restore) and entry.fork == fork
+        common = self._read[name].get(index, (0, None))[1] == entry
+        return name if common and not begins else (*name, fork)
+
+    def _next_fork(self, peer: PeerId, index: int) -> int:
+        """The first one in the peer's log from this entry on, applied or not; 0: there is none."""
+        log = self._world.nodes[peer].core.raft.log
+        bodies = (entry.body for entry in log.since(max(index, log.base + 1)))
+        return next((x.fork for x in bodies if isinstance(x, e.Restore) and x.fork), 0)
+
+    def _fork(self, name: Name, peer: PeerId, index: int) -> None:
+        """What the parent agreed on before is agreed on here."""
+        self._world.happened["fork"] += 1
+        parent = self.branches[name[:-1]]
+        before = {i: x for i, x in self._read[name[:-1]].items() if i < index}
+        branch = self.branches[name] = Checkers(self.violations)
+        branch.share(parent)
+        self._read[name], self._begins[name] = before, index
+        for i in sorted(before):
+            branch.applied(peer, before[i][0], i, before[i][1])
+
+    def encoded(self, manifest: str, made: Contribution) -> None:
+        self.branches[()].encoded(manifest, made)  # All know all contributions.
+
+    def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
+        self._of(node.peer).samples_of(node, manifest, round_, samples)
+
+    def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
+        for branch in (self._of(peer), *self.branches.values()):
+            if (stamp.lineage, stamp.fragment, stamp.round) in branch.commits:
+                branch.means(peer, stamp, means)
+                return
+        self.found(f"round {stamp.round} is applied and no branch has its commit")
+
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
+        self._of(peer).state(peer, lineage, fragment, round_, digest)
+
+    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
+        self._of(peer).dropped(peer, fragment, steps, lineage)
+
+    def memory(self, node: Node) -> None:
+        self._of(node.peer).memory(node)
+
+    def note(self, kind: str, text: str) -> None:
+        self.branches[()].note(kind, text)
+
+    def woke(self, node: Node) -> None:
+        """It reads its log from the beginning. Votes, disks and elections are the big worlds'
+        matter: there is one log there."""
+        self._on[node.peer] = ()
+        self.between.woke(node)
+
+    def handled(self, node: Node, event: v.Event, commands: object) -> None:
+        self.between.looked(node)
+
+    def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
+        if isinstance(message, m.OnBranch):
+            self.between.said(node, to, message)
+
+    def survives(self, node: Node, index: int, entry: e.Entry) -> None:
+        pass
+
+    def healed(self, world: World) -> None:
+        super().healed(world)
+        self.between.healed(world)
+
+    def ended(self, world: World) -> None:
+        """Whoever met gave one of the branches up: two that live are on the same one."""
+        for one in world.live:
+            for other in world.live:
+                apart = one.core.members.forks != other.core.members.forks
+                if one.peer < other.peer and apart and other.peer in one.core.links.up:
+                    self.found(f"{one.peer} and {other.peer} are connected, and on two branches")
+        self.between.ended()
+
+
+class ForkWorld(World):
+    """Two training peers, and no witness."""
+
+    rules = replace(RULES, lonely_after_s=8.0)
+
+    def draw_compaction(self, seed: int) -> int:
+        """No snapshots: each life reads all of its branch."""
+        return COMPACT_ENTRIES[-1]
+
+    def make_checkers(self) -> Checkers:
+        return ForkCheckers(self)
+
+    def stopped(self, node: Node, stop: c.Stop) -> None:
+        """Its branch is given up: an empty disk, another name, the same place."""
+        assert isinstance(self.checkers, ForkCheckers), "these worlds have checkers of their own"
+        self.checkers.between.stopped(node, stop)
+        if stop.outcome != "dropped":
+            return
+        self.happened["dropped"] += 1
+        old = node.core.me
+
+        def again() -> None:
+            peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
+            self.start(Identity(peer=peer, name=old.name, incarnation=1, address=old.address))
+
+        self.at(RETURN_S, again)
+
+    def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
+        """Not where it listens itself, which an earlier peer of its node did."""
+        return node.core.me.name != peer.partition(".")[0]
+
+    def revive(self, node: Node, after_s: float) -> None:
+        if node.outcome != "dropped":
+            super().revive(node, after_s)

@@ -1,0 +1,326 @@
+"""Bugs to plant into what a node holds in memory: the replica, residues, leases, its ranks.
+
+Must NOT run anything (shell_mutants.py).
+"""
+
+from lowcomm.daemon.rank_control import NodeSide
+from lowcomm.data.lease import NodeLease
+from lowcomm.outer_state.error_feedback import ErrorFeedback
+from lowcomm.outer_state.outer_step import OuterStep
+from lowcomm.outer_state.replica import Replica
+from lowcomm.outer_state.step_replica import StepReplica
+from lowcomm.outer_state.versions import OuterState
+from peers.ipc.shared_memory import Slots
+from peers.ranks.attempt import Attempt
+from sims.mutations.patch import Edit, Mutant
+
+_REPLICA = (
+    *("tests/lowcomm/outer_state/test_versions.py", "tests/lowcomm/outer_state/test_outer_step.py"),
+    "tests/lowcomm/outer_state/test_replica.py",
+)
+_FEEDBACK = (
+    "tests/lowcomm/outer_state/test_error_feedback.py",
+    "tests/lowcomm/checkpoints/test_residue_file.py",
+)
+_LEASE = ("tests/lowcomm/data/test_lease.py",)
+_NODE_SIDE = ("tests/lowcomm/daemon/test_rank_control.py",)
+_ATTEMPT = ("tests/peers/ranks/test_attempt.py",)
+_SLOTS = ("tests/peers/ipc/test_shared_memory.py",)
+
+REPLICA_MUTANTS = (
+    Mutant(
+        "momentum-of-the-version-before",
+        "The momentum that the step made beside a lent one is thrown away.",
+        Edit(
+            OuterStep.settle,
+            "self._scratch.piece(1, mean_C.size)\n        self._method.outer_step(\n"
+            "            of.outer_P[here], momentum_C, mean_C, again_C, next_momentum_P[here]\n"
+            "        )\n    state.momentum_P = next_momentum_P",
+            "self._scratch.piece(1, mean_C.size)\n        self._method.outer_step(\n"
+            "            of.outer_P[here], momentum_C, mean_C, again_C, next_momentum_P[here]\n"
+            "        )",
+        ),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "lent-momentum-overwritten",
+        "A checkpoint or a joiner gets half of the next version's momentum.",
+        Edit(
+            OuterState.room_for_momentum,
+            "zeros(momentum_P.size) if self._is_lent(momentum_P) else momentum_P",
+            "momentum_P",
+        ),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "lent-parameters-overwritten",
+        "A checkpoint or a joiner gets half of the next version's parameters.",
+        Edit(OuterState.make_room, " or self._is_lent(self.next_outer_P)", ""),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "the-ranks'-base-overwritten",
+        "The pseudo-gradient is taken from parameters that the ranks never started from.",
+        Edit(OuterState.make_room, "self.next_outer_P is self.base_P or ", ""),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "a-loan-ends-with-the-next-one",
+        "The first of two borrowers loses its array when the second one returns its own.",
+        Edit(
+            OuterState.lend, "(*known, *map(weakref.ref, views))", "tuple(map(weakref.ref, views))"
+        ),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "a-piece-of-another-result-stays",
+        "A piece that was made ahead from a result that was not committed is in the state.",
+        Edit(OuterStep.make_rest, "if made.parts.get(at) is not part:", "if at not in made.parts:"),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "the-momentum-is-never-made",
+        "From the second round on this peer's state is another one.",
+        Edit(OuterStep.make_rest, "state.due = of if state.momentum_P.size else None", "pass"),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "a-step-is-made-while-another-is-due",
+        "A piece is made ahead with the momentum of the version before.",
+        Edit(Replica.ahead, " or state.due is not None", ""),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "lends-a-state-whose-momentum-is-due",
+        "A joiner gets parameters of this round with momentum of the one before.",
+        Edit(Replica.lend, "self._step.settle(state)\n        ", ""),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "adopts-a-kept-state-of-another-round",
+        "A peer that comes back claims a state that it does not have.",
+        Edit(
+            Replica.adopt_kept,
+            "fragment >= len(arrays) or cut.fragments[fragment].version != round_",
+            "fragment >= len(arrays)",
+        ),
+        tests=_REPLICA,
+    ),
+    Mutant(
+        "releases-the-base-of-a-stepwise-run",
+        "A joiner asks for the committed state, and it is not there.",
+        Edit(StepReplica.release, "if at >= step", "if at > step"),
+        tests=("tests/lowcomm/outer_state/test_step_replica.py",),
+    ),
+)
+
+RESIDUE_MUTANTS = (
+    Mutant(
+        "residue-applied-twice",
+        "A commit that is applied again, or a manifest named twice, adds the same rest twice.",
+        Edit(
+            ErrorFeedback.counted,
+            "self._encoded.pop(manifest, None)",
+            "self._encoded.get(manifest)",
+        ),
+        tests=_FEEDBACK,
+    ),
+    Mutant(
+        "residue-dropped-by-a-later-count",
+        "Of two contributions that are counted the rest of the first one is lost.",
+        Edit(ErrorFeedback.counted, "if encoded.before_P is self.residue_P:", "if True:"),
+        tests=_FEEDBACK,
+    ),
+    Mutant(
+        "residue-changes-when-it-is-sent",
+        "Of a contribution that is not counted, the rest is sent twice.",
+        Edit(
+            ErrorFeedback.begin,
+            "self._encoded[manifest] = self._newest",
+            "self._encoded[manifest] = self._newest\n    self.residue_P = self._newest.after_P",
+        ),
+        tests=_FEEDBACK,
+    ),
+    Mutant(
+        "residue-survives-another-state",
+        "What was encoded before a Restore changes the residue after it.",
+        Edit(ErrorFeedback.forget, "self._encoded.clear()", "pass"),
+        tests=_FEEDBACK,
+    ),
+    Mutant(
+        "residue-kept-with-a-state-is-forgotten",
+        "After a resume the first contribution lacks what its predecessors left out.",
+        Edit(
+            ErrorFeedback.forget,
+            "zeros(self.residue_P.size) if kept_P is None else kept_P",
+            "zeros(self.residue_P.size)",
+        ),
+        tests=_FEEDBACK,
+    ),
+    Mutant(
+        "residue-keeps-what-is-not-finite",
+        "One overflow stays in the residue for the rest of the run.",
+        Edit(ErrorFeedback.encode, "if not finite.all():", "if False:"),
+        tests=_FEEDBACK,
+    ),
+)
+
+LEASE_MUTANTS = (
+    Mutant(
+        "prefetch-counted-as-consumed",
+        "A batch that a loader drew ahead is committed, though no step has trained on it.",
+        Edit(
+            NodeLease.draw,
+            "self._drawn.append(taken)",
+            "self._drawn.append(taken)\n    self._seen = union(self._seen, taken)",
+        ),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "a-renewed-lease-draws-prefetched-samples-again",
+        "What a loader holds already is trained a second time.",
+        Edit(NodeLease._without_drawn, "samples = subtract(samples, batch)", "pass"),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "a-renewed-lease-draws-used-samples-again",
+        "What steps have used since the last contribution is trained a second time.",
+        Edit(
+            NodeLease.renew,
+            "self._left = subtract(self._without_drawn(samples), self._seen)",
+            "self._left = self._without_drawn(samples)",
+        ),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "the-last-samples-are-drawn-once",
+        "Ranks whose other fragments have rounds left run out of samples, and crash.",
+        Edit(NodeLease.draw, "and self._last", "and False"),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "the-last-result-waits-for-no-samples",
+        "Where a Restore found another fragment at an older round, nothing is there to train on.",
+        Edit(NodeSide.resume, "last = command.finish and all(", "last = command.finish or all("),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
+        "a-lease-adds-to-the-one-before",
+        "Samples that now belong to another peer are drawn here, too.",
+        Edit(
+            NodeLease.renew,
+            "self._left = subtract(self._without_drawn(samples), self._seen)",
+            "self._left = subtract(union(samples, self._left), self._seen)",
+        ),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "a-contribution-names-samples-twice",
+        "The next contribution has the samples of this one again.",
+        Edit(NodeLease.contribute, "seen, self._seen = self._seen, ()", "seen = self._seen"),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "steps-that-are-thrown-away-count",
+        "Samples of steps that a Restore took back are never trained.",
+        Edit(NodeLease.forget, "self._seen = ()", "pass"),
+        tests=_LEASE,
+    ),
+    Mutant(
+        "a-step-uses-the-newest-batch",
+        "The samples of batches that were drawn ahead are named before they are trained.",
+        Edit(NodeLease.step, "self._drawn.popleft()", "self._drawn.pop()"),
+        tests=_LEASE,
+    ),
+)
+
+RANK_MUTANTS = (
+    Mutant(
+        "uncounted-tokens-survive-a-full-result",
+        "Tokens of steps that are gone from the parameters give the next contribution weight.",
+        Edit(
+            NodeSide.resume,
+            "if full:\n        attempt.uncounted",
+            "if False:\n        attempt.uncounted",
+        ),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
+        "uncounted-tokens-survive-the-ranks",
+        "Tokens of ranks that died give the next contribution weight.",
+        Edit(NodeSide._on_event, "_Attempt()", "_Attempt(uncounted=self._attempt.uncounted)"),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
+        "a-result-that-waits-survives-the-ranks",
+        "New ranks get the result that the dead ones waited for, and another one after it.",
+        Edit(NodeSide._on_event, "_Attempt()", "_Attempt(waiting=self._attempt.waiting)"),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
+        "new-ranks-write-over-what-is-still-sent",
+        "Half of a contribution is that of the lost ranks, half that of the new ones.",
+        Edit(NodeSide._on_event, "self._keep_given()", "pass"),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
+        "ranks-go-on-without-samples",
+        "The result names fewer samples than an interval takes: the loader runs dry.",
+        Edit(NodeSide.resume, "anchor and count(self._lease) < needed", "False"),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
+        "a-contribution-without-tokens-counts",
+        "It has no weight: the mean divides by zero.",
+        Edit(NodeSide._contribution, "if event.steps < 1 or event.tokens < 1:", "if False:"),
+        tests=_NODE_SIDE,
+    ),
+    Mutant(
+        "a-contribution-of-one-rank-counts",
+        "The others' shards are still those of the round before.",
+        Edit(Attempt.contributed, "if len(so_far) < len(self._ranks):", "if False:"),
+        tests=_ATTEMPT,
+    ),
+    Mutant(
+        "ranks-may-disagree-on-tokens",
+        "The contribution's weight is that of whichever rank came last.",
+        Edit(Attempt.contributed, "if len(counts) > 1:", "if False:"),
+        tests=_ATTEMPT,
+    ),
+    Mutant(
+        "a-rank-overwrites-an-incomplete-generation",
+        "Half of a contribution is of the next one.",
+        Edit(Attempt.contributed, "if generation > slowest + 1:", "if generation > slowest + 2:"),
+        tests=_ATTEMPT,
+    ),
+    Mutant(
+        "a-layout-may-have-a-gap",
+        "Elements that no rank writes are averaged.",
+        Edit(Attempt.layout, "if written != total:", "if written > total:"),
+        tests=_ATTEMPT,
+    ),
+    Mutant(
+        "a-snapshot-of-one-rank-is-whole",
+        "Later ranks resume from a directory that lacks the others' state.",
+        Edit(
+            Attempt.snapshotted,
+            "if len(self._snapshots[directory]) < len(self._ranks):",
+            "if False:",
+        ),
+        tests=_ATTEMPT,
+    ),
+    Mutant(
+        "a-result-is-read-while-it-is-written",
+        "Ranks take a torn result for a whole one.",
+        Edit(Slots.begin_result, "self._words[self._generation(fragment, place)] = 0", "pass"),
+        tests=_SLOTS,
+    ),
+    Mutant(
+        "done-flags-of-a-dead-attempt-count",
+        "A contribution counts before the new ranks have written it.",
+        Edit(Slots.void, "self.clear_done(fragment, rank)", "pass"),
+        tests=_SLOTS,
+    ),
+)
+
+STATE_MUTANTS = (*REPLICA_MUTANTS, *RESIDUE_MUTANTS, *LEASE_MUTANTS, *RANK_MUTANTS)

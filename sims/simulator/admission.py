@@ -1,0 +1,149 @@
+"""Who may connect in a simulated run: peers ask for certificates as real ones do, with tokens.
+
+The seal of a token and the time in it are the real shell's matter
+(peers/security/certificate_issuer.py); here each is good. Must NOT judge who gets in: checkers do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import peer as m
+from protocols.state.tokens import Token, decode_token, encode_token, spending
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
+
+if TYPE_CHECKING:
+    from sims.node.node import Node
+    from sims.simulator.world import World
+
+USES = (1, 2, 3)
+"""Of a token: several peers may come with one, and be more than it is good for."""
+PATIENCE_S = 12.0
+"""Who hears nothing for so long asks again, perhaps somebody else."""
+EXPIRES = 1 << 40
+
+
+class Gates:
+    """Of everybody in one world."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.closed = False
+        """Open to everybody, as in a run that is not encrypted, until `close`: in a small world a
+        test may know every entry."""
+        self._world = world
+        self._random = random.Random(seed ^ 0x6A7E)  # noqa: S311 (a simulation, no secrets)
+        self._tokens = 0
+        self._token = self._new_token()
+        """What a person hands to whoever comes next."""
+        self._holds: dict[PeerId, Token] = {}
+        self._asked = 0
+        self._asking: dict[int, Node] = {}
+        """Who asked under which number."""
+        self._waits_until: dict[PeerId, float] = {}
+        self.revoked_at: dict[PeerId, float] = {}
+        """Whose certificates a person wanted to take back, and when."""
+
+    def close(self) -> None:
+        """From now on, and that is before anything happens, whoever comes needs a certificate; the
+        founder has one, and the key."""
+        self.closed = True
+        founder = next(iter(self._world.nodes.values()))
+        founder.disk.certified = founder.disk.has_key = True
+        self.begins(founder)
+
+    def shuts_out(self, node: Node) -> bool:
+        return self.closed and not node.disk.certified
+
+    def bans(self, node: Node) -> bool:
+        """A person wanted its certificate to count no more."""
+        return node.peer in self.revoked_at
+
+    def is_revoked(self, peer: PeerId) -> bool:
+        """Some log holds it, for good."""
+        nodes = self._world.nodes.values()
+        return any(peer in node.core.members.spendings.revoked for node in nodes)
+
+    def bars(self, node: Node, other: Node, why: str) -> bool:
+        """The node dialled, and one of the two is revoked, as the other one knows. `why`: the one
+        that was dialled refuses the hello."""
+        if why and node.peer in other.core.members.spendings.revoked:
+            node.give(v.Barred(other.peer, why))
+            return True
+        return other.peer in node.core.members.spendings.revoked
+
+    def begins(self, node: Node) -> None:
+        """A life begins, with what its disk has."""
+        if self.closed and node.disk.certified:
+            node.give(v.Secured(node.disk.has_key))
+
+    def needs(self, node: Node) -> bool:
+        """It died before it gave anybody who lives the key with which strangers are let in."""
+        others = [other for other in self._world.live if other is not node]
+        return self.closed and node.disk.has_key and not any(x.disk.has_key for x in others)
+
+    def ask(self, node: Node, other: Node) -> None:
+        """A node without a certificate asks somebody of the run for one."""
+        world = self._world
+        if world.now < self._waits_until.get(node.peer, 0.0):
+            return
+        self._waits_until[node.peer] = world.now + PATIENCE_S
+        self._asked += 1
+        number, token = self._asked, self._holds.setdefault(node.peer, self._token)
+        admit = m.Admit(PROTOCOL_VERSION, encode_token(token), node.peer, _key(node.peer), b"", b"")
+        self._asking[number] = node
+        world.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
+
+    def do(self, node: Node, command: c.AtTheGate) -> None:
+        """What a core decided."""
+        match command:
+            case c.Sign():
+                signed = self._signed(node, command)
+                node.after(0.0, lambda: node.give(signed))
+            case c.Answer(number=number):
+                asker = self._asking.pop(number)
+                self._world.at(self._world.network.delay_s, lambda: self._answered(asker, command))
+            case c.GiveKey(peer=peer):
+                given = v.MessageReceived(node.peer, m.AuthorityKey(b"the key"))
+                self._world.carry(node.peer, peer, "control", given)
+            case c.TakeKey():
+                self._world.happened["key given"] += 1
+                node.disk.has_key = True
+                node.after(0.0, lambda: node.give(v.Secured(has_key=True)))
+
+    def _signed(self, node: Node, sign: c.Sign) -> v.Signed | v.NotSigned:
+        if not node.disk.has_key:
+            return v.NotSigned(sign.asker, sign.number, "no key yet", final=False)
+        entry = spending(decode_token(sign.admit.token), sign.admit.peer, sign.admit.key)
+        return v.Signed(sign.asker, sign.number, entry, sign.admit.peer.encode())
+
+    def _answered(self, node: Node, answer: c.Answer) -> None:
+        """The stranger hears it, if it still lives. One answer in eight is lost."""
+        if not node.running or self._random.random() < 1 / 8:
+            self._world.happened["admission lost"] += 1
+            return
+        self._waits_until.pop(node.peer, None)
+        if answer.certificate:
+            assert answer.certificate == node.peer.encode(), "somebody else's certificate"
+            self._world.happened["admitted"] += 1
+            if not node.disk.certified:
+                node.disk.certified = True
+                node.give(v.Secured(node.disk.has_key))
+        elif answer.final:
+            self._world.happened["token used up"] += 1
+            if self._holds[node.peer] is self._token:
+                self._token = self._new_token()
+            self._holds[node.peer] = self._token
+
+    def _new_token(self) -> Token:
+        self._tokens += 1
+        number = self._tokens.to_bytes(16, "big")
+        uses = self._random.choice(USES)
+        return Token(("h0:1",), b"a" * 32, number, uses, EXPIRES, b"s" * 16)
+
+
+def _key(peer: PeerId) -> bytes:
+    return hashlib.sha256(peer.encode()).digest()

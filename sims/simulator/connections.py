@@ -1,0 +1,198 @@
+"""Connections of simulated peers as their shells see them: dialled until they are made, begun with
+hellos, and noticed by both sides when they end.
+
+Must NOT decide who is connected with whom: cores do, and faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from protocols.interface import events as v
+from protocols.interface.commands import Connect
+from protocols.links.handshake import refusal
+from protocols.messages.peer import Hello
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from sims.node.node import Node
+from sims.simulator.admission import Gates
+
+if TYPE_CHECKING:
+    from sims.simulator.world import World
+
+REDIAL_S = 0.5
+FIRST_DIAL_S = 5.0
+"""A peer that finds nobody at all gives up."""
+
+
+class Dialling:
+    """Of everybody in one world."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self.gates = Gates(world, seed)
+        self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
+        """Through whom one may reach another one that has no address."""
+        self._through: dict[tuple[PeerId, PeerId], PeerId] = {}
+        """Through whom they are connected."""
+
+    def dial(self, node: Node, connect: Connect) -> None:
+        """Until it works, or the node hangs up."""
+        if connect.via:
+            self._via[node.peer, connect.peer] = connect.via
+        self._dial(node, connect.address or connect.peer)
+
+    def _dial(self, node: Node, address: str) -> None:
+        """`address`: or the id of a peer that has none."""
+        if address in node.dials and address in node.dialling:
+            return
+        node.dials.add(address)
+        node.dialling.add(address)
+        world = self._world
+        self._later(node, address, world.network.delay_s * 3 + 0.01, world.now + FIRST_DIAL_S)
+
+    def hang_up(self, node: Node, other: PeerId) -> None:
+        peer = self._world.nodes.get(other)
+        if peer is not None:
+            node.dials.discard(_key(peer))
+            self.cut(node, peer)
+
+    def cut(self, one: Node, other: Node) -> None:
+        """The connection between two peers ends; whoever dialled dials again."""
+        if not self._world.network.disconnect(one.peer, other.peer):
+            return
+        for me, them in ((one, other), (other, one)):
+            self._ended(me, them)
+        self._joined_no_more(one.peer, other.peer)
+
+    def gone(self, node: Node) -> None:
+        """The process ended: every connection with it does."""
+        world = self._world
+        for other in list(world.nodes.values()):
+            if other is not node and world.network.disconnect(node.peer, other.peer):
+                self._ended(other, node)
+                self._joined_no_more(node.peer, other.peer)
+
+    def _joined_no_more(self, one: PeerId, other: PeerId) -> None:
+        """What went through one of these to the other."""
+        nodes = self._world.nodes
+        for pair, relay in list(self._through.items()):
+            if {one, other} in ({relay, pair[0]}, {relay, pair[1]}):
+                del self._through[pair]
+                self.cut(nodes[pair[0]], nodes[pair[1]])
+
+    def _begun(self, node: Node, hello: Hello) -> None:
+        """A node learns of a connection, unless it has a newer one by then."""
+        line = self._world.network.line(node.peer, hello.peer)
+        connection = line.connection
+
+        def tell() -> None:
+            if line.connection == connection:
+                node.give(
+                    v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader)
+                )
+
+        _when_awake(node, tell)
+
+    def _ended(self, node: Node, other: Node) -> None:
+        """A node learns that a connection is over, unless it has a new one by then; if it dialled,
+        it dials again."""
+        line = self._world.network.line(node.peer, other.peer)
+        connection = line.connection
+
+        def tell() -> None:
+            if not line.up or line.connection == connection:
+                node.give(v.PeerDisconnected(other.peer, "end of stream"))
+
+        _when_awake(node, tell)
+        if _key(other) in node.dials:
+            self._dial(node, _key(other))
+
+    def _later(self, node: Node, address: str, delay_s: float, give_up: float) -> None:
+        world = self._world
+
+        def connect() -> None:
+            hidden = world.nodes.get(PeerId(address))
+            other = hidden or world.who_listens(address)
+            if address not in node.dials or world.network.line(node.peer, other.peer).up:
+                node.dialling.discard(address)
+                return
+            listens = other.running and not self.gates.shuts_out(other)
+            relay = self._relay(node, other) if hidden else None
+            way = relay is not None if hidden else self._reaches(node, other)
+            if listens and way:
+                if self.gates.shuts_out(node):
+                    self.gates.ask(node, other)
+                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    return
+                if self.gates.bars(node, other, _refusal(node, other)):
+                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    return
+                node.dialling.discard(address)
+                if relay is not None:
+                    self._through[node.peer, other.peer] = relay
+                self._connect(node, other)
+            elif not node.core.raft.run and world.now > give_up:
+                node.outcome = "alone"
+                self.gone(node)  # It may be connected with others that found nobody either.
+                world.gave_up()
+            else:
+                self._later(node, address, REDIAL_S, give_up)
+
+        node.after(delay_s, connect)
+
+    def _reaches(self, node: Node, other: Node) -> bool:
+        return self._world.network.reachable(node.peer, other.peer, self._world.now)
+
+    def _relay(self, node: Node, other: Node) -> PeerId | None:
+        """The first of those named that both are connected with and that takes them for members."""
+        network = self._world.network
+        for relay in self._via[node.peer, other.peer]:
+            carrier = self._world.nodes[relay]
+            ends = [network.line(relay, end.peer).up for end in (node, other)]
+            known = carrier.core.members.readers
+            if carrier.running and all(ends) and node.peer in known and other.peer in known:
+                return relay
+        return None
+
+    def _connect(self, node: Node, other: Node) -> None:
+        """Hellos are exchanged; the side that was dialled may refuse."""
+        world, hello = self._world, _hello(node)
+        if why := _refusal(node, other):
+            world.tell(f"{node.peer} is refused by {other.peer}: {why}")
+            node.outcome, node.why = "refused", why
+            self.gone(node)
+            return
+        back = _hello(other)
+        world.network.connect(node.peer, other.peer)
+        line = world.network.line(node.peer, other.peer)
+        connection = line.connection
+        for me, theirs in ((node, back), (other, hello)):
+            if not line.up or line.connection != connection:
+                return  # The first one hung up at once.
+            me.met.add(theirs.peer)
+            self._begun(me, theirs)
+
+
+def _when_awake(node: Node, tell: Callable[[], None]) -> None:
+    """At once, or after what a pause holds up."""
+    if node.world.now < node.paused_until:
+        node.after(0.0, tell)
+    else:
+        tell()
+
+
+def _key(node: Node) -> str:
+    """Under what others dial it."""
+    return node.core.me.address or node.peer
+
+
+def _refusal(node: Node, other: Node) -> str:
+    """Why the other one does not take the hello of the one that dials; "": it does."""
+    core, life = other.core, other.core.links.life(node.peer, 0)
+    return refusal(_hello(node), me=core.me, run=core.raft.run, members=core.members, life=life)
+
+
+def _hello(node: Node) -> Hello:
+    me, run, leader = node.core.me, node.core.raft.run, node.core.company.leader_address()
+    return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

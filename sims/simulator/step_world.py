@@ -1,0 +1,198 @@
+"""A whole cluster that makes steps together: per-step methods in virtual time, all from one seed.
+
+The world of world.py with other peers: each step every member contributes a number, everybody adds
+the sum to a state that is known exactly. Must NOT judge what happens: checkers/step_runs.py does.
+"""
+
+from __future__ import annotations
+
+import random
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.links.handshake import Identity
+from protocols.messages import log_entries as e
+from protocols.messages.peer import Control, Kept, Stopped
+from protocols.state.checkpoint_progress import progress_at, remaining_at
+from protocols.types.ids import PeerId, Version, digest_text
+from sims.checkers.step_runs import FACTOR, StepCheckers
+from sims.node.node import Node, Payload
+from sims.node.storage import Disk
+from sims.node.toy_model import PRIME, Value, state_digest
+from sims.simulator.world import World
+
+SLOWNESS = 3
+"""A step of the whole model takes longer than an inner step: runs outlive their faults."""
+
+
+class StepNode(Node):
+    """One life of one peer. Its ranks own the state; the shell keeps copies and payloads."""
+
+    world: StepWorld
+
+    def __init__(
+        self, world: StepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
+    ) -> None:
+        super().__init__(world, me, disk, contact=contact, speed=speed)
+        self.values: dict[str, tuple[int, Value]] = {}
+        """Payloads by digest: (step, number)."""
+        self.copies: dict[int, Value] = {}
+        """By step: states, of which one is the base."""
+        self.completed = (0, 0, 0)
+        """(lineage, view, step): the last one that this life made."""
+        self.promised: tuple[int, int] | None = None
+        """(how far it had read the log, step) of its last report."""
+        self._making = 0
+        """Rises when what the ranks were making is void."""
+
+    def lose_trainers(self, restart_s: float) -> None:
+        self._making += 1
+        super().lose_trainers(restart_s)
+
+    def take(self, event: v.Event, value: Value) -> None:
+        super().take(event, value)
+        if isinstance(event, v.StepApplied) and self.running:
+            self.world.step_checkers.names(self)
+
+    def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
+        if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
+            self.values[event.digest] = (event.stamp.round, value)
+
+    def _send(self, to: PeerId, message: Control) -> None:
+        self._told(message)
+        super()._send(to, message)
+
+    def _told(self, message: Control) -> None:
+        if isinstance(message, Stopped):
+            self.world.step_checkers.stopped(self, message)
+
+    def _payload(self, command: c.Command) -> None:
+        assert self.core.standing.accepted, "arithmetic before the shell knows the run"
+        match command:
+            case c.MakeStep(step=step, batch=batch):
+                self._make(step, batch)
+            case c.SendStep(peers=peers, stamp=stamp, whose=whose, digest=digest):
+                _, value = self.values[digest]
+                for to in peers:
+                    self.send_bulk(to, v.StepReceived(self.peer, stamp, whose, digest), value)
+            case c.ApplyStep(terms=terms):
+                life, total = self._making, sum(self.values[digest][1] for _, digest in terms)
+                self.job(lambda: self._step_made(command, total, life))
+            case c.LoadBase(step=step):
+                self._making += 1
+                life = self._making
+                self.job(lambda: self._load(step, life))
+            case c.ReleaseSteps(step=step):
+                # Payloads come and go with the connections, states with the work of the ranks.
+                self.values = {x: made for x, made in self.values.items() if made[0] > step}
+                lineage = self.core.members.lineage
+                self.job(lambda: self._release(step, lineage))
+            case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
+                self.transfers.do(command)
+            case c.ServeCells() | c.ReleaseCopy():
+                self.transfers.do(command)
+            case c.AdoptKept(fragment=fragment, round=step):
+                self.job(lambda: self._adopt_kept(fragment, step))
+            case _:
+                raise AssertionError(f"unknown command {command!r}")
+
+    def _make(self, step: int, batch: int) -> None:
+        """The ranks compute a payload from the state that they have."""
+        life = self._making
+
+        def made() -> None:
+            if life != self._making:
+                return
+            value = self.world.random.randrange(PRIME)
+            digest = digest_text(f"{self.peer} {step} {value}")
+            self.values[digest] = (step, value)
+            self.world.step_checkers.made(digest, value, batch)
+            self.give(v.StepMade(step, batch, digest))
+
+        self.after(self.speed * self.world.random.uniform(0.9, 1.1), made)
+
+    def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
+        stamp = step.stamp
+        if life != self._making or stamp.lineage != self.core.members.lineage:
+            return  # The ranks are gone or have another state by now, or the run has.
+        before = self.outers[0]
+        after = self.outers[0] = (before * FACTOR + total) % PRIME
+        self.world.step_checkers.step(self, stamp, step.terms, before, after)
+        self.completed = (stamp.lineage, stamp.view, stamp.round)
+        if step.keep:
+            self.copies[stamp.round] = after
+        self.world.steps_made += 1
+        self.give(v.StepApplied(stamp, state_digest(after)))
+
+    def _load(self, step: int, life: int) -> None:
+        if life == self._making:
+            self.outers[0] = self.copies[step]
+            self.corrupt.clear()
+            self.give(v.BaseLoaded(step, state_digest(self.outers[0])))
+
+    def _release(self, step: int, lineage: int) -> None:
+        """A copy is the base: it is committed, and goes to the disk too."""
+        if lineage != self.core.members.lineage:
+            return  # A Restore came between: on its branch this step is not committed.
+        if step not in self.copies:
+            assert step == 0, "a base that nobody copied"
+            self.copies[0] = self.outers[0]  # We founded the run.
+        digest = state_digest(self.copies[step])
+        self.copies = {at: value for at, value in self.copies.items() if at >= step}
+        self.world.step_checkers.state(self.peer, lineage, 0, step, digest)
+        members = self.core.members
+        remaining = remaining_at(members, step)
+        if remaining is None:
+            return  # The log has gone on: another copy is the base in a moment.
+        progress = progress_at(members, step)
+        self.disk.kept = Kept(lineage, (Version(0, step, digest),), *progress, remaining)
+        self.disk.outers = (self.copies[step],)
+        self.give(v.Checkpointed(self.disk.kept))
+
+    def _adopt_kept(self, fragment: int, round_: int) -> None:
+        kept = self.disk.kept
+        if kept is None or kept.versions[fragment].round != round_:
+            self.give(v.KeptAdopted(fragment, round_, ""))
+            return
+        self.copies[round_] = self.disk.outers[0]
+        self.give(v.KeptAdopted(fragment, round_, state_digest(self.disk.outers[0])))
+
+    def state_at(self, fragment: int, round_: int) -> Value | None:
+        """A copy, not the state that the ranks have."""
+        return self.copies.get(round_)
+
+    def adopt(self, fragment: int, round_: int, value: Value) -> None:
+        """It becomes the base."""
+        self.copies[round_] = value
+
+
+class StepWorld(World):
+    """`outer_steps` counts steps of the model."""
+
+    def __init__(self, seed: int, *, peers: int, outer_steps: int, witness: bool = False) -> None:
+        """`witness`: there is one beside the peers that train."""
+        source = random.Random(seed ^ 0x57E9)  # noqa: S311 (a simulation, no secrets)
+        self.commit_every_steps = source.choice([4, 8, 32])
+        self.snapshot_every_steps = self.commit_every_steps * source.choice([1, 2, 4])
+        self.step_checkers = StepCheckers(self)
+        self.steps_made = 0
+        """By all peers, those that were taken back and made again included."""
+        super().__init__(seed, peers=peers, outer_steps=outer_steps)
+        if witness:
+            self.add_peer(witness=True)
+
+    def make_checkers(self) -> StepCheckers:
+        return self.step_checkers
+
+    def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
+        return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)
+
+    def make_run(self, founder: PeerId) -> e.Run:
+        rhythm = (self.commit_every_steps, self.snapshot_every_steps)
+        sizes, few = (1,), (self.peers_min + 1) // 2  # The run begins early, and others come.
+        return e.Run(1, "{}", "", few, self.outer_steps, 1, b"", sizes, founder, *rhythm)
+
+    def step_node(self, peer: PeerId) -> StepNode:
+        node = self.nodes[peer]
+        assert isinstance(node, StepNode)
+        return node

@@ -1,0 +1,78 @@
+"""A run is opened once, and then gives tokens."""
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lowcomm.cli.main import app
+from lowcomm.config.schema import load_config
+from peers.security.certificates import Authority
+from protocols.state.tokens import decode_token
+from protocols.types.errors import ConfigError
+
+
+def call(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False, standalone_mode=False)
+    return result.stdout
+
+
+def test_init_makes_all_that_the_first_peer_needs(tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    out = call("init", str(run), "--advertise", "gpu1.example.org:4711", "--uses", "3")
+    (word,) = [line for line in out.splitlines() if line.startswith("lc1-")]
+    token, authority = decode_token(word), Authority.load(run)
+    assert authority is not None
+    assert token.is_sealed(authority.token_key)
+    assert (token.addresses, token.uses) == (("gpu1.example.org:4711",), 3)
+    assert f"lowcomm peer {run / 'run.toml'} --new" in out
+    loaded = load_config(run / "run.toml")
+    assert loaded.run is not None
+    assert loaded.run.name == "my-run"
+    assert (loaded.node.listen, loaded.node.advertise) == ("0.0.0.0:4711", "gpu1.example.org:4711")
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert (run / "ca-key.pem").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
+    call("init", str(tmp_path))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match=r"already: `lowcomm token") as error:
+        call("init", str(tmp_path))
+    assert "\n" not in str(error.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_an_init_that_broke_off_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem.new").mkdir()  # The second file cannot be written.
+    with pytest.raises(ConfigError, match="cannot be made"):
+        call("init", str(tmp_path))
+    assert not (tmp_path / "ca.pem").exists()
+    key = (tmp_path / "ca-key.pem").read_bytes()
+    (tmp_path / "ca.pem.new").rmdir()
+    call("init", str(tmp_path))
+    assert Authority.load(tmp_path) is not None
+    assert (tmp_path / "ca-key.pem").read_bytes() == key, "no key is ever overwritten"
+
+
+def test_a_file_that_is_there_stays_and_says_where_to_join(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[node]\nlisten = "[::1]:4712"\n', encoding="utf-8")
+    out = call("init", str(tmp_path))
+    assert "run.toml" not in out.splitlines()[0]
+    assert decode_token(call("token", str(tmp_path)).strip()).addresses == ("[::1]:4712",)
+    assert file.read_text(encoding="utf-8") == '[node]\nlisten = "[::1]:4712"\n'
+
+
+def test_each_token_is_another_one(tmp_path: Path) -> None:
+    call("init", str(tmp_path))
+    words = {call("token", str(tmp_path)) for _ in range(3)}
+    assert len({decode_token(word.strip()).number for word in words}) == 3
+
+
+def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made") as error:
+        call("init", str(tmp_path / "file" / "run"))
+    assert os.linesep not in str(error.value)

@@ -1,0 +1,221 @@
+"""The command line without daemons: help, mistakes, exit codes."""
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from lowcomm.cli import main
+from protocols.state.tokens import Token, encode_token
+from protocols.types.errors import ConfigError, LowcommError, RefusedError
+
+RUN = """
+[run]
+name = "tiny"
+"""
+COMMANDS = (
+    "demo",
+    "init",
+    "peer",
+    "recover",
+    "resume",
+    "revoke",
+    "sim",
+    "status",
+    "token",
+    "witness",
+)
+CLEAR = "--set node.insecure=true"
+FAR, PLAIN = (encode_token(Token((address,))) for address in ("10.1.2.3:4711", "127.0.0.1:4711"))
+SEALED = encode_token(
+    Token(("127.0.0.1:4711",), b"a" * 32, b"n" * 16, 1, 1 << 40).sealed(b"k" * 32)
+)
+
+MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "an unknown key": (
+        "peer run.toml --new --set run.method.inner_stepz=3",
+        ("unknown key run.method.inner_stepz", "inner_steps"),
+    ),
+    "an impossible value": (
+        "peer run.toml --new --set run.data.batch=0",
+        ("run.data.batch must be positive, got 0",),
+    ),
+    "a value of another type": (
+        "peer run.toml --new --set run.data.batch=many",
+        ("run.data.batch", "integer", "'many'"),
+    ),
+    "no such file": ("peer nowhere.toml --new", ("cannot read nowhere.toml", "No such file")),
+    "a file that is no TOML": ("peer text/words --new", ("text/words is not TOML",)),
+    "neither new nor join": ("peer run.toml", ("--new", "--join TOKEN")),
+    "both new and join": ("peer run.toml --new --join lc1-x", ("--new", "--join")),
+    "new without a run": ("peer --new", ("--new needs a [run]", "configuration file")),
+    "listening to the world": (
+        "peer run.toml --new --set node.listen=0.0.0.0:0",
+        ("node.listen: 0.0.0.0:0", "every address", "node.advertise"),
+    ),
+    "listening to the world in the clear": (
+        f"peer run.toml --new {CLEAR} --set node.listen=0.0.0.0:0",
+        ("node.listen: 0.0.0.0:0", "this machine only", "127.0.0.0/8"),
+    ),
+    "advertised to the world in the clear": (
+        f"peer run.toml --new {CLEAR} --set node.advertise=10.1.2.3:7",
+        ("node.advertise: 10.1.2.3:7", "this machine only", "127.0.0.0/8"),
+    ),
+    "joining over a network in the clear": (
+        f"peer --join {FAR} {CLEAR}",
+        ("--join: 10.1.2.3:4711", "this machine only", "127.0.0.0/8"),
+    ),
+    "joining in the clear what is not": (
+        f"peer --join {SEALED} {CLEAR}",
+        ("of an encrypted run", "leave node.insecure out"),
+    ),
+    "joining what is in the clear": (
+        f"peer --join {PLAIN}",
+        ("without encryption", "--set node.insecure=true"),
+    ),
+    "an address and no token": ("peer --join 127.0.0.1:4711", ("an address", "lowcomm token")),
+    "no token": ("witness --join here", ("'here' is no join token", "lowcomm token")),
+    "half a token": (f"peer --join {SEALED[:-9]}", ("not all of one", "lowcomm token")),
+    "a token of nothing": ("token nowhere", ("cannot read nowhere/run.toml",)),
+    "a token without a key": ("token . --advertise h:1", ("no authority's key", "lowcomm init")),
+    "a token for nobody": ("token . --uses 0", ("--uses", "got 0")),
+    "a token for no time": ("token . --hours 0", ("--hours", "got 0")),
+    "a run of which nobody knows where it is": (
+        "init .",
+        ("run.toml", "node.listen", "--advertise HOST:PORT"),
+    ),
+    "a fault of no form": (
+        "peer run.toml --new --fault kill@now",
+        ("--fault 'kill@now'", "kill@round=R,chunk=C"),
+    ),
+    "an override of no form": (
+        "peer run.toml --new --set ranks",
+        ("--set ranks", "node.ranks=2"),
+    ),
+    "a name that is a path": (
+        "peer run.toml --new --set node.name=a/b",
+        ("node.name 'a/b'", "letters"),
+    ),
+    "a run's name that is a path": (
+        "sim run.toml --set run.name=../x",
+        ("run.name", "'../x'", "letters"),
+    ),
+    "status of nothing": ("status nowhere", ("nowhere does not exist", "runs/NAME")),
+    "status of no run": ("status text", ("text holds no node", "runs/NAME")),
+    "resume of nothing": ("resume nowhere", ("nowhere does not exist", "runs/NAME")),
+    "resume of no run": ("resume text", ("text holds no node", "runs/NAME")),
+    "too few ranks": ("sim run.toml --peers 3 --ranks 1,2", ("--ranks '1,2'", "3 counts")),
+    "a full directory": ("demo --directory text", ("--directory text is not empty", "another")),
+    "a directory below a file": ("demo --directory run.toml/x", ("run.toml/x", "--directory")),
+}
+
+
+Call = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """`lowcomm ARGUMENTS` in a directory with a configuration: (exit code, stdout, stderr)."""
+    (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "words").write_text("words = [", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    def run(arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lowcomm", *arguments.split()])
+        with pytest.raises(SystemExit) as end:
+            main.main()
+        told = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, told.out, told.err
+
+    return run
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(case: str, call: Call, tmp_path: Path) -> None:
+    arguments, words = MISTAKES[case]
+    code, out, err = call(arguments)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("lowcomm: ")
+    for word in words:
+        assert word in line
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "ca.pem").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_that_keep_their_lines(command: str, call: Call) -> None:
+    code, out, err = call(f"{command} --help")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    at = lines.index("  Examples:")
+    assert lines[at + 1].startswith(f"    lowcomm {command}")
+    assert "\b" not in out
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_says_what_stands_in_brackets(call: Call) -> None:
+    assert "TOML with [run], and [node] for all nodes." in call("sim --help")[1]
+    assert "TOML with [run] and [node]." in call("peer --help")[1]
+    assert "[default: runs/NAME]" in " ".join(call("sim --help")[1].split())
+
+
+def test_all_commands_are_listed_in_whole_sentences(call: Call) -> None:
+    code, out, _ = call("--help")
+    assert code == 0
+    listed = [line.split() for line in out.partition("Commands:")[2].splitlines() if line]
+    assert [words[0] for words in listed] == list(COMMANDS)
+    assert all(words[-1].endswith(".") and "..." not in words[-1] for words in listed)
+
+
+def test_the_version_is_the_distributions(call: Call) -> None:
+    assert call("--version") == (0, version("lowcomm") + "\n", "")
+
+
+@pytest.mark.parametrize("arguments", ["fly", "peer --fly", "sim", "demo --seed x"])
+def test_what_is_no_command_has_exit_code_2(arguments: str, call: Call) -> None:
+    code, out, err = call(arguments)
+    assert (code, out) == (2, "")
+    assert "Try 'lowcomm" in err
+
+
+def test_a_program_after_two_dashes_is_for_peer_only(call: Call) -> None:
+    code, _, err = call("status nowhere -- train.py")
+    assert code == 2
+    assert "train.py" in err
+
+
+@pytest.mark.parametrize("left", ["checkpoints/round-000007", "wal"])
+def test_a_new_run_does_not_mix_with_an_earlier_one(call: Call, tmp_path: Path, left: str) -> None:
+    (tmp_path / "node" / left).mkdir(parents=True)
+    code, _, err = call("peer run.toml --new --set node.directory=node")
+    assert code == 2
+    assert "node holds the log or checkpoints of an earlier run" in err
+    assert "lowcomm resume node" in err
+
+
+def test_the_system_says_no_in_one_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "node.json").mkdir()
+    code, _, err = call("resume .")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "Is a directory" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (RefusedError("x"), 3),
+        (LowcommError("x"), 4),
+        (OSError(28, "x"), 4),
+    ],
+)
+def test_exit_codes(error: LowcommError | OSError, code: int) -> None:
+    assert main.exit_code(error) == code

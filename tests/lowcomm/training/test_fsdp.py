@@ -1,0 +1,228 @@
+"""Sharded parameters and the node's shared memory: real ranks, odd sizes, exact bytes."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lowcomm.config.schema import ModelConfig
+from lowcomm.methods import DecoupledDiLoCo, StreamingDiLoCo
+from lowcomm.methods.base import Parameter, RoundMethod
+from lowcomm.models.llama import build_model
+from lowcomm.numerics import operations
+from lowcomm.numerics.operations import F32
+from lowcomm.training.fsdp import (
+    join_node,
+    places,
+    rank_device,
+    read_shards,
+    shard_views,
+    write_shards,
+)
+from peers.ipc.messages import TensorPlace
+from protocols.types.errors import ConfigError
+from tests.lowcomm import node_ranks
+from tests.lowcomm.forking import run_ranks
+
+CASES = [
+    *(("fsdp", 1), ("fsdp", 3), ("mixed", 3), ("grid", 4)),
+    *(pytest.param(case, 2, marks=pytest.mark.long) for case in ("fsdp", "mixed")),
+]
+
+
+@pytest.mark.deadline(100)
+@pytest.mark.parametrize(("case", "world"), CASES)
+def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Path) -> None:
+    model = node_ranks.build(case)
+    original: F32 = node_ranks.flat(model).numpy()
+    size = original.size
+    full = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    delta = np.random.default_rng(1).standard_normal(size, dtype=np.float32) / np.float32(3)
+    (tmp_path / "full.bin").write_bytes(full.tobytes())
+    (tmp_path / "delta.bin").write_bytes(delta.tobytes())
+
+    run_ranks("node_ranks.py", case, world, tmp_path)
+
+    assert (tmp_path / "written.bin").read_bytes() == original.tobytes()
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world)]
+    assert sum(rank["elements"] for rank in ranks) == size
+    for rank in ranks:
+        assert rank["gathered"] == original.tobytes().hex()
+        assert rank["full"] == full.tobytes().hex()
+        assert rank["delta"] == (full + delta).tobytes().hex()
+        if case == "grid":
+            assert "only Shard and Replicate" in rank["refused"]
+            continue
+        inputs_B7 = torch.arange(21.0).reshape(3, 7) / 21
+        for name, values in (("full_output", full), ("delta_output", full + delta)):
+            nn.utils.vector_to_parameters(torch.from_numpy(values.copy()), model.parameters())
+            torch.testing.assert_close(torch.tensor(rank[name]), model(inputs_B7).detach())
+
+
+def test_a_tied_parameter_has_one_place_and_all_are_densely_packed() -> None:
+    assert places(node_ranks.Odd()) == [
+        TensorPlace(0, "scale", (2,), 0),
+        TensorPlace(0, "blocks.0.weight", (7, 7), 2),
+        TensorPlace(0, "blocks.0.bias", (7,), 51),
+        TensorPlace(0, "blocks.1.weight", (7, 7), 58),
+        TensorPlace(0, "inner.weight", (5, 7), 107),
+        TensorPlace(0, "inner.bias", (5,), 142),
+        TensorPlace(0, "head.weight", (1, 5), 147),
+        TensorPlace(0, "head.bias", (1,), 152),
+    ]
+
+
+def test_fragments_are_each_densely_packed_and_a_tied_parameter_goes_by_its_first_name() -> None:
+    def by_number(parameters: Sequence[Parameter]) -> list[int]:
+        return [1 if "blocks" in each.name else 0 for each in parameters]
+
+    assert places(node_ranks.Odd(), by_number) == [
+        TensorPlace(0, "scale", (2,), 0),
+        TensorPlace(1, "blocks.0.weight", (7, 7), 0),
+        TensorPlace(1, "blocks.0.bias", (7,), 49),
+        TensorPlace(1, "blocks.1.weight", (7, 7), 56),
+        TensorPlace(0, "inner.weight", (5, 7), 2),
+        TensorPlace(0, "inner.bias", (5,), 37),
+        TensorPlace(0, "head.weight", (1, 5), 42),
+        TensorPlace(0, "head.bias", (1,), 47),
+    ]
+
+    def apart(parameters: Sequence[Parameter]) -> list[int]:
+        return [1 if "tied" in each.name else 0 for each in parameters]
+
+    assert {each.fragment for each in places(node_ranks.Odd(), apart)} == {0}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        DecoupledDiLoCo(),
+        DecoupledDiLoCo(fragments=20),
+        StreamingDiLoCo(fragments=3),
+        StreamingDiLoCo(fragments=4, pattern="sequential"),
+    ],
+)
+def test_tied_embeddings_are_one_parameter_in_every_division(method: RoundMethod) -> None:
+    config = ModelConfig(hidden_size=16, layers=3, heads=2, kv_heads=2, intermediate_size=24)
+    tied = build_model(replace(config, tied_embeddings=True), seed=0)
+    names = [name for name, _ in tied.named_parameters(remove_duplicate=False)]
+    found = places(tied, method.fragments_of)
+    assert len(found) == len(names) - 1
+    assert sum(math.prod(each.shape) for each in found) == sum(
+        each.numel() for each in tied.parameters()
+    )
+    loads = Counter[int]()
+    for each in found:
+        assert each.offset == loads[each.fragment]
+        loads[each.fragment] += math.prod(each.shape)
+    assert sorted(loads) == list(range(len(loads)))
+    if isinstance(method, DecoupledDiLoCo):
+        assert len(loads) == method.fragments
+        # What is as large as several tensors has a fragment for itself, and takes no second one.
+        assert max(loads.values()) == config.vocab_size * config.hidden_size
+        assert list(loads.values()).count(max(loads.values())) == 1
+
+
+def test_a_tied_parameter_is_no_more_than_one_of_the_fragments_that_there_may_be() -> None:
+    with pytest.raises(ConfigError, match=r"this model has 8 tensors, .* at most 8"):
+        places(node_ranks.Odd(), DecoupledDiLoCo().fragments_of)
+    found = places(node_ranks.Odd(), DecoupledDiLoCo(fragments=8).fragments_of)
+    assert sorted(each.fragment for each in found) == list(range(8))
+
+
+def test_a_whole_tensor_is_written_by_rank_0_and_read_by_all() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    buffer = memoryview(bytearray(8))
+    write_shards(shard_views(model, rank=1), buffer)
+    assert bytes(buffer) == bytes(8)
+    assert sum(shard.elements for shard in shard_views(model, rank=1)) == 0
+    write_shards(shard_views(model, rank=1), buffer, everything=True)
+    assert np.frombuffer(buffer, np.float32).tolist() == model.weight.flatten().tolist()
+    buffer.cast("f")[0], buffer.cast("f")[1] = 3.0, 4.0
+    read_shards(shard_views(model, rank=1), buffer, "full")
+    assert model.weight.tolist() == [[3.0, 4.0]]
+    read_shards(shard_views(model, rank=1), buffer, "delta")
+    assert model.weight.tolist() == [[6.0, 8.0]]
+
+
+def test_large_fragments_are_copied_bit_by_bit_wherever_their_tensors_begin() -> None:
+    """Past the caches, and one that does not lie in one piece as torch does it."""
+    model = nn.ParameterList(torch.randn(size) for size in (3, (1024, 2048), 5, (2, 7)))
+    model.append(nn.Parameter(torch.randn(64, 33).t()))
+    shards = shard_views(model, rank=0)
+    elements = sum(each.numel() for each in model.parameters())
+    buffer = memoryview(bytearray(4 * elements))
+    assert buffer.nbytes >= operations.LARGE_BYTES
+    write_shards(shards, buffer)
+    written_P = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    assert bytes(buffer) == written_P.numpy().tobytes()
+    for each in model.parameters():
+        each.detach().zero_()
+    read_shards(shards, buffer.toreadonly(), "full")
+    read_P = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    assert read_P.numpy().tobytes() == written_P.numpy().tobytes()
+
+
+def test_reading_leaves_the_parameters_ready_to_train_and_the_buffer_as_it_was() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    shards = shard_views(model, rank=0)
+    weight = model.weight
+    source = np.array([1, 2], dtype=np.float32).tobytes()
+    read_shards(shards, memoryview(source), "full")
+    assert model.weight is weight
+    assert weight.is_leaf
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    assert model.weight.tolist() == [[0.0, 1.0]]
+    assert np.frombuffer(source, np.float32).tolist() == [1, 2]
+
+
+def test_a_delta_is_one_fp32_addition() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    shards = shard_views(model, rank=0)
+    read_shards(shards, memoryview(np.float32(16777216).tobytes()), "full")
+    for _ in range(2):  # Kept in fp64, or summed first, they would count.
+        read_shards(shards, memoryview(np.float32(1).tobytes()), "delta")
+    assert model.weight.item() == 16777216
+
+
+def test_mixing_is_two_products_and_a_sum_each_rounded_by_itself() -> None:
+    model = nn.Linear(5, 201, bias=False)
+    shards = shard_views(model, rank=0)
+    ours = model.weight.detach().numpy().flatten().copy()
+    theirs = np.random.default_rng(3).standard_normal(ours.size, np.float32)
+    read_shards(shards, memoryview(theirs.tobytes()), "full", mixing=0.3)
+    expected = ours * np.float32(0.3) + theirs * np.float32(1 - 0.3)
+    assert model.weight.detach().numpy().tobytes() == expected.tobytes()
+
+
+def test_bf16_parameters_are_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
+    with pytest.raises(ConfigError, match=r"1\.weight is torch.bfloat16: fp32 master weights"):
+        shard_views(model, rank=0)
+
+
+def test_a_model_without_elements_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no parameters"):
+        places(nn.Identity())
+    model = nn.Module()
+    model.empty = nn.Parameter(torch.empty(0, 3))
+    with pytest.raises(ConfigError, match=r"parameter empty has no elements \(shape \(0, 3\)\)"):
+        places(model)
+
+
+def test_a_node_without_a_gpu_says_so() -> None:
+    with pytest.raises(ConfigError, match="rank 99 has no GPU of its own: torch sees"):
+        rank_device("cuda", local_rank=99)
+
+
+def test_one_rank_needs_no_process_group() -> None:
+    assert join_node(torch.device("cpu"), world_size=1) is None
+    assert not torch.distributed.is_initialized()

@@ -1,0 +1,228 @@
+"""How an attempt of real processes ends: ranks that die, hang or misbehave cost it, no more."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import peers.ranks.rank_group
+from peers.processes.supervisor import CommandSpawner, ZygoteSpawner
+from peers.ranks.events import (
+    RankContribution,
+    RankMetrics,
+    RanksFinished,
+    RanksLost,
+    RanksReady,
+    RanksSnapshotted,
+)
+from peers.ranks.rank_group import RanksFailed
+
+if TYPE_CHECKING:
+    from tests.peers.conftest import Running
+
+
+STEPS = 3
+WORDS = 100
+"""Of a talkative rank, as in rank_programs.py."""
+
+
+@pytest.mark.asyncio
+async def test_a_killed_rank_is_replaced_and_its_torn_contribution_is_void(
+    running: "Running",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", "torn")
+    async with running() as owner:
+        owner.configure()
+        first = await owner.ready()
+        owner.post()
+        while (torn := await owner.until(RankMetrics)).loss == 0.0:
+            pass
+        slots = owner.group.slots
+        assert slots is not None
+        assert torn.rank == 1
+        assert slots.contribution(0)[2048:] == b"\x01" * 2048, "it has written, but not told"
+        os.kill(first[1].step, signal.SIGKILL)
+        assert await owner.until(RanksLost) == RanksLost(0, "rank 1 was killed by signal 9")
+
+        again = await owner.ready(attempt=1)
+        assert not slots.all_done(0, 1)
+        assert slots.step(0) == 0
+        assert {metrics.step for metrics in again.values()}.isdisjoint(
+            metrics.step for metrics in first.values()
+        )
+        assert again[0].tokens != first[0].tokens, "another MASTER_PORT"
+        owner.post()
+        contribution = await owner.until(RankContribution)
+        assert contribution.generation == 1, "the dead attempt's never counted"
+        assert slots.contribution(0) == b"\x10" * 2048 + b"\x11" * 2048
+        owner.post()
+        assert (await owner.until(RankContribution)).generation == 2
+        os.kill(again[0].step, signal.SIGKILL)
+        await owner.until(RanksReady)
+        owner.post()
+        assert (await owner.until(RankContribution)).generation == 3, "generations go on"
+        del slots
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("who", ["hung while training", "the daemon is not to blame"])
+async def test_a_hung_rank_is_noticed_only_while_it_trains(
+    running: "Running", monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    if who == "hung while training":
+        monkeypatch.setenv("BEHAVIOUR", "stop")
+    async with running(hang_timeout_s=0.5) as owner:
+        owner.configure()
+        await owner.until(RanksReady)
+        owner.post()
+        if who == "hung while training":
+            lost = await owner.until(RanksLost)
+            assert lost.why == "rank 1 hangs: it counts no step for 0.5 s (at step 0)"
+            assert await owner.until(RanksReady) == RanksReady(1)
+        else:
+            await owner.until(RankContribution)
+            with pytest.raises(TimeoutError):  # All wait for a result for as long as it takes.
+                await owner.until(RanksLost, within_s=1.0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [
+        ("exit", "rank 1 ended with code 7"),
+        ("raise", "rank 1 ended with code 1"),
+        ("layout", "ranks write 1025 elements, their layout has 1024"),
+        ("malformed", "rank 1: undecodable record"),
+        ("oversized", "rank 1: a frame of 2097152 bytes, at most 1048576"),
+        ("early", "rank 1 says Metrics before it is attached"),
+        ("close", "rank 1: it closed its lifeline"),
+        ("flagless", "generation 1 of fragment 0 is not whole"),
+        ("generation", "rank 1 contributes generation 2 of fragment 0, 1 is next"),
+    ],
+)
+async def test_a_rank_that_misbehaves_ends_its_attempt_only(
+    running: "Running", behaviour: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", behaviour)
+    async with running() as owner:
+        owner.configure()
+        if behaviour in {"flagless", "generation"}:
+            await owner.until(RanksReady)
+            owner.post()
+        lost = await owner.until(RanksLost)
+        assert lost.attempt == 0
+        assert lost.why.startswith(why)
+        assert await owner.until(RanksReady) == RanksReady(1)
+        owner.post()
+        assert await owner.until(RankContribution) == RankContribution(0, 1, STEPS, 300)
+
+
+@pytest.mark.asyncio
+async def test_a_rank_that_says_much_is_heard_out(
+    running: "Running", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It only holds up itself, and what it says last counts although it has ended meanwhile."""
+    monkeypatch.setenv("BEHAVIOUR", "talkative")
+    async with running() as owner:
+        owner.configure()
+        pids = [metrics.step for metrics in (await owner.ready()).values()]
+        owner.post()
+        words: list[int] = []
+        while isinstance(event := await owner.until((RankMetrics, RankContribution)), RankMetrics):
+            words += [event.step] if event.step not in pids else []  # It may be there still.
+        assert words == list(range(WORDS))
+        owner.post(finish=True, snapshot="there")
+        while any(state_of(pid) not in {"", "Z"} for pid in pids):
+            time.sleep(0.01)  # noqa: ASYNC251  # Both ranks end before the daemon reads a word.
+        assert await owner.until((RanksSnapshotted, RanksFinished)) == RanksSnapshotted("there")
+        assert await owner.until(RanksFinished) == RanksFinished(0)
+        await owner.ended()
+
+
+@pytest.mark.asyncio
+async def test_attempts_are_counted(running: "Running", monkeypatch: pytest.MonkeyPatch) -> None:
+    spawner = ZygoteSpawner([], target="rank_programs:no_such_function")
+    async with running(restarts_max=1, spawner=spawner) as owner:
+        owner.configure()
+        for attempt in (0, 1):
+            assert (await owner.until(RanksLost)).attempt == attempt
+        with pytest.raises(RanksFailed, match=r"2 attempts .* failed in a row: rank . ended with"):
+            await owner.ended()
+
+
+@pytest.mark.asyncio
+async def test_a_spawner_that_cannot_start_fails_the_group(running: "Running") -> None:
+    spawner = ZygoteSpawner(["no_such_module"], target="x:y")
+    async with running(restarts_max=0, spawner=spawner) as owner:
+        with pytest.raises(RanksFailed, match="zygote ended with 1"):
+            await owner.ended()
+
+
+@pytest.mark.asyncio
+async def test_a_users_own_launcher(running: "Running") -> None:
+    spawner = CommandSpawner([sys.executable, "-c", "import rank_programs as p; p.launch()"])
+    async with running(spawner=spawner) as owner:
+        owner.configure()
+        first = await owner.ready()
+        owner.post()
+        await owner.until(RankContribution)
+        os.kill(first[0].step, signal.SIGKILL)
+        lost = await owner.until(RanksLost)
+        # The launcher still waits for rank 1: there is no exit status yet.
+        assert lost.why in {"rank 0: its process has ended", "rank 0: it closed its lifeline"}
+        await owner.until(RanksReady)
+        assert state_of(first[1].step) in {"", "Z"}, "the other rank was killed before"
+        owner.post()
+        await owner.until(RankContribution)
+        owner.post(finish=True)
+        assert await owner.until(RanksFinished) == RanksFinished(1)
+        await owner.ended()
+
+
+def state_of(pid: int) -> str:
+    """One letter, "Z" for a zombie that nobody has reaped yet; empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+@pytest.mark.asyncio
+async def test_what_was_contributed_is_told_before_its_ranks_are_lost(
+    running: "Running", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although they end before its round would begin."""
+    monkeypatch.setenv("BEHAVIOUR", "leave")
+    monkeypatch.setattr(peers.ranks.rank_group, "HAND_OVER_S", 60.0)
+    async with running(ranks=1) as owner:
+        owner.configure()
+        await owner.until(RanksReady)
+        owner.post()
+        told = await owner.until((RankContribution, RanksLost))
+        assert told == RankContribution(0, 1, STEPS, STEPS * 100)
+        assert (await owner.until(RanksLost)).why == "rank 0 ended with code 7"
+
+
+@pytest.mark.asyncio
+async def test_what_was_contributed_is_told_nobody_when_the_node_has_ended(
+    running: "Running", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers.ranks.rank_group, "HAND_OVER_S", 0.3)
+    async with running() as owner:
+        owner.configure()
+        await owner.until(RanksReady)
+        owner.post()
+        async with asyncio.timeout(10):
+            while not owner.group._handed:  # noqa: ASYNC110  # It tells nobody, which is the point.
+                await asyncio.sleep(0.001)
+        assert owner.task is not None
+        owner.task.cancel()
+        await asyncio.wait({owner.task})
+        with pytest.raises(TimeoutError):
+            await owner.until(RankContribution, within_s=0.5)

@@ -1,0 +1,421 @@
+"""What the leader decides, from what it was told: views, attempts, commits, cuts, losses."""
+
+from protocols.interface import events as v
+from protocols.leader.joins import Admission
+from protocols.leader.reports import Reports
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.types.ids import PeerId, Stamp, Version, digest_text
+from tests.protocols.led import (
+    DIGEST,
+    Led,
+    a_rests,
+    keep_alive,
+    last,
+    leading,
+    of,
+    say,
+    three,
+    written,
+)
+from tests.protocols.scenes import (
+    BORDERS,
+    RULES,
+    START,
+    A,
+    B,
+    C,
+    D,
+    caught_up,
+    contributor,
+    info,
+    join,
+    log_of,
+    manifest,
+    members_of,
+    part_digest,
+    result_digest,
+    run,
+    state_digest,
+    view,
+)
+
+GRACE_S, REDUCTION_S = RULES.round_grace_s, RULES.reduction_timeout_s
+
+
+# Views ----------------------------------------------------------------------------------------
+
+
+def test_the_first_view_waits_for_peers_min_able_members() -> None:
+    scene = Led(peers_min=2)
+    scene.on(v.TrainersReady())
+    assert written(scene, e.View) == []
+    scene.joins(B, able=False)
+    assert written(scene, e.View) == []
+    scene.hears(B, m.Able())
+    (view,) = written(scene, e.View)
+    assert (view.view, view.roster, view.first_round) == (1, (A, B), (1,))
+
+
+def test_what_an_earlier_leader_was_told_we_were_not() -> None:
+    """Seed 7004612: the word was held up on the line, and we led in that term too."""
+    scene = leading(B)
+    scene.comes(C)
+    term = scene.core.raft.term
+    scene.hears(C, m.Told(term - 1))
+    assert not scene.leader.accounts.told(C)
+    scene.hears(C, m.Told(term))
+    assert scene.leader.accounts.told(C)
+
+
+def test_later_views_do_not_wait() -> None:
+    scene = leading(B)
+    scene.hears(B, m.Unable("crash"))
+    view = last(scene, e.View)
+    assert (view.view, view.roster) == (2, (A,))
+
+
+def test_without_anybody_able_the_old_view_stays() -> None:
+    scene = leading(B)
+    a_rests(scene)
+    before = scene.core.raft.log.last_index
+    scene.hears(B, m.Unable("crash"))
+    assert scene.core.raft.log.last_index == before
+
+
+def test_a_round_that_somebody_contributed_to_goes_on_in_its_view() -> None:
+    scene = three()
+    say(scene, "ready", B)
+    scene.on(v.TrainersReady())
+    scene.on(v.TrainersAble())
+    view = last(scene, e.View)
+    assert view.first_round == (2,)
+
+
+def test_a_round_whose_roster_is_gone_is_taken_over_even_by_an_equal_roster() -> None:
+    """Else it would stay open for ever, and nobody could contribute to the next one."""
+    scene = three()
+    scene.hears(C, m.Unable("crash"))
+    scene.hears(D, m.Unable("crash"))
+    number = of(scene)
+    say(scene, "ready", B)  # The only one of view `number`, which is able.
+    scene.hears(B, m.Unable("crash"))
+    scene.hears(C, m.Able())
+    view = last(scene, e.View)
+    assert (view.roster, view.first_round) == ((C,), (2,)), "B has contributed and lives"
+    assert scene.core.members.views[0].view == number
+    scene.on(v.PeerDisconnected(B, "end of stream"))
+    scene.waits(RULES.reconnect_grace_s)
+    view = last(scene, e.View)
+    assert (view.roster, view.first_round) == ((C,), (1,))
+
+
+# Commits --------------------------------------------------------------------------------------
+
+
+def test_a_commit_needs_every_live_member_of_the_roster() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C)
+    assert written(scene, e.Commit) == []
+    say(scene, "hold", D)
+    body = last(scene, e.Commit)
+    assert [term.manifest for term in body.contributors] == [manifest(p, 1) for p in (B, C, D)]
+    assert (body.result_digest, body.previous_state_digest) == (DIGEST, START)
+    assert not body.held_by_all, "A has reported nothing, and is a receiver"
+
+
+def test_who_holds_before_somebody_is_ready_does_not_help() -> None:
+    scene = three()
+    say(scene, "ready", B, C)
+    say(scene, "hold", B, C, D)
+    assert written(scene, e.Commit) == []
+
+
+def test_a_dead_contributor_still_counts_if_all_others_hold() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C)
+    scene.on(v.PeerDisconnected(D, "end of stream"))
+    scene.waits(RULES.reconnect_grace_s)
+    assert len(written(scene, e.Lost)) == 1
+    assert [term.peer for term in last(scene, e.Commit).contributors] == [B, C, D]
+    assert written(scene, e.Attempt) == []
+
+
+def test_a_revoked_contributor_counts_no_more_though_all_others_hold() -> None:
+    scene = three()
+    scene.on(v.Secured(has_key=True))
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C)
+    scene.on(v.RevokeAsked(e.Revoked(D, A, "stolen")))
+    assert len(written(scene, e.Revoked)) == 1
+    assert written(scene, e.Commit) == []
+    assert last(scene, e.Attempt).roster == (B, C)
+
+
+def test_a_commit_needs_two_live_holders() -> None:
+    scene = leading(B)
+    scene.hears(B, m.Unable("crash"))  # The roster is A alone, and B is a live member.
+    a_rests(scene)
+    scene.hears(B, m.Able())
+    assert of(scene) == 3
+    say(scene, "ready", B)
+    say(scene, "hold", B)
+    assert written(scene, e.Commit) == [], "if B died now, its result would be gone"
+    scene.hears(B, m.Unable("crash"))
+    stamp = scene.stamp(1, number=3)
+    terms = (contributor(B),)
+    for part in range(len(scene.core.members.views[-1].parts[0].owners)):
+        scene.on(v.ResultReceived(B, stamp, part, terms, part_digest(part)))
+    assert written(scene, e.Commit) == [], "another digest than B's"
+    scene.hears(B, m.Hold(stamp, result_digest(terms, 1)))
+    assert last(scene, e.Commit).contributors == terms
+
+
+def test_what_a_joiner_holds_counts_once_it_is_a_member() -> None:
+    """Seed 2203368: it said so before, and once: nobody else could be the second holder."""
+    scene = leading(B)
+    a_rests(scene)
+    say(scene, "ready", B)
+    say(scene, "hold", B)
+    scene.comes(C)
+    scene.hears(C, m.ReadLog(0))
+    scene.hears(C, join(C))
+    say(scene, "hold", C)
+    assert written(scene, e.Commit) == []
+    index, _ = scene.core.members.cuts[C]
+    scene.hears(C, caught_up(C, index))
+    assert last(scene, e.Member).info.peer == C
+    assert last(scene, e.Commit).contributors == (contributor(B),)
+
+
+def test_a_peer_alone_commits_alone() -> None:
+    scene = leading()
+    scene.encode(1)
+    stamp = scene.stamp(1)
+    scene.reduced(stamp, *range(len(scene.core.members.views[-1].parts[0].owners)))
+    body = last(scene, e.Commit)
+    assert (body.contributors, body.held_by_all) == ((contributor(A),), True)
+
+
+def test_different_digests_are_not_committed() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C)
+    scene.hears(D, m.Hold(scene.stamp(1, number=of(scene)), digest_text("another")))
+    assert written(scene, e.Commit) == []
+
+
+def test_after_the_deadline_a_majority_of_the_roster_is_enough() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C)
+    keep_alive(scene, REDUCTION_S - 1, B, C, D)
+    assert written(scene, e.Commit) == []
+    keep_alive(scene, 2.0, B, C, D)
+    assert [term.peer for term in last(scene, e.Commit).contributors] == [B, C, D]
+
+
+def test_who_is_not_in_the_roster_is_no_part_of_that_majority() -> None:
+    scene = three()
+    scene.joins(PeerId("e.5"), able=False)
+    scene.joins(PeerId("f.6"), able=False)
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, PeerId("e.5"), PeerId("f.6"))
+    keep_alive(scene, REDUCTION_S + 1, B, C, D, PeerId("e.5"), PeerId("f.6"))
+    assert written(scene, e.Commit) == []
+    assert written(scene, e.Attempt) != []
+
+
+def test_the_last_round_needs_no_view_after_it() -> None:
+    scene = three(outer_steps=1)
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C, D)
+    before = scene.core.raft.log.last_index
+    scene.hears(B, m.Unable("done"))
+    assert scene.core.raft.log.last_index == before
+
+
+# Attempts -------------------------------------------------------------------------------------
+
+
+def test_the_grace_window_leaves_out_the_late_one() -> None:
+    scene = three()
+    say(scene, "ready", B, C)
+    keep_alive(scene, GRACE_S - 1, B, C, D)
+    assert written(scene, e.Attempt) == []
+    keep_alive(scene, 2.0, B, C, D)
+    body = last(scene, e.Attempt)
+    assert (body.roster, body.attempt) == ((B, C), 1)
+    assert body.why == "d not ready within the grace window"
+    assert set(body.owners) <= {B, C}
+
+
+def test_the_window_opens_with_the_first_contribution_of_somebody_who_can_be_counted() -> None:
+    """Else a dead peer's contribution would leave out everybody, again and again."""
+    scene = three()
+    say(scene, "ready", B)
+    keep_alive(scene, 15.0, C, D)  # B is silent, and lost.
+    assert written(scene, e.Lost) != []
+    assert last(scene, e.Attempt).roster == (C, D)
+    keep_alive(scene, 4 * GRACE_S, C, D)
+    assert len(written(scene, e.Attempt)) == 1, "nobody waits for C and D"
+    say(scene, "ready", C)
+    keep_alive(scene, GRACE_S + 1, C, D)
+    assert last(scene, e.Attempt).roster == (C,)
+
+
+def test_the_lost_are_left_out_at_once() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    scene.on(v.PeerDisconnected(D, "end of stream"))
+    scene.waits(RULES.reconnect_grace_s)
+    body = last(scene, e.Attempt)
+    assert (body.roster, body.why) == ((B, C), "without d")
+    owners = scene.core.members.views[0].parts[0].owners  # Of the view that the round began in.
+    moved = [new for old, new in zip(owners, body.owners, strict=True) if old != new]
+    assert len(moved) == owners.count(D), "only the lost one's parts move"
+
+
+def test_whoever_comes_back_in_time_is_not_lost() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    scene.on(v.PeerDisconnected(D, "end of stream"))
+    scene.waits(RULES.reconnect_grace_s / 2)
+    scene.meets(D)
+    scene.waits(RULES.reconnect_grace_s)
+    assert written(scene, e.Lost) == []
+
+
+def test_a_slow_reduction_leaves_out_whom_most_wait_for() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    stamp = scene.stamp(1, number=of(scene))
+    scene.hears(B, m.Waiting(stamp, (C, D)))
+    scene.hears(D, m.Waiting(stamp, (C,)))
+    scene.hears(C, m.Waiting(stamp, (B,)))
+    keep_alive(scene, REDUCTION_S + 1, B, C, D)
+    body = last(scene, e.Attempt)
+    assert (body.roster, body.why) == ((B, D), "no result in time because of c")
+
+
+def test_who_holds_the_result_is_not_to_blame() -> None:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    stamp = scene.stamp(1, number=of(scene))
+    scene.hears(C, m.Hold(stamp, DIGEST))
+    scene.hears(B, m.Waiting(stamp, (C,)))
+    scene.hears(D, m.Waiting(stamp, (C,)))
+    keep_alive(scene, REDUCTION_S + 1, B, C, D)
+    assert C in last(scene, e.Attempt).roster
+
+
+def test_one_that_nobody_can_replace_gets_more_time() -> None:
+    """Its roster cannot become smaller; and a deadline in the past would be a busy loop."""
+    scene = three()
+    for peer in (C, D):
+        scene.hears(peer, m.Unable("crash"))
+    say(scene, "ready", B)
+    keep_alive(scene, 3 * REDUCTION_S, B, C, D)
+    assert written(scene, e.Attempt) == []
+
+
+def test_a_round_that_only_dead_ones_contributed_to_is_no_busy_loop() -> None:
+    """Seed 300040: the clock of a reduction whose only contributor had died."""
+    scene = leading(B)
+    a_rests(scene)
+    say(scene, "ready", B)
+    scene.on(v.PeerDisconnected(B, "end of stream"))
+    scene.waits(3 * REDUCTION_S)
+    assert scene.leader.deadline() == float("inf")
+
+
+# Going ----------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_was_on_its_way_when_it_was_elected_goes_last() -> None:
+    """Seed 960243: it wrote itself out, and with it went the only state of the last round."""
+    scene = leading(B)
+    assert scene.core.office is not None
+    scene.core.office.leader.take(A, m.Leave("finished"), scene.now)
+    scene.waits(1.0)
+    assert written(scene, e.Left) == []
+
+
+def test_who_leaves_is_written_down() -> None:
+    scene = leading(B)
+    scene.hears(B, m.Leave("asked to"))
+    assert written(scene, e.Left) == [e.Left(B, "asked to")]
+    assert B not in scene.core.members.receivers
+
+
+def test_who_holds_a_state_that_the_leader_lacks_stays_until_it_has_it() -> None:
+    """Else the last result could leave with it."""
+    # Fails while Votes.next_voter makes a voter of B, which is about to go (it is in `gone`).
+    scene = three(outer_steps=1)
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C, D)
+    scene.hears(B, m.Have(scene.lineage, 0, 1, state_digest(1)))
+    scene.hears(B, m.Leave("finished"))
+    assert written(scene, e.Left) == []
+    scene.hears(A, m.Have(scene.lineage, 0, 1, state_digest(1)))
+    assert written(scene, e.Left) == [e.Left(B, "finished")]
+
+
+def test_who_may_be_the_only_one_to_hold_the_last_result_stays_for_a_while() -> None:
+    """Seeds 1020, 139: its Leave came before its word that it had made the step."""
+    scene = three(outer_steps=1)
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C, D)
+    scene.hears(B, m.Leave("a person asked"))
+    assert written(scene, e.Left) == []
+    needs = scene.leader.admission.needs
+    assert (needs(B, patient=True), needs(B, patient=False)) == (True, False)
+    assert not needs(PeerId("e.5"), patient=True), "no member: it never had a state"
+    scene.hears(C, m.Have(scene.lineage, 0, 1, state_digest(1)))
+    assert written(scene, e.Left) == [e.Left(B, "a person asked")]
+
+
+def test_who_wanted_to_leave_long_ago_has_time_to_report_a_new_round() -> None:
+    """Seed 3100899: its only holder went with a round that it had not reported yet."""
+    scene = three(outer_steps=1)
+    scene.leader.reports.forget_states(A)
+    scene.hears(B, m.Leave("a person asked"))
+    keep_alive(scene, 2 * RULES.transfer_timeout_s, B, C, D)
+    assert written(scene, e.Left) == [], "A has no state"
+    say(scene, "ready", B, C, D)
+    say(scene, "hold", B, C, D)
+    assert (len(written(scene, e.Commit)), written(scene, e.Left)) == (1, [])
+    keep_alive(scene, RULES.transfer_timeout_s, B, C, D)
+    assert written(scene, e.Left) == [e.Left(B, "a person asked")], "nor does it say anything"
+
+
+def test_a_joiner_that_has_all_of_its_cut_may_be_needed() -> None:
+    """Seed 80204: it held the only state, and went before a new leader had let it in."""
+    cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
+    commit = e.Commit(1, 0, 1, 0, (contributor(A),), BORDERS, DIGEST, "")
+    members = members_of(log_of(run(), e.Member(info(A)), cut, view(1, A), commit))
+    admission = Admission(A, members, Reports(A, members))
+    admission.caught_up[B] = caught_up(B, 2)
+    assert not admission.needs(B, patient=True), "it waits for the state of its cut"
+    admission.caught_up[B] = caught_up(B, 3)
+    assert not admission.needs(B, patient=False)
+    assert admission.needs(B, patient=True), "it may make the step since then, as members do"
+    assert admission.next_entry(0.0) == e.Member(info(B, 1))
+
+
+def test_reasons_are_one_printable_line() -> None:
+    scene = leading(B)
+    scene.on(v.PeerDisconnected(B, "two\nlines\x1b[2J " + "x" * 9999))
+    scene.waits(RULES.reconnect_grace_s)
+    (lost,) = written(scene, e.Lost)
+    assert lost.why.startswith("two lines?[2J x")
+    assert len(lost.why) == 1024
+
+
+def test_a_stale_stamp_of_another_fragment_changes_nothing() -> None:
+    scene = three()
+    before = scene.core.raft.log.last_index
+    scene.hears(B, m.Ready(Stamp(1, 1, 1, 7, 1, 0), contributor(B)))
+    assert scene.core.raft.log.last_index == before

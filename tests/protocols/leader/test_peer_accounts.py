@@ -1,0 +1,242 @@
+"""What the leader remembers of a peer: of its present life, and nothing once it is gone."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.leader.peer_accounts import Accounts
+from protocols.links.connections import Links
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.raft.log import Log
+from protocols.raft.node import Raft
+from protocols.state.run_state import Membership
+from protocols.types.ids import PeerId, Version
+from tests.protocols.led import Led, a_rests, keep_alive, last, leading, three, written
+from tests.protocols.scenes import START, A, B, C, D, caught_up, follower, join
+
+FULL = "no space left on device"
+
+
+def acknowledge(scene: Led, *peers: PeerId) -> None:
+    """They have the whole log on their disks."""
+    for peer in peers:
+        index = scene.core.raft.log.last_index
+        scene.hears(peer, m.Appended(1, matches=True, index=index))
+
+
+def voters() -> Led:
+    """A leads; B and C vote with it, and D does not."""
+    scene = leading(B, C, D)
+    a_rests(scene)
+    for voter in (B, C):
+        acknowledge(scene, B, C, D)
+        scene.hears(voter, m.Durable(works=True, why=""))
+    acknowledge(scene, B, C)
+    assert scene.core.members.voters == (A, B, C)
+    return scene
+
+
+def test_a_voter_with_a_full_disk_loses_its_vote() -> None:
+    scene = voters()
+    scene.hears(B, m.Durable(works=False, why=FULL))
+    assert last(scene, e.Voter) == e.Voter(B, votes=False, why=FULL)
+    acknowledge(scene, C)
+    assert scene.core.members.voters == (A, C)
+    assert not scene.core.raft.reconfiguring
+
+
+def test_it_gets_its_vote_back_when_its_disk_works_and_not_before() -> None:
+    scene = voters()
+    scene.hears(B, m.Durable(works=False, why=FULL))
+    acknowledge(scene, C)
+    votes = len(written(scene, e.Voter))
+    acknowledge(scene, B, C, D)
+    scene.hears(B, m.Able())
+    assert len(written(scene, e.Voter)) == votes
+    scene.hears(B, m.Durable(works=True, why=""))
+    assert last(scene, e.Voter) == e.Voter(B, votes=True, why="there is a place")
+
+
+def test_a_later_life_is_not_blamed_for_the_full_disk_of_an_earlier_one() -> None:
+    """It has nothing to say of its disk, which works: silence must not keep it from voting."""
+    scene = voters()
+    scene.hears(B, m.Durable(works=False, why=FULL))
+    acknowledge(scene, C)
+    scene.on(v.PeerDisconnected(B, "it ended"))
+    scene.meets(B, leader="", incarnation=2)
+    acknowledge(scene, B, C, D)
+    assert last(scene, e.Voter).votes is False, "the log does not know this life yet"
+    scene.hears(B, join(B, "restarted", incarnation=2))
+    acknowledge(scene, C)
+    index, _ = scene.core.members.cuts[B]
+    scene.hears(B, m.Have(scene.lineage, 0, 0, START))
+    scene.hears(B, caught_up(B, index, incarnation=2))
+    acknowledge(scene, B, C)
+    assert last(scene, e.Voter) == e.Voter(B, votes=True, why="there is a place")
+
+
+def test_a_peer_says_when_its_disk_is_full_and_when_it_is_not_any_more() -> None:
+    scene = follower(B)
+    scene.slow_disk = True
+    scene.reads(e.Elected(A))
+    ticket = scene.one(c.Persist).ticket
+    scene.on(v.PersistFailed(ticket, FULL))
+    assert scene.sent(m.Durable) == [(A, m.Durable(works=False, why=FULL))]
+    scene.beat()
+    assert scene.sent(m.Durable) == []
+    scene.slow_disk = False
+    scene.waits(5.0)
+    assert scene.sent(m.Durable) == [(A, m.Durable(works=True, why=""))]
+
+
+def test_that_a_disk_works_again_is_said_though_the_connection_broke_meanwhile() -> None:
+    """Else the leader, which saw no end of the connection, gave the peer no vote any more (stepwise
+    seed 5100299)."""
+    scene = follower(B)
+    scene.slow_disk = True
+    scene.reads(e.Elected(A))
+    scene.on(v.PersistFailed(scene.one(c.Persist).ticket, FULL))
+    scene.on(v.PeerDisconnected(A, "end of stream"))
+    scene.slow_disk = False
+    scene.waits(5.0)
+    scene.meets(A)
+    assert scene.sent(m.Durable) == [(A, m.Durable(works=True, why=""))]
+
+
+def test_another_life_begins_with_an_empty_record() -> None:
+    links = Links()
+    accounts = Accounts(links)
+    links.connected(v.PeerConnected(B, 1, "b:1", ""), 0.0)
+    first = accounts.of(B)
+    first.told, first.broken, first.going = True, FULL, True
+    assert (accounts.told(B), accounts.broken(B), accounts.going) == (True, FULL, {B})
+    links.connected(v.PeerConnected(B, 2, "b:1", ""), 1.0)
+    assert (accounts.told(B), accounts.broken(B), accounts.going) == (False, "", set())
+    assert accounts.goes(B, 1)
+    assert not accounts.goes(B, 2)
+    accounts.of(B).told = True
+    assert (accounts.told(B), accounts.broken(B)) == (True, "")
+
+
+# Reports of another lineage -------------------------------------------------------------------
+
+
+def test_what_is_said_in_another_lineage_is_dropped() -> None:
+    """A Restore took back what it speaks of; the peer says it anew when it has read that."""
+    scene = three()
+    leader, other = scene.leader, scene.lineage ^ 1
+    before = set(leader.able)
+    for message in (
+        m.Unable("its ranks are not ready", lineage=other),
+        m.Wants(40, 0, lineage=other),
+        replace(join(B, "diverged"), lineage=other),
+        replace(caught_up(B, 7), lineage=other),
+    ):
+        assert leader.take(B, message, scene.now) == ""
+    assert (leader.able, leader.leasing.wants) == (before, {})
+    assert (leader.admission.joins, leader.admission.caught_up) == ({}, {})
+    leader.take(B, m.Unable("its ranks are not ready", lineage=scene.lineage), scene.now)
+    assert leader.able == before - {B}
+    leader.take(B, m.Able(lineage=other), scene.now)
+    assert leader.able == before - {B}
+
+
+def test_who_was_able_before_a_restore_has_to_say_so_again() -> None:
+    """Else the first view of the new lineage would wait for peers that have no state yet."""
+    scene = three()
+    lineage, versions = scene.lineage, (Version(0, 0, START),)
+    assert scene.core.office is not None
+    scene.core.office.append(e.Restore(lineage, versions, 0, 0, (), 0, False, 1))
+    assert scene.leader.able == set()
+    assert scene.leader.next_entry(scene.now) is None
+    for peer in (B, C):
+        scene.leader.take(peer, m.Able(lineage=scene.core.office.head.lineage), scene.now)
+    view = scene.leader.next_entry(scene.now)
+    assert isinstance(view, e.View)
+    assert view.roster == (B, C)
+
+
+def test_a_peer_names_the_lineage_that_it_has_read() -> None:
+    scene = follower(B)
+    scene.on(v.TrainersLost("crash"))
+    said = [x.message for x in scene.all(c.Send) if isinstance(x.message, m.Unable)]
+    lineage = scene.core.members.lineage
+    assert [(each.why, each.lineage) for each in said] == [("crash", lineage)]
+    scene.reads(e.Restore(lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1))
+    asked = [x.message for x in scene.all(c.Send) if isinstance(x.message, m.Join)]
+    assert [each.lineage for each in asked] == [scene.core.members.lineage] != [lineage]
+
+
+# What is left of peers that came and went within a term --------------------------------------
+
+
+def come_and_go(scene: Led, number: int) -> PeerId:
+    """A peer comes, says everything that a peer can say, and goes in one of several ways."""
+    peer = PeerId(f"x{number:05}.{number:08x}")
+    scene.comes(peer)
+    scene.hears(peer, m.ReadLog(0))
+    scene.hears(peer, m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0))
+    way = number % 6
+    if way == 5:
+        scene.hears(peer, m.Durable(works=False, why=FULL))
+    elif way:
+        scene.joins(peer)
+        scene.hears(peer, m.Wants(8, 0))
+        scene.hears(peer, m.Unlinked((B,)))
+        scene.hears(peer, m.Unlinked(()) if number % 2 else m.Unlinked((C,)))
+    else:
+        scene.hears(peer, m.Witnessing("x", 1, "x:1"))
+    if way == 1:
+        scene.hears(peer, m.Leave("a person asked"))
+        scene.on(v.PeerDisconnected(peer, "it ended"))
+    elif way == 2:
+        scene.on(v.PeerDisconnected(peer, "it ended"))
+        scene.comes(peer, incarnation=2)
+        scene.hears(peer, join(peer, "restarted", incarnation=2, against=B))
+    if way != 1:
+        scene.on(v.PeerDisconnected(peer, "it ended"))
+    keep_alive(scene, 3, B, C, D)
+    return peer
+
+
+def leaves(root: object) -> Iterator[tuple[str, object]]:
+    """Whatever an object holds in its tables, and where; but for the log and what that says."""
+    seen: set[int] = set()
+    pending: list[tuple[str, object]] = [("", root)]
+    while pending:
+        path, at = pending.pop()
+        if isinstance(at, str | int | float):
+            yield path, at
+            continue
+        if id(at) in seen or isinstance(at, Log | Membership | Raft):
+            continue
+        seen.add(id(at))
+        if isinstance(at, Mapping):
+            table = cast(Mapping[object, object], at)
+            pending += ((f"{path}.keys", key) for key in table)
+            pending += ((f"{path}[]", value) for value in table.values())
+        elif isinstance(at, Collection):
+            pending += ((f"{path}[]", each) for each in cast(Collection[object], at))
+        elif type(at).__module__.startswith("protocols."):
+            names = {*getattr(at, "__dict__", {}), *getattr(type(at), "__slots__", ())}
+            pending += ((f"{path}.{name}", getattr(at, name, None)) for name in names)
+
+
+def test_nothing_is_left_of_peers_that_came_and_went_within_a_term() -> None:
+    scene = three()
+    gone: set[PeerId] = set()
+    sizes: list[int] = []
+    for number in range(400):
+        gone.add(come_and_go(scene, number))
+        if number in (9, 399):
+            sizes += (len(list(leaves(x))) for x in (scene.core.office, scene.core.links))
+    assert scene.core.raft.term == 1
+    assert not gone & scene.core.members.readers.keys()
+    for root in (scene.core.office, scene.core.links):
+        left = [path for path, leaf in leaves(root) if leaf in gone]
+        # The connection that ended last is one, whichever peer it was with.
+        assert [path for path in left if not path.endswith(".ended[]")] == []
+    assert sizes[:2] == sizes[2:], "nothing else grew either"

@@ -1,0 +1,310 @@
+"""Where a run goes back to: to a checkpoint, or, when only a committed round's result is gone with
+all who had it, to where the others are."""
+
+from dataclasses import replace
+
+import pytest
+
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.leader.joins import Admission
+from protocols.leader.recovery import best, usable
+from protocols.leader.reports import Reports
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.state.checkpoint_progress import progress_at
+from protocols.state.run_state import Membership
+from protocols.types.ids import Version, digest_text
+from protocols.types.sample_ranges import SampleRange
+from tests.protocols.room import RULES, Room
+from tests.protocols.scenes import (
+    BORDERS,
+    START,
+    A,
+    B,
+    C,
+    Follower,
+    commit,
+    contributor,
+    follower,
+    info,
+    join,
+    log_of,
+    members_of,
+    run,
+    state_digest,
+    told,
+    view,
+)
+
+LOST_S = 30.0
+"""Until the others have asked everybody for the result, and given up."""
+
+
+def agreed() -> Membership:
+    """Three rounds of A and B are committed."""
+    digest = digest_text("a result")
+    terms = (contributor(A), contributor(B))
+    rounds = [e.Commit(1, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
+    begun = (run(), e.Member(info(A)), e.Cut(info(B, 1), (A,), (Version(0, 0, START),)))
+    return members_of(log_of(*begun, e.Member(info(B, 1)), view(1, A, B), *rounds))
+
+
+def state(round_: int) -> tuple[Version, ...]:
+    return (Version(0, round_, state_digest(round_)),)
+
+
+def test_a_checkpoint_that_the_run_does_not_stand_on_is_no_help() -> None:
+    members = agreed()
+    wrong = m.Kept(members.lineage ^ 1, state(2), 20, 900), m.Kept(members.lineage, (), 20, 900)
+    assert usable(members, Reports(A, members), wrong, state(3)) == []
+
+
+def test_a_checkpoint_that_the_log_contradicts_is_no_help() -> None:
+    """Its holder had diverged before it wrote it."""
+    members = agreed()
+    kept, reports = m.Kept(members.lineage, state(2), 20, 200), Reports(A, members)
+    third = members.commits[0][-1]
+    members.commits[0][-1] = replace(third, previous_state_digest=state_digest(9))
+    assert usable(members, reports, [kept], state(3)) == []
+    members.commits[0][-1] = replace(third, previous_state_digest=state_digest(2))
+    (cut,) = usable(members, reports, [kept], state(3))
+    assert (cut.versions, cut.tokens, cut.live) == (state(2), 200, False)
+
+
+def test_what_members_have_in_memory_is_better_than_a_checkpoint_of_the_same_tokens() -> None:
+    members = agreed()
+    reports, tokens = Reports(A, members), progress_at(members, 2)[1]
+    for peer in (A, B):
+        reports.has(peer, m.Have(members.lineage, 0, 2, state_digest(2)))
+    kept = m.Kept(members.lineage, state(2), 20, tokens)
+    cuts = usable(members, reports, [kept, replace(kept, tokens=tokens - 1)], state(3))
+    assert sorted(cut.live for cut in cuts) == [False, False, True]
+    assert best(cuts).live
+    newer = m.Kept(members.lineage, state(3), 30, tokens + 1)
+    assert not best(usable(members, reports, [newer], state(3))).live
+
+
+def test_what_only_one_of_two_says_that_it_has_is_nobodys() -> None:
+    members = agreed()
+    reports = Reports(A, members)
+    reports.has(A, m.Have(members.lineage, 0, 2, state_digest(2)))
+    assert usable(members, reports, [], state(3)) == []
+
+
+def bereft(*, fragment: int = 0, fragments: int = 1, kept: int = 0) -> Room:
+    """Of a, b, c, d, e the first two train: both hold a round that is committed, and die. The
+    others have all before it."""
+    room = Room("ab", fragments=fragments, samples_ahead=8)
+    for name in "cde":
+        room.add(name)
+        room.feed(name, v.TrainersLost("no GPU"))
+    room.wait(5.0)
+    assert len(room.peers["a"].raft.log.voters) == 5
+    for number in range(fragments):
+        for name, start in (("a", 0), ("b", 8)):
+            seen = (SampleRange(start, start + 4),) if number == 0 else ()
+            room.contribute(name, fragment=number, samples=seen)
+    room.hold = lambda to, x: to in "cde" and isinstance(x, v.ResultReceived)
+    for name in "ab":
+        room.contribute(name, fragment=fragment)
+    room.hold = lambda to, x: False
+    room.held.clear()
+    rounds = room.peers["a"].rounds[fragment]
+    assert rounds.version == 2
+    assert room.peers["c"].rounds[fragment].version == 1
+    room.kill("a")
+    room.kill("b")
+    for commands in room.given.values():
+        commands.clear()
+    return room
+
+
+@pytest.mark.parametrize(("fragment", "fragments"), [(0, 1), (0, 2), (1, 2)])
+def test_the_others_go_on_from_what_they_have(fragment: int, fragments: int) -> None:
+    room = bereft(fragment=fragment, fragments=fragments)
+    room.wait(LOST_S)
+    (restore,) = room.log(e.Restore, of="c")
+    assert isinstance(restore, e.Restore)
+    assert restore.live
+    assert [version.round for version in restore.versions] == [1] * fragments
+    for name in "cde":
+        core = room.peers[name]
+        assert core.members.restored == restore
+        assert core.members.tokens == 200
+        assert not core.standing.catchup.needed
+        assert not any(isinstance(x, c.AdoptState | c.AdoptKept) for x in room.given[name])
+    assert room.peers["c"].members.ledger.consumed == 8
+
+
+def test_the_run_goes_on_and_the_number_of_the_round_comes_again() -> None:
+    room = bereft()
+    room.wait(LOST_S)
+    for name in "cde":
+        room.feed(name, v.TrainersReady())
+    for name in "cde":
+        room.contribute(name)
+    room.wait(1.0)
+    assert [room.peers[name].rounds[0].version for name in "cde"] == [2, 2, 2]
+    assert len(room.digests("c", "d", "e")) == 1
+
+
+def test_work_that_the_lost_round_counted_stays_with_who_made_it() -> None:
+    """e contributed to it and lacks its result: it is not counted, and not thrown away."""
+    room = Room("abe", samples_ahead=8)
+    for name in "cd":
+        room.add(name)
+        room.feed(name, v.TrainersLost("no GPU"))
+    room.wait(5.0)
+    hers = room.peers["e"].members.ledger.of(room.ids["e"], 1)
+    room.hold = lambda to, x: to in "cde" and isinstance(x, v.ResultReceived)
+    for name in "abe":
+        room.contribute(name, samples=hers if name == "e" else ())
+    room.wait(RULES.reduction_timeout_s + 1.0)  # A majority of the roster holds it.
+    assert room.peers["a"].rounds[0].version == 1
+    room.hold = lambda to, x: False
+    room.held.clear()
+    room.kill("a")
+    room.kill("b")
+    room.wait(LOST_S)
+    assert room.last("e", c.Resume) == c.Resume(0, 0, "rebase", first=False, finish=False)
+    assert room.peers["e"].members.ledger.of(room.ids["e"], 1)[:1] == hers
+    for name in "cd":
+        room.feed(name, v.TrainersReady())
+        room.feed(name, v.TrainersAble())
+    for name in "cde":
+        room.contribute(name)
+    room.wait(1.0)
+    commit = room.log(e.Commit, of="e")[-1]
+    assert isinstance(commit, e.Commit)
+    assert [term.peer for term in commit.contributors] == [room.ids[name] for name in "cde"]
+    assert commit.samples == ((), (), hers)
+
+
+def test_who_had_applied_it_after_all_takes_the_state_of_the_others() -> None:
+    room = bereft()
+    room.wait(LOST_S)
+    room.restart("a", incarnation=2)
+    room.meet("c", "a")
+    room.wait(5.0)
+    assert room.peers["a"].rounds[0].version == 1
+    assert len(room.digests("a", "c", "d", "e")) == 1
+
+
+def test_donors_that_are_accused_have_time_to_report_a_new_round() -> None:
+    """Seed 3100902: all had been accused once when a round was committed. They were just making the
+    step, the run went back behind it, and everybody's work since was thrown away."""
+    members = agreed()
+    reports = Reports(A, members)
+    admission = Admission(A, members, reports)
+    for donor in (A, B):
+        reports.has(donor, m.Have(members.lineage, 0, 2, state_digest(2)))
+        admission.join(C, join(C, "a wrong state", against=donor), 0.0)
+    admission.kept[B] = m.Kept(members.lineage, state(1), 10, 100)
+    assert admission.restore(0.0, patience_s=0.0) is None
+    for peer in (A, B):
+        admission.join(peer, join(peer, "results of missed rounds are gone"), 0.0)
+    assert admission.restore(0.0, patience_s=0.0) is not None, "they say themselves that they lack"
+
+
+# What a peer does when the run goes back ------------------------------------------------------
+
+
+def restarted(*, round_: int = 1, digest: str = "") -> Follower:
+    """B is in its second life, with a checkpoint on its disk; round 2 is committed."""
+    life = follower(B)
+    for n in (1, 2):
+        life.reads(commit(life, n, A, B))
+    versions = (Version(0, round_, digest or state_digest(round_)),)
+    kept = m.Kept(life.core.members.lineage, versions, 10, 200)
+    scene = Follower(B, incarnation=2, kept=kept)
+    scene.meets(A)
+    scene.reads(*(entry.body for entry in life.log.entries))
+    scene.on(v.RunAccepted(RULES))
+    return scene
+
+
+def goes_back(scene: Follower, round_: int = 1) -> int:
+    versions = (Version(0, round_, state_digest(round_)),)
+    scene.reads(e.Restore(scene.core.members.lineage, versions, 10, 200, (), 0, False, salt=1))
+    return scene.log.last_index
+
+
+def test_who_asks_for_a_state_says_what_it_kept() -> None:
+    scene = restarted()
+    assert told(scene) == [join(B, "restarted", incarnation=2), scene.core.standing.kept]
+
+
+def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
+    scene = restarted()
+    index = goes_back(scene)
+    assert scene.one(c.AdoptKept) == c.AdoptKept(0, 1)
+    assert [x for x in told(scene) if isinstance(x, m.CaughtUp | m.Join)] == [], "not before"
+    scene.on(v.KeptAdopted(0, 1, state_digest(1)))
+    assert scene.caught_up(index) in told(scene)
+    assert (scene.core.rounds[0].version, scene.core.rounds[0].state_digest) == (1, state_digest(1))
+    scene.reads(e.Member(info(B, 1, incarnation=2)))
+    assert scene.core.standing.is_member
+
+
+def test_a_member_that_asked_takes_that_back_when_its_checkpoint_is_the_state() -> None:
+    scene = follower(B)
+    versions = (Version(0, 1, state_digest(1)),)
+    scene.on(v.Checkpointed(m.Kept(scene.core.members.lineage, versions, 10, 200)))
+    scene.reads(commit(scene, 1, A, B, state=digest_text("another")))
+    assert [x for x in told(scene) if isinstance(x, m.Join)] != []
+    index = goes_back(scene)
+    assert [x for x in told(scene) if isinstance(x, m.CaughtUp)] == [], "it reads it still"
+    scene.on(v.KeptAdopted(0, 1, state_digest(1)))
+    assert [x for x in told(scene) if isinstance(x, m.CaughtUp)] == [scene.caught_up(index)]
+
+
+def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_life() -> None:
+    """Stepwise seed 4006: it waited as a member that it was not."""
+    scene = restarted()
+    goes_back(scene)
+    again = e.Cut(info(B, 1), (A,), (Version(0, 1, state_digest(1)),))
+    scene.reads(again)
+    assert join(B, "restarted", incarnation=2) in told(scene)
+    assert scene.on(v.KeptAdopted(0, 1, state_digest(1))) == []
+
+
+def test_a_cut_that_comes_before_the_checkpoint_is_read_is_what_counts() -> None:
+    """Seed 3650069: it had all of its state, and waited for its checkpoint with being a member."""
+    scene = restarted()
+    goes_back(scene)
+    scene.reads(e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 1, state_digest(1)),)))
+    index = scene.core.members.index
+    scene.on(v.StateReceived(index, 0, 1, state_digest(1)))
+    assert scene.caught_up(index) in told(scene)
+
+
+def test_who_keeps_something_else_asks_for_a_cut_again() -> None:
+    scene = restarted(round_=2)
+    goes_back(scene)
+    assert scene.all(c.AdoptKept) == []
+    assert join(B, "the run went back to a checkpoint", incarnation=2) in told(scene)
+
+
+@pytest.mark.parametrize("found", ["", digest_text("rot")])
+def test_a_damaged_checkpoint_is_said_to_be_one_and_never_offered_again(found: str) -> None:
+    # Fails while Standing reports CaughtUp, though it asks for a state (`catchup.needed`).
+    scene = restarted()
+    goes_back(scene)
+    scene.on(v.KeptAdopted(0, 1, found))
+    none = m.Kept(scene.core.members.lineage, (), 0, 0)
+    assert told(scene) == [join(B, "our checkpoint is damaged", incarnation=2), none]
+    assert scene.core.rounds[0].version == -1
+
+
+def test_a_member_goes_back_with_all_others() -> None:
+    """Its state is of a lineage that is void."""
+    scene = follower(B)
+    for n in (1, 2):
+        scene.reads(commit(scene, n, A, B))
+    goes_back(scene)
+    assert join(B, "the run went back to a checkpoint") in told(scene)
+    assert scene.core.rounds[0].version == -1
+    scene.gets_cut(1)
+    scene.gets_state(1)
+    assert scene.core.rounds[0].version == 1

@@ -1,0 +1,311 @@
+"""Nothing is promised that could be forgotten: tickets, slow disks, full disks."""
+
+from dataclasses import replace
+
+from protocols.interface.commands import Persist, Send
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.messages.persisted import Snapshot
+from protocols.raft.durability import RETRY_S, Promises
+from protocols.raft.log import Log
+from protocols.types.clock import NEVER
+from tests.protocols.circle import RULES, note, voting
+from tests.protocols.scenes import A, B, C, run
+
+TIMEOUT_S = RULES.election_timeout_s
+YES, NO = (m.Appended(1, matches, 3) for matches in (True, False))
+SNAPSHOT = Snapshot(1, 1, b"image")
+
+
+def log_with(disk: Promises, *texts: str) -> Log:
+    """A log that begins with a Run; all of it is new to the disk."""
+    log = Log()
+    log.append(run(), term=1)
+    disk.log_changed(1)
+    grow(disk, log, *texts)
+    return log
+
+
+def grow(disk: Promises, log: Log, *texts: str) -> list[e.LogEntry]:
+    made = [log.append(note(text), term=1) for text in texts]
+    for entry in made:
+        disk.log_changed(entry.index)
+    return made
+
+
+def test_without_a_change_there_is_nothing_to_write_and_promises_are_free() -> None:
+    disk = Promises()
+    assert disk.collect(1, "", Log()) is None
+    disk.promise(B, NO)
+    assert disk.kept() == [Send(B, NO)]
+    assert disk.kept() == []
+
+
+def test_what_changed_is_written_once_from_the_first_changed_entry_on() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    assert disk.collect(1, A, log) == Persist(1, 1, A, 1, tuple(log.entries), None)
+    assert disk.collect(1, A, log) is None
+    four = grow(disk, log, "four")
+    assert disk.collect(1, A, log) == Persist(2, 1, A, 4, tuple(four), None)
+    disk.vote_changed()
+    assert disk.collect(2, B, log) == Persist(3, 2, B, 5, (), None)
+
+
+def test_what_was_cut_off_is_void_on_the_disk_too() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three", "four")
+    disk.collect(1, A, log)
+    log.cut_off(3)
+    disk.log_changed(3)
+    other = grow(disk, log, "another")
+    assert disk.collect(2, "", log) == Persist(2, 2, "", 3, tuple(other), None)
+
+
+def test_a_snapshot_takes_the_place_of_what_it_covers() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    log.compact(2)
+    disk.snapshot_taken(SNAPSHOT)
+    assert disk.collect(1, A, log) == Persist(1, 1, A, 3, tuple(log.entries), SNAPSHOT)
+    disk.snapshot_taken(SNAPSHOT)
+    assert disk.collect(1, A, log) == Persist(2, 1, A, 4, (), SNAPSHOT)
+
+
+def test_what_a_snapshot_covers_is_not_written_though_our_log_still_has_it() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    disk.snapshot_taken(replace(SNAPSHOT, index=2))
+    assert disk.collect(1, A, log) == Persist(
+        1, 1, A, 3, tuple(log.entries[2:]), replace(SNAPSHOT, index=2)
+    )
+    grow(disk, log, "four")
+    disk.failed("no space left", 0.0, durable=0, snapshot=replace(SNAPSHOT, index=2))
+    disk.retry(RETRY_S)
+    again = disk.collect(1, A, log)
+    assert again is not None
+    assert (again.first, len(again.entries)) == (3, 2)
+
+
+def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:
+    disk = Promises()
+    log = log_with(disk)
+    disk.promise(B, YES)
+    disk.collect(1, "", log)
+    grow(disk, log, "two")
+    disk.promise(C, YES)
+    disk.collect(1, "", log)
+    assert disk.kept() == []
+    assert disk.persisted(1) == 1
+    assert disk.kept() == [Send(B, YES)], "C's depends on the second ticket"
+    disk.promise(A, NO)
+    assert disk.persisted(2) == 2
+    assert disk.kept() == [Send(C, YES), Send(A, NO)], "in order"
+
+
+def test_who_is_mute_says_nothing_until_the_disk_holds_what_it_knew_then() -> None:
+    disk, beat = Promises(), Send(B, m.Heartbeat())
+    disk.vote_changed()
+    disk.mute()
+    persist = disk.collect(1, A, Log())
+    assert persist is not None
+    assert disk.release([beat], persist) == [persist]
+    disk.promise(C, YES)
+    assert disk.release([], None) == []
+    disk.persisted(1)
+    assert disk.release([], None) == [beat, Send(C, YES)]
+    assert disk.release([beat], None) == [beat]
+
+
+def test_one_answer_may_stand_for_several_tickets() -> None:
+    disk = Promises()
+    log = log_with(disk)
+    disk.collect(1, "", log)
+    grow(disk, log, "two", "three")
+    disk.collect(1, "", log)
+    assert disk.persisted(2) == 3
+    assert disk.persisted(2) is None, "nothing is new"
+
+
+def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not_said() -> None:
+    """Whoever waits for them asks again."""
+    disk = Promises()
+    log = log_with(disk, "two")
+    disk.collect(3, A, log)
+    disk.persisted(1)
+    grow(disk, log, "three")
+    disk.collect(3, A, log)
+    grow(disk, log, "four")
+    disk.collect(3, A, log)
+    disk.promise(B, YES)
+    disk.failed("no space left", 10.0, durable=2, snapshot=None)
+    assert (disk.works, disk.why, disk.retry_at) == (False, "no space left", 10.0 + RETRY_S)
+    disk.promise(C, YES)
+    assert disk.collect(3, A, log) is None
+    disk.retry(10.0)
+    assert disk.collect(3, A, log) is None, "not yet"
+    disk.retry(10.0 + RETRY_S)
+    assert disk.collect(3, A, log) == Persist(4, 3, A, 3, tuple(log.entries[2:]), None, 1)
+    assert disk.retry_at == NEVER
+    assert not disk.works, "not before it has taken that"
+    assert disk.persisted(4) == 4
+    assert disk.works
+    assert disk.kept() == []
+
+
+def test_a_failure_is_counted_once_however_many_tickets_it_takes_with_it() -> None:
+    """The disk refuses by that count what was handed over before we heard of the failure."""
+    disk = Promises()
+    log = log_with(disk)
+    first = disk.collect(1, A, log)
+    grow(disk, log, "two")
+    second = disk.collect(1, A, log)
+    assert first is not None
+    assert second is not None
+    assert (first.failures, second.failures) == (0, 0)
+    assert disk.is_under_way(second.ticket)
+    disk.failed("no space left", 0.0, durable=0, snapshot=None)
+    assert not disk.is_under_way(second.ticket), "its failure is no news"
+    disk.retry(RETRY_S)
+    again = disk.collect(1, A, log)
+    assert again is not None
+    assert (again.failures, again.first) == (1, 1)
+
+
+def test_a_snapshot_that_the_disk_did_not_take_is_written_again() -> None:
+    """Else the log on the disk would have a gap."""
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    disk.collect(1, A, log)
+    disk.persisted(1)
+    log.compact(2)
+    disk.snapshot_taken(SNAPSHOT)
+    disk.collect(1, A, log)
+    disk.failed("no space left", 0.0, durable=3, snapshot=SNAPSHOT)
+    disk.retry(RETRY_S)
+    again = disk.collect(1, A, log)
+    assert again is not None
+    assert (again.snapshot, again.first) == (SNAPSHOT, 4)
+
+
+# A full disk ----------------------------------------------------------------------------------
+
+
+def test_a_leader_whose_disk_is_full_steps_down_and_does_not_stand_again() -> None:
+    circle = voting(A, B, C)
+    circle.append(A, note("x"))
+    circle.fail(A)
+    assert not circle.rafts[A].leads
+    circle.stuck.add(A)
+    circle.pass_time(4 * TIMEOUT_S)
+    assert circle.leader() in (B, C)
+    assert not circle.rafts[A].disk.works
+
+
+def test_a_voter_whose_disk_is_full_promises_nothing_and_the_others_go_on() -> None:
+    circle = voting(A, B, C)
+    circle.append(A, note("x"))
+    while not circle.writes[C]:
+        assert circle.step()
+    circle.fail(C)
+    circle.stuck.add(C)
+    circle.wire = [x for x in circle.wire if x[0] != C]
+    circle.append(A, note("y"))
+    circle.settle()
+    assert circle.sent(m.Appended) == []
+    assert circle.rafts[A].commit_index == circle.rafts[A].log.last_index
+    assert circle.rafts[A].replication.match(C) < circle.rafts[A].log.last_index - 1
+
+
+def test_when_there_is_room_again_everything_is_written_that_was_not() -> None:
+    circle = voting(A, B, C)
+    circle.append(A, note("x"))
+    while not circle.writes[C]:
+        assert circle.step()
+    circle.fail(C)
+    circle.settle()
+    saved = circle.disks[C].saved
+    assert saved is not None
+    assert len(saved.entries) < circle.rafts[C].log.last_index
+    assert circle.rafts[C].deadline <= circle.now + RETRY_S
+    circle.pass_time(RETRY_S + 0.5)
+    saved = circle.disks[C].saved
+    assert saved is not None
+    assert list(saved.entries) == circle.rafts[A].log.entries
+    assert circle.rafts[C].disk.works
+    assert circle.rafts[A].replication.match(C) == circle.rafts[A].log.last_index
+
+
+def test_a_ticket_under_way_makes_nothing_durable_that_was_cut_off_meanwhile() -> None:
+    disk = Promises()
+    log = log_with(disk, "two", "three")
+    disk.collect(1, A, log)
+    log.cut_off(3)
+    disk.log_changed(3)
+    grow(disk, log, "another three", "four")
+    disk.collect(2, A, log)
+    assert disk.persisted(1) == 2, "the disk has the entry that was cut off"
+    assert disk.persisted(2) == 4
+
+
+def test_what_a_new_leader_replaces_is_not_durable_before_the_disk_has_it() -> None:
+    """Entries of the old leader are on their way to a slow disk when those of the new one come;
+    the ticket of the former ones says nothing about the latter."""
+    circle = voting(A, B, C)
+    circle.stuck.add(B)
+    raft = circle.rafts[B]
+    last, term = raft.log.last_index, raft.log.last_term
+    for leader, now_term in ((A, 1), (C, 2)):
+        body = note(f"of {leader}")
+        entry = e.LogEntry(last + 1, now_term, body)
+        append = m.Append(raft.run, now_term, last, term, (entry,), 0, 0)
+        raft.receive(leader, append, circle.now)
+        circle.collect(B)
+    assert [persist.ticket for persist in circle.writes[B]] != []
+    circle.write(B)
+    assert raft.durable_index == last, "the disk has the entry of the old leader"
+    circle.write(B)
+    assert raft.durable_index == last + 1
+
+
+def test_a_snapshot_makes_durable_only_what_was_committed_before() -> None:
+    """The entries behind that may be of a leader that is gone, on the disk too."""
+    circle = voting(A, B, C)
+    raft = circle.rafts[B]
+    circle.append(A, note("B has it"))
+    circle.settle()
+    committed = raft.commit_index
+    entry = e.LogEntry(raft.log.last_index + 1, 1, note("of a leader that is gone"))
+    previous = raft.log.last_index
+    raft.receive(A, m.Append(raft.run, 1, previous, 1, (entry,), 0, 0), circle.now)
+    circle.collect(B)
+    circle.write(B)
+    assert raft.durable_index == entry.index > committed
+    image = Snapshot(entry.index, 2, b"image")
+    raft.installed(C, image, raft.log.voters, 2, circle.now)
+    assert raft.durable_index == committed
+    circle.collect(B)
+    circle.write(B)
+    assert raft.durable_index == entry.index
+
+
+def test_a_follower_does_not_conclude_entries_of_an_older_term() -> None:
+    """Two disks of three have it, and a leader of a newer term may replace it all the same: it
+    holds with the first entry of the new term behind it."""
+    circle = voting(A, B, C)
+    raft = circle.rafts[B]
+    last = raft.log.last_index
+    old, begins = e.LogEntry(last + 1, 1, note("old")), e.LogEntry(last + 2, 2, e.Elected(C))
+    for append in (
+        m.Append(raft.run, 1, last, 1, (old,), last, last),
+        m.Append(raft.run, 2, last + 1, 1, (), last, last + 1),
+    ):
+        raft.receive(A if append.term == 1 else C, append, circle.now)
+        circle.collect(B)
+        while circle.writes[B]:
+            circle.write(B)
+    assert (raft.durable_index, raft.commit_index) == (last + 1, last)
+    raft.receive(C, m.Append(raft.run, 2, last + 1, 1, (begins,), last, last + 2), circle.now)
+    circle.collect(B)
+    circle.write(B)
+    assert raft.commit_index == last + 2

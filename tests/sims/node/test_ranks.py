@@ -1,0 +1,99 @@
+"""Simulated ranks: several fragments in flight, results that come while they train."""
+
+from collections import Counter
+
+import pytest
+
+from protocols.interface import events as v
+from sims.node.node import Node
+from sims.node.ranks import Ranks, Result, Training
+from sims.simulator.world import World
+
+STREAMING = Training(fragments=2, overlap_steps=1, overlap_max_steps=6)
+
+
+def calm(training: Training, *, seed: int = 5) -> World:
+    """Nothing fails; a round takes some steps, because lines are slow."""
+    world = World(seed, peers=3, outer_steps=6, training=training)
+    world.network.delay_s, world.network.jitter, world.compute_s = 0.02, 0.1, 0.001
+    return world
+
+
+def finish(world: World) -> None:
+    world.run(until_s=200.0)
+    assert world.finished
+    assert world.checkers.violations == []
+    assert len({tuple(node.outers) for node in world.nodes.values()}) == 1
+
+
+def rounds_at_once(training: Training, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Of a whole run: how often so many rounds were under way at a peer."""
+    world, most = calm(training), Counter[int]()
+    given = Node.give
+
+    def give(self: Node, event: v.Event, value: float = 0) -> None:
+        given(self, event, value)
+        most[sum(rounds.own is not None for rounds in self.core.rounds)] += 1
+
+    monkeypatch.setattr(Node, "give", give)
+    finish(world)
+    assert {key[1:] for key in world.checkers.commits} == {
+        (fragment, round_) for fragment in range(training.fragments) for round_ in range(1, 7)
+    }
+    return most
+
+
+def test_two_rounds_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rounds_at_once(STREAMING, monkeypatch)[2] > 0
+
+
+@pytest.mark.parametrize("discards", [False, True])
+def test_results_may_come_after_boundaries_of_others(
+    monkeypatch: pytest.MonkeyPatch, discards: bool
+) -> None:
+    training = Training(
+        fragments=4, overlap_steps=6, overlap_max_steps=6, discards_overlap=discards
+    )
+    assert rounds_at_once(training, monkeypatch)[3] > 0
+
+
+def test_ranks_whose_fragments_are_all_in_flight_wait_for_the_earliest() -> None:
+    """A period of six steps, and results that are due after seven."""
+    finish(calm(Training(fragments=3, overlap_steps=7, overlap_max_steps=7)))
+
+
+@pytest.mark.parametrize("least", [0, 2])
+def test_a_result_is_taken_in_its_time(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    training = Training(overlap_steps=least, overlap_max_steps=least + 4)
+    world, waits = calm(training), Counter[int]()
+    take = Ranks._take
+
+    def taken(self: Ranks, result: Result) -> None:
+        handed = self.works[result.resume.fragment].handed
+        if handed is not None:
+            waits[self.last - handed.last] += 1
+        take(self, result)
+
+    monkeypatch.setattr(Ranks, "_take", taken)
+    finish(world)
+    assert least <= min(waits) <= max(waits) <= least + 4
+    assert len(waits) > 1, "some come earlier than others"
+
+
+@pytest.mark.parametrize("discards", [False, True])
+def test_work_done_while_a_result_is_under_way_counts_later_or_never(discards: bool) -> None:
+    training = Training(overlap_steps=3, overlap_max_steps=5, discards_overlap=discards)
+    world = calm(training)
+    finish(world)
+    counted = sum(
+        term.steps for commit in world.checkers.commits.values() for term in commit.contributors
+    )
+    made = sum(world.steps_of(peer) for peer in world.nodes)
+    assert (counted <= made - 3 * 5 * 3) == discards
+
+
+def test_a_crash_does_not_confuse_what_is_in_flight() -> None:
+    world = calm(STREAMING, seed=6)
+    for at_s in (1.0, 2.0, 3.1):
+        world.at(at_s, lambda: list(world.nodes.values())[1].lose_trainers(0.3))
+    finish(world)

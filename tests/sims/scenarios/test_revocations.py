@@ -1,0 +1,75 @@
+"""Every way to revoke peers is played, in a run that finishes."""
+
+import pytest
+
+from protocols.messages import log_entries as e
+from protocols.types.ids import PeerId
+from sims.checkers.revocation import Revocation
+from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations, inject
+from sims.scenarios.revocations import PLOTS
+from sims.simulator.world import World
+from tests.sims.test_sweep import FAILED_ONCE
+
+SETTLED_S = 8.0
+
+
+def played(how: int, *, peers: int = 4, victim: int = 1) -> World:
+    world = World(9, peers=peers, outer_steps=30)
+    world.dialling.gates.close()
+    join = Fault(SETTLED_S, "join", 0, 0, 0.0)
+    inject(world, [join, Fault(SETTLED_S, "revoke", victim, how, 0.0)])
+    world.at(30.0, world.heal)
+    world.run(until_s=200.0)
+    world.checkers.ended(world)
+    return world
+
+
+def revoked(world: World) -> set[str]:
+    return {x.peer for x in world.checkers.log.values() if isinstance(x, e.Revoked)}
+
+
+@pytest.mark.parametrize("how", range(len(PLOTS)), ids=[plot.__name__ for plot in PLOTS])
+def test_peers_are_revoked_and_the_run_finishes(how: int) -> None:
+    world = played(how)
+    assert world.checkers.violations == []
+    assert world.happened["revoke"] > 0
+    assert world.finished
+    outcomes = {node.outcome for peer, node in world.nodes.items() if peer in revoked(world)}
+    assert outcomes <= {"refused", "alone"}, "alone: it had only begun to come"
+    assert len(revoked(world)) + world.happened["revocation refused"] == world.happened["revoke"]
+
+
+def test_of_too_many_some_are_refused() -> None:
+    worlds = [played(len(PLOTS) - 1, victim=victim) for victim in range(4)]
+    refused = [line for world in worlds for line in world.story if "is not revoked, of" in line]
+    assert refused
+    assert not any(world.checkers.violations for world in worlds)
+
+
+def test_seeds_that_failed_once_are_the_clusters_that_they_were() -> None:
+    # Later seeds were found with revocations in them.
+    old = FAILED_ONCE[: FAILED_ONCE.index(304656761)]
+    assert not any(draw_revocations(seed, until_s=30.0) for seed in old)
+    drawn = [seed for seed in range(2000) if draw_revocations(seed, until_s=30.0)]
+    assert len(drawn) > 120
+    assert any(seed % 8 == 0 for seed in drawn), "and some of two peers"
+    assert any(fault.kind == "revoke" for fault in draw_plan(drawn[0], until_s=30.0))
+
+
+def test_who_is_revoked_counts_nowhere() -> None:
+    found: list[str] = []
+    checker = Revocation(found.append)
+    a, b = PeerId("a.1"), PeerId("b.1")
+    log = (
+        e.Run(1, "{}", "", 1, 1, 1, b"", (1,), a),
+        e.Voter(b, votes=True, why=""),
+        e.Revoked(b, a, ""),
+        e.Voter(b, votes=True, why=""),
+        e.Lost(b, ""),
+    )
+    for index, entry in enumerate(log, start=1):
+        checker.applied(index, entry)
+    assert found == [
+        "b.1 is revoked while it votes",
+        "b.1 is revoked, and counts in a Voter after that",
+    ]

@@ -1,0 +1,82 @@
+"""The comparison itself: a core that misses a wake is found, and every seed compares."""
+
+import pytest
+
+from protocols.interface import events as v
+from protocols.peer import wakeups
+from protocols.rounds.contributions import Holdings
+from sims import gossip_sweep, step_sweep, sweep
+from sims.simulator.twin_cores import Twins
+from sims.simulator.world import World
+from sims.sweep import SeedResult
+
+SEED = 3
+
+
+def found(result: SeedResult) -> list[str]:
+    return [line for line in result.violations if "with a look at everything" in line]
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Does, and says, nothing."""
+
+
+def test_every_kind_of_seed_is_compared() -> None:
+    results = [sweep.run_seed(SEED), step_sweep.run_seed(0), gossip_sweep.run_seed(SEED)]
+    for result in results:
+        assert result.comparisons > 0
+        assert found(result) == []
+
+
+def test_a_seed_that_compares_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Twins, "born", nothing)
+    result = sweep.run_seed(SEED)
+    assert (result.comparisons, len(result.violations)) == (0, 1)
+
+
+class DifferentError(Exception):
+    """A core and its twin said different things."""
+
+
+def first_difference() -> str:
+    """Of a small world in which nothing fails; "" there is none."""
+    world = World(SEED, peers=3, outer_steps=4)
+    world.dialling.gates.close()
+
+    def raise_it(text: str) -> None:
+        raise DifferentError(text)
+
+    world.checkers.found = raise_it
+    try:
+        world.run(until_s=60.0)
+    except DifferentError as error:
+        return str(error)
+    return ""
+
+
+def test_a_world_without_faults_shows_no_difference() -> None:
+    assert first_difference() == ""
+
+
+@pytest.mark.parametrize("mark", ["SAID", "REPORTED", "DECIDED"])
+def test_a_mark_that_wakes_nothing_is_found(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups, mark, 0)
+    assert "with a look at everything" in first_difference()
+
+
+@pytest.mark.parametrize("event", [v.Encoded, v.ContributionReady, v.Persisted])
+def test_an_event_that_wakes_nothing_is_found(event: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(wakeups.AFTER, event, 0)
+    assert "with a look at everything" in first_difference()
+
+
+def test_bytes_that_complete_a_sum_and_wake_nothing_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Holdings, "wakes", nothing)
+    assert "with a look at everything" in first_difference()
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5, 6, 8, 9, 15, 19])
+def test_seeds_in_which_an_earlier_core_differed(seed: int) -> None:
+    assert sweep.run_seed(seed).violations == []
