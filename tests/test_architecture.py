@@ -34,6 +34,11 @@ CODEC = "lowcomm/codecs/b.py"
 CODECS = "lowcomm/codecs/__init__.py"
 FLOORS = ("sims", "lowcomm", "peers", "protocols")
 ROOM_FILES_MAX = 12
+PLAIN_ROOMS = tuple(
+    f"protocols/{x}/" for x in ("interface", "messages", "raft", "state", "types", "wire")
+)
+"""Their prose is plain technical English. Each room that is rewritten comes here."""
+PERSONAL = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody)\b(?!`)", re.IGNORECASE)
 CATALOGUES = ("lowcomm/codecs", "lowcomm/methods", "sims/checkers", "sims/mutations", "sims/wan")
 """Rooms that may have more files: each file is one of a kind, and none knows another."""
 ROOM_DOC_LINES = (5, 15)
@@ -110,6 +115,18 @@ def stranger_to_its_room(source: Source) -> Iterator[str]:
         yield f"its docstring has {lines} lines"
     elif not all(word in words for word in ("In: ", "Out: ", "Must NOT ", "Start reading: ")):
         yield "its docstring lacks In, Out, Must NOT or Start reading"
+
+
+def riddles(source: Source) -> Iterator[str]:
+    """Of a room that was rewritten: a peer is a thing, and neither who nor somebody."""
+    if not source.path.startswith(PLAIN_ROOMS):
+        return
+    lines = source.text.splitlines()
+    for node in source.nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                if found := PERSONAL.search(lines[number - 1]):
+                    yield f"{number}: {found[0]}"
 
 
 def mirrors_nothing(source: Source) -> Iterator[str]:

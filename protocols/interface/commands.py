@@ -1,4 +1,4 @@
-"""What comes out of a core: everything the shell has to do, as plain data."""
+"""Commands: records of what the shell has to do, the only output of a core."""
 
 from typing import Literal
 
@@ -23,7 +23,7 @@ from protocols.types.ids import Contributor, PeerId, Stamp
 from protocols.types.sample_ranges import Samples
 
 Outcome = Literal["finished", "left", "refused", "failed", "dropped"]
-"""`dropped`: this peer's branch of the log was given up for another one, which it may join."""
+"""`dropped`: this peer's branch of the log was given up; the peer may join the other branch."""
 
 
 @record
@@ -36,38 +36,38 @@ class Send:
 
 @record
 class Persist:
-    """Write this to the disk, in the order of tickets; answer Persisted once it is safe there.
+    """Write this to the disk, in the order of tickets; answer Persisted after fsync.
 
-    Messages that depend on it are sent by the core when the answer came, not before.
+    The core sends messages that depend on the write only after the answer.
     """
 
     ticket: int
     term: int
     vote: str
     first: int
-    """Index from which on our log is `entries`: what stood there and after it is void."""
+    """Index of the first of `entries`: what the log held from there on is void."""
     entries: tuple[LogEntry, ...]
     snapshot: Snapshot | None
-    """New: it takes the place of every entry up to its index."""
+    """A new snapshot, which replaces all entries up to its index; None: no new one."""
     failures: int = 0
-    """How often the core has heard of a failure: what it handed over before it heard of the last
-    one builds on what is not there."""
+    """PersistFailed events that the core has seen. A write that was handed over before the last of
+    them builds on data that is not on the disk."""
 
 
 @record
 class Connect:
-    """Dial until it works or the peer is gone from the log."""
+    """Dial the peer until it is connected or removed from the log."""
 
     peer: PeerId
-    """"" when only the address is known."""
+    """"" if only the address is known."""
     address: str
     via: tuple[PeerId, ...] = ()
-    """Who may join us with a peer that has no address, the first choice first."""
+    """Peers that may carry a tunnel to a peer without an address, the first choice first."""
 
 
 @record
 class Disconnect:
-    """Close every connection with this peer and stop dialling it."""
+    """Close all connections with this peer and stop dialling it."""
 
     peer: PeerId
     why: str
@@ -75,14 +75,15 @@ class Disconnect:
 
 @record
 class CheckRun:
-    """Can this node take part in this run? Answer RunAccepted, or stop with the reason."""
+    """Check whether this node can take part in this run; answer RunAccepted, or stop with the
+    reason."""
 
     run: Run
 
 
 @record
 class Encode:
-    """Encode the waiting contribution of the ranks, once for all attempts; answer Encoded."""
+    """Encode the ranks' contribution, once for all attempts at the round; answer Encoded."""
 
     fragment: int
     round: int
@@ -90,7 +91,7 @@ class Encode:
 
 @record
 class SendSlice:
-    """Send our encoded contribution to elements [start, stop) to the part's owner."""
+    """Send elements [start, stop) of this peer's encoded contribution to the owner of the part."""
 
     peer: PeerId
     stamp: Stamp
@@ -102,10 +103,11 @@ class SendSlice:
 
 @record
 class ReducePart:
-    """Sum these contributions to [start, stop) in this order, encode once; answer PartReduced.
+    """Sum elements [start, stop) of these contributions, in this order, and encode the sum once;
+    answer PartReduced.
 
-    Slices may still be arriving: what is there of all of them is summed at once. If one breaks
-    off, the sum waits until it is sent again, or another attempt takes this one's place.
+    Slices may still be arriving: pieces that are there of all slices are summed at once. If a slice
+    breaks off, the sum waits until it is sent again, or another attempt replaces this one.
     """
 
     stamp: Stamp
@@ -117,7 +119,8 @@ class ReducePart:
 
 @record
 class SendResult:
-    """Send a part's result, byte for byte as it is reduced: what is there, and then the rest."""
+    """Send the bytes of a part's result: the pieces that are there, then the others as they are
+    made."""
 
     peer: PeerId
     stamp: Stamp
@@ -127,25 +130,25 @@ class SendResult:
 
 @record
 class ApplyRound:
-    """Make the outer step with this attempt's results; answer RoundApplied."""
+    """Make the outer step with the results of this attempt; answer RoundApplied."""
 
     stamp: Stamp
     borders: tuple[int, ...]
     counted: bool
-    """Our own contribution is in it."""
+    """This peer's contribution is in the result."""
 
 
 @record
 class SkipRound:
-    """A committed round of a gossip run had nothing for us: our state is after it what it was
-    before; answer RoundApplied."""
+    """A committed round of a gossip run does not count this peer, which keeps its state; answer
+    RoundApplied."""
 
     stamp: Stamp
 
 
 @record
 class ReleaseRound:
-    """Drop results of this round and before, and contributions to it."""
+    """Free the results of this round and all earlier ones, and contributions to them."""
 
     fragment: int
     round: int
@@ -153,7 +156,7 @@ class ReleaseRound:
 
 @record
 class DropSlices:
-    """Drop what was contributed to this round and before: it is committed."""
+    """Free the contributions to this round and all earlier ones: the round is committed."""
 
     fragment: int
     round: int
@@ -161,8 +164,8 @@ class DropSlices:
 
 @record
 class DropResult:
-    """Drop what is here of this result: whoever gave it to us does not own the part. From here on
-    the owner's may come."""
+    """Free the bytes of this result: its sender does not own the part. The owner's result may come
+    from now on."""
 
     stamp: Stamp
     part: int
@@ -170,14 +173,15 @@ class DropResult:
 
 @record
 class Discard:
-    """These bytes belong to no open round (I3): drop and count them."""
+    """Drop and count this payload: it belongs to no open round (I3)."""
 
     payload: SliceBegun | SliceReceived | ResultReceived | StepReceived
 
 
 @record
 class AdoptKept:
-    """The state in our newest checkpoint is the run's again; answer KeptAdopted."""
+    """Load the state of this peer's newest checkpoint: the run went back to it; answer
+    KeptAdopted."""
 
     fragment: int
     round: int
@@ -188,26 +192,26 @@ Verdict = Literal["counted", "rebase", "anew"]
 
 @record
 class Resume:
-    """What becomes of the ranks' last contribution to a fragment; let them go on if they wait.
+    """Tell the ranks what became of their last contribution to a fragment; they go on if they wait.
 
-    "counted": the outer parameters are in `round`, their work with them; what they did since they
-    contributed is theirs still, as far as their method keeps it. "rebase": nobody counted it, and
-    they move along with the outer parameters. "anew": they begin from these.
+    "counted": the outer parameters of `round` contain it; the inner steps since then stay in the
+    ranks' parameters if the method keeps them. "rebase": it was not counted, and the ranks add what
+    the outer parameters moved by. "anew": the ranks begin from the outer parameters.
     """
 
     fragment: int
     round: int
     kind: Verdict
     first: bool
-    """No round of these ranks yet: they may be asked to contribute early, whatever the run."""
+    """These ranks have no round yet: they may be asked to contribute early in any run."""
     finish: bool
 
 
 @record
 class Leased:
-    """These samples the ranks may draw from now on, and no others, the lowest first.
+    """The ranks may draw these samples from now on, the lowest first, and no others.
 
-    Before every Resume that another set goes with.
+    Comes before each Resume that changes the set.
     """
 
     samples: Samples
@@ -215,61 +219,61 @@ class Leased:
 
 @record
 class MakeStep:
-    """Have the ranks make their payload of this step, from the state before it; answer StepMade.
+    """Have the ranks make their payload of this step from the state before it; answer StepMade.
 
-    It is made once: the same bytes are sent again if the step is tried again in another view, and
-    this peer's batch is the same there.
+    The payload is made once: if the step is tried again in another view, the same bytes are sent
+    again, and this peer's batch is the same.
     """
 
     step: int
     batch: int
-    """Which of the run's batches it is made from: nobody else gets it, unless the step is void."""
+    """The number of the batch in the run; no other peer gets this batch unless the step is void."""
 
 
 @record
 class SendStep:
-    """Send a payload of the stamp's step, ours or another's, byte for byte."""
+    """Send a payload of the stamp's step, of this peer or of another one, byte for byte."""
 
     peers: tuple[PeerId, ...]
     stamp: Stamp
     whose: PeerId
     digest: str
-    """Of its bytes."""
+    """Digest of the payload's bytes."""
 
 
 @record
 class ApplyStep:
-    """Complete the step with these payloads, in this order; answer StepApplied."""
+    """Apply the step with these payloads, in this order; answer StepApplied."""
 
     stamp: Stamp
     terms: tuple[tuple[PeerId, str], ...]
-    """Of whom, and the digest of which bytes."""
+    """Peer and digest of each payload."""
     keep: bool
-    """Copy the state then: it may become the base for who comes later."""
+    """Copy the state after the step: it may become the base for a peer that joins later."""
     following: MakeStep | None = None
-    """The ranks may begin with it before they are asked: it is commanded next, unless something
-    comes between."""
+    """The step that the ranks may begin at once: its MakeStep follows unless another event comes
+    first."""
 
 
 @record
 class LoadBase:
-    """Give the ranks the base of this step; answer BaseLoaded. What they had is void: no answer
-    to an earlier MakeStep or ApplyStep follows."""
+    """Give the ranks the copy of the state after this step; answer BaseLoaded. No answer to an
+    earlier MakeStep or ApplyStep follows."""
 
     step: int
 
 
 @record
 class ReleaseSteps:
-    """The copy of the state after this step is the base now: drop older copies, and payloads up
-    to this step."""
+    """The copy of the state after this step is the base from now on: free older copies, and
+    payloads up to this step."""
 
     step: int
 
 
 @record
 class Sign:
-    """Is this in order? Then make the certificate, and give it to nobody; answer Signed or
+    """Check the request and make the certificate, without handing it out; answer Signed or
     NotSigned."""
 
     asker: PeerId
@@ -279,7 +283,8 @@ class Sign:
 
 @record
 class Answer:
-    """To whoever asked for a certificate under this number, here: this one (DER), or why not."""
+    """Answer the request of this number: with this certificate (DER), or with the reason why
+    not."""
 
     number: int
     certificate: bytes
@@ -289,32 +294,33 @@ class Answer:
 
 @record
 class GiveKey:
-    """Let this voter have the authority's key."""
+    """Send the authority's key to this voter."""
 
     peer: PeerId
 
 
 @record
 class TakeKey:
-    """Somebody gave us the authority's key, or says so: if it is that, keep it; answer Secured."""
+    """Check a key that a peer sent as the authority's; if it is that key, keep it and answer
+    Secured."""
 
     key: bytes
 
 
 @record
 class Applied:
-    """For people and files: this entry now holds here."""
+    """Report for event log and files: this peer has applied the entry."""
 
     index: int
     entry: Entry
     lineage: int
-    """Of the run after this entry."""
+    """Lineage of the run after this entry."""
     counted: bool = False
 
 
 @record
 class Note:
-    """For people and files: something worth saying that is no log entry."""
+    """Report for event log and people: an observation that is no log entry."""
 
     kind: str
     text: str
@@ -322,12 +328,13 @@ class Note:
 
 @record
 class Stop:
-    """Leave the run: it is finished, we were refused, or nobody can go on."""
+    """Leave the run: it is finished, this peer was refused or asked to leave, or no peer can go
+    on."""
 
     why: str
     outcome: Outcome
     contact: str = ""
-    """Where the leader of the other branch listens, if ours is `dropped`."""
+    """Address of the other branch's leader if the outcome is `dropped`."""
 
 
 TransferCommand = (
@@ -341,7 +348,7 @@ TransferCommand = (
     | CheckState
     | AdoptState
 )
-"""Of states that go from donors to who joins."""
+"""Commands about the transfer of a state from donors to a joiner."""
 Command = (
     Send
     | Persist
@@ -376,4 +383,4 @@ Command = (
     | TakeKey
 )
 AtTheGate = Sign | Answer | GiveKey | TakeKey
-"""What a run that is not encrypted never says."""
+"""Commands that occur in encrypted runs only."""

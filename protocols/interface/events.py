@@ -1,4 +1,4 @@
-"""What goes into a core: everything that happened, as plain data."""
+"""Events: records of what happened, the only input of a core beside the time."""
 
 from typing import TypeGuard
 
@@ -13,36 +13,36 @@ from protocols.types.sample_ranges import Samples
 
 @record
 class Bootstrap:
-    """We start the run: for a moment we are its only member."""
+    """This peer founds the run and is its only member at first."""
 
     run: Run
     state_digests: tuple[str, ...]
-    """Of the initial state, one per fragment."""
+    """Digests of the initial state, one for each fragment."""
 
 
 @record
 class RunAccepted:
-    """Our shell looked at the agreed run and can take part in it."""
+    """The shell has checked the agreed run: this node can take part in it."""
 
     rules: ProtocolConfig
     samples_ahead: int = 0
-    """How many samples our ranks want to have ahead; 0: nobody accounts for what they train."""
+    """Samples that the ranks want to hold ahead; 0: samples are not accounted for."""
 
 
 @record
 class PeerConnected:
-    """Both hellos were exchanged on a control connection."""
+    """Both peers have sent their hello on a control connection."""
 
     peer: PeerId
     incarnation: int
     address: str
     leader: str
-    """Address at which that peer believes the leader listens; its own when it leads."""
+    """Address of the leader as far as that peer knows; its own if it leads."""
 
 
 @record
 class PeerDisconnected:
-    """The control connection ended, or could not be made."""
+    """The control connection ended, or could not be opened."""
 
     peer: PeerId
     why: str
@@ -50,7 +50,7 @@ class PeerDisconnected:
 
 @record
 class MessageReceived:
-    """A control message, already checked field by field."""
+    """A control message arrived; each of its fields has been checked."""
 
     peer: PeerId
     message: Control
@@ -58,14 +58,14 @@ class MessageReceived:
 
 @record
 class Persisted:
-    """Everything up to this ticket is safe on the disk."""
+    """All writes up to this ticket are on the disk (after fsync)."""
 
     ticket: int
 
 
 @record
 class PersistFailed:
-    """The disk did not take this ticket, nor will it take what was handed over after it."""
+    """The disk refused this ticket, and will refuse every ticket that was handed over after it."""
 
     ticket: int
     why: str
@@ -73,14 +73,14 @@ class PersistFailed:
 
 @record
 class Checkpointed:
-    """A newer checkpoint is complete on our disk."""
+    """A newer checkpoint is complete on this peer's disk."""
 
     kept: Kept
 
 
 @record
 class KeptAdopted:
-    """Answer to AdoptKept: "" as a digest if the checkpoint could not be read."""
+    """Answer to AdoptKept. The digest is "" if the checkpoint could not be read."""
 
     fragment: int
     round: int
@@ -89,9 +89,10 @@ class KeptAdopted:
 
 @record
 class SliceBegun:
-    """A slice of somebody's contribution has begun to arrive: what is here can be summed already.
+    """A slice of another peer's contribution begins to arrive: its first pieces can be summed.
 
-    SliceReceived follows; if the connection ends before, once it was sent again. May be left out.
+    SliceReceived follows, after the slice was sent again if the connection ends before. The shell
+    may leave this event out.
     """
 
     sender: PeerId
@@ -102,7 +103,7 @@ class SliceBegun:
 
 @record
 class SliceReceived:
-    """All chunks of one slice of somebody's contribution are here."""
+    """All chunks of one slice of another peer's contribution have arrived."""
 
     sender: PeerId
     stamp: Stamp
@@ -111,13 +112,13 @@ class SliceReceived:
 
     @property
     def begun(self) -> SliceBegun:
-        """What came before it."""
+        """The SliceBegun that came before it."""
         return SliceBegun(self.sender, self.stamp, self.part, self.contributor)
 
 
 @record
 class ResultReceived:
-    """All chunks of one part's result are here."""
+    """All chunks of one part's result have arrived."""
 
     sender: PeerId
     stamp: Stamp
@@ -128,7 +129,8 @@ class ResultReceived:
 
 @record
 class StateCopied:
-    """Answer to CopyState: how many cells the copy has, 0 if the state was another one by then."""
+    """Answer to CopyState: the number of cells of the copy, or 0 if the state had changed by
+    then."""
 
     cut_index: int
     fragment: int
@@ -143,12 +145,12 @@ class StateHashed:
     fragment: int
     state_digest: str
     leaves: bytes
-    """The digest of each cell of the copy, 32 bytes, one after the other."""
+    """Digests of the copy's cells, 32 bytes each, in order."""
 
 
 @record
 class CellReceived:
-    """A cell of a state for a cut is here, whole; `digest` is that of its bytes."""
+    """A whole cell of a cut's state has arrived; `digest` is the digest of its bytes."""
 
     sender: PeerId
     cut_index: int
@@ -159,7 +161,7 @@ class CellReceived:
 
 @record
 class StateReceived:
-    """Answer to CheckState; `state_digest` is of the cells that are here."""
+    """Answer to CheckState; `state_digest` is the digest of the state that arrived."""
 
     cut_index: int
     fragment: int
@@ -179,24 +181,25 @@ class TrainersAble:
 
 @record
 class TrainersLost:
-    """The ranks are gone; they will be started again."""
+    """The ranks have ended or hang; the shell starts them again."""
 
     why: str
 
 
 @record
 class ContributionReady:
-    """The ranks wrote their parameters and wait for a result."""
+    """The ranks have written their parameters and wait for a result."""
 
     fragment: int
     tokens: int
     steps: int
     samples: Samples = ()
-    """What their steps saw since they contributed last (of the anchor fragment)."""
+    """Samples of the inner steps since their last contribution; of the anchor fragment only."""
     round: int | None = None
-    """What `next_round` was when they were told to contribute to this fragment; None: just now."""
+    """The round for which the ranks were told to contribute to this fragment; None: the next
+    one."""
     line: int = 0
-    """Bytes a second that our line carries, as far as we know; 0: more than we ever had to send."""
+    """Bytes a second that this peer's line carries, as measured; 0: it was never full."""
 
 
 @record
@@ -210,13 +213,14 @@ class Encoded:
 
 @record
 class PartReduced:
-    """Answer to ReducePart, once all slices are here and summed."""
+    """Answer to ReducePart: all slices have arrived and are summed."""
 
     stamp: Stamp
     part: int
     digest: str
     void: tuple[PeerId, ...] = ()
-    """Whose slices cannot be averaged: then there is no sum, and no digest."""
+    """Peers with slices that cannot be averaged: if there are any, there is no sum and no
+    digest."""
 
 
 @record
@@ -229,7 +233,7 @@ class RoundApplied:
 
 @record
 class StepReceived:
-    """The payload of `peer` for a step is here, from itself or from who kept it."""
+    """The payload of `peer` for a step arrived, from that peer or from another one that kept it."""
 
     sender: PeerId
     stamp: Stamp
@@ -256,7 +260,7 @@ class StepApplied:
 
 @record
 class BaseLoaded:
-    """Answer to LoadBase: the digest of what the ranks have now."""
+    """Answer to LoadBase: the digest of the ranks' state."""
 
     step: int
     state_digest: str
@@ -264,36 +268,38 @@ class BaseLoaded:
 
 @record
 class Secured:
-    """This peer has a certificate: the run is encrypted."""
+    """This peer has a certificate, so the run is encrypted."""
 
     has_key: bool
-    """Of the authority: it can sign others'. Again when it gets it."""
+    """This peer has the authority's key and can sign certificates. The event comes again when the
+    key arrives."""
 
 
 @record
 class AdmitAsked:
-    """Somebody without a certificate asks to be let in."""
+    """A node without a certificate asks for admission."""
 
     number: int
-    """The shell's name for it, until Answer."""
+    """The shell's number of the request, until Answer."""
     admit: Admit
 
 
 @record
 class Signed:
-    """Answer to Sign: what was asked for is in order, as far as a log does not know better."""
+    """Answer to Sign: seal, time and key of the request are valid; the log decides about its
+    uses."""
 
     asker: PeerId
     number: int
     entry: TokenSpent
     certificate: bytes
     earlier: PeerId = PeerId("")
-    """Whose certificate stood for a token; "" nobody's."""
+    """The earlier peer that showed its certificate in place of a token; "" if it was a token."""
 
 
 @record
 class NotSigned:
-    """The other answer."""
+    """Answer to Sign: the request is refused, and why; `final` if asking again is pointless."""
 
     asker: PeerId
     number: int
@@ -303,16 +309,16 @@ class NotSigned:
 
 @record
 class RevokeAsked:
-    """A person wants a certificate, or a token, to count no more; `by` in it is this peer."""
+    """A person revokes a certificate or a token at this peer; `entry.by` is this peer."""
 
     entry: Revocation
     force: bool = False
-    """Also if no majority of the voters that remain can be reached (leader/voters.py)."""
+    """Revoke even if no majority of the remaining voters can be reached (leader/voters.py)."""
 
 
 @record
 class Barred:
-    """A peer says, in its answer to our hello, that our certificate was revoked."""
+    """A peer answers this peer's hello with the message that its certificate was revoked."""
 
     peer: PeerId
     why: str
@@ -320,18 +326,18 @@ class Barred:
 
 @record
 class LeaveRequested:
-    """Somebody asked this peer to go."""
+    """A person, or a signal, asks this peer to leave the run."""
 
     why: str
 
 
 @record
 class DeadlineReached:
-    """Nothing happened until the core's deadline."""
+    """The core's deadline passed without another event."""
 
 
 def is_pulse(event: "Event") -> TypeGuard[MessageReceived]:
-    """Said only so that a peer hears it; the leader's is an Append without entries."""
+    """Is this message only a sign of life? The leader's is an Append without entries."""
     if not isinstance(event, MessageReceived):
         return False
     message = event.message
@@ -341,7 +347,7 @@ def is_pulse(event: "Event") -> TypeGuard[MessageReceived]:
 
 
 GateEvent = Secured | AdmitAsked | Signed | NotSigned | RevokeAsked | Barred
-"""Of who may take part (peer/certificates.py)."""
+"""Events about certificates (peer/certificates.py)."""
 Event = (
     Bootstrap
     | RunAccepted

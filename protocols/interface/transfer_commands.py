@@ -1,4 +1,4 @@
-"""What the shell has to do about the state of a cut: as a donor, and as who gets it."""
+"""Commands about the state of a cut: for its donors, and for the peer that gets the state."""
 
 from protocols.messages.transfer import CellSpan
 from protocols.types.frozen import record
@@ -7,8 +7,7 @@ from protocols.types.ids import PeerId, Version
 
 @record
 class CopyState:
-    """Keep this version as it is now, for whoever the cut is for, whatever rounds do meanwhile;
-    answer StateCopied."""
+    """Keep this version for the cut's receiver while rounds go on; answer StateCopied."""
 
     cut_index: int
     fragment: int
@@ -17,7 +16,7 @@ class CopyState:
 
 @record
 class HashState:
-    """Hash such a copy; answer StateHashed."""
+    """Hash the copy that CopyState made; answer StateHashed."""
 
     cut_index: int
     fragment: int
@@ -25,7 +24,7 @@ class HashState:
 
 @record
 class ServeCells:
-    """Send the peer these cells of a copy, in this order, and none that it wanted before."""
+    """Send the peer these cells of a copy, in this order, and no cells of an earlier request."""
 
     peer: PeerId
     cut_index: int
@@ -34,7 +33,8 @@ class ServeCells:
 
 @record
 class ReleaseCopy:
-    """The peer needs the copy of this cut no more: drop it, and what waits to be sent of it."""
+    """The peer needs the copy of this cut no longer: free it, and drop its cells that wait to be
+    sent."""
 
     peer: PeerId
     cut_index: int
@@ -42,7 +42,7 @@ class ReleaseCopy:
 
 @record
 class ExpectState:
-    """The states of this cut come from these donors. What cells an earlier cut brought stay."""
+    """The states of this cut come from these donors. Cells that an earlier cut brought are kept."""
 
     cut_index: int
     donors: tuple[PeerId, ...]
@@ -51,7 +51,7 @@ class ExpectState:
 
 @record
 class ExpectCells:
-    """Take these cells from any donor, and no others; answer CellReceived for each."""
+    """Accept these cells from any donor, and no others; answer CellReceived for each."""
 
     cut_index: int
     fragment: int
@@ -60,7 +60,7 @@ class ExpectCells:
 
 @record
 class KeepCell:
-    """What CellReceived reported belongs to the cut: put it where it belongs."""
+    """The cell that CellReceived reported is right: put it into its place in the state."""
 
     sender: PeerId
     cut_index: int
@@ -70,7 +70,7 @@ class KeepCell:
 
 @record
 class CheckState:
-    """All cells of the fragment are here; answer StateReceived."""
+    """All cells of the fragment have arrived: digest the state; answer StateReceived."""
 
     cut_index: int
     fragment: int
@@ -78,7 +78,8 @@ class CheckState:
 
 @record
 class AdoptState:
-    """What StateReceived reported is the cut's: it replaces our state of the fragment."""
+    """The state that StateReceived reported is the cut's: it replaces the fragment's present
+    state."""
 
     cut_index: int
     fragment: int

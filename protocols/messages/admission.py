@@ -1,6 +1,6 @@
-"""What travels when somebody without a certificate asks to be let in, and between those who decide.
+"""Messages about admission and revocation: requests for a certificate, and the leader's answers.
 
-Frozen, and checked field by field in wire/codec.py before anybody sees one.
+Must NOT know how they are decided (peer/certificates.py).
 """
 
 from protocols.messages.log_entries import Revocation
@@ -10,26 +10,26 @@ from protocols.types.ids import PeerId
 
 @record
 class Admit:
-    """The only word of a connection without a certificate: sign a certificate for this key.
+    """The only message of a connection without a certificate: sign a certificate for this key.
 
-    With a token; or with the certificate of an earlier peer of the same node, which gave its branch
-    of the log up, and a signature by its key.
+    It carries a join token; or the certificate of an earlier peer of the same node, which gave up
+    its branch of the log, with a signature by that peer's key.
     """
 
     protocol: int
     token: str
     peer: PeerId
     key: bytes
-    """Public (Ed25519)."""
+    """Public key (Ed25519)."""
     certificate: bytes
-    """Of the earlier peer (DER); empty with a token."""
+    """Certificate of the earlier peer (DER); empty with a token."""
     proof: bytes
-    """The earlier peer's signature of what is asked for."""
+    """Signature of the request by the earlier peer."""
 
 
 @record
 class Admitted:
-    """The answer: a certificate, and the authority's own (both DER)."""
+    """Answer to Admit: a certificate, and the authority's own certificate (both DER)."""
 
     certificate: bytes
     authority: bytes
@@ -37,25 +37,26 @@ class Admitted:
 
 @record
 class NotAdmitted:
-    """The other answer. `why` is a line for a person."""
+    """Answer to Admit: refused. `why` is one line for a person."""
 
     why: str
     final: bool
-    """False: it may well work a little later."""
+    """False: the same request may succeed a little later."""
 
 
 @record
 class HandOn:
-    """To the leader: somebody asks here to be let in."""
+    """To the leader: a node asks the sender for admission."""
 
     number: int
-    """The sender's name for whoever asks."""
+    """The sender's number of the request."""
     admit: Admit
 
 
 @record
 class Decided:
-    """From the leader, for whoever asked under this number: a certificate (DER), or why not."""
+    """From the leader, about the request of this number: a certificate (DER), or the reason why
+    not."""
 
     number: int
     certificate: bytes
@@ -65,11 +66,11 @@ class Decided:
 
 @record
 class Revoke:
-    """To the leader: a person here wants a certificate, or a token, to count no more."""
+    """To the leader: a person revokes a certificate or a token at the sender."""
 
     entry: Revocation
     force: bool
-    """Also if no majority of the voters that remain can be reached (leader/voters.py)."""
+    """Revoke even if no majority of the remaining voters can be reached (leader/voters.py)."""
 
 
 @record
@@ -83,11 +84,12 @@ class NotRevoked:
 
 @record
 class AskKey:
-    """From a voter, who may have to let others in: let me have the authority's key."""
+    """From a voter, which may have to admit nodes as leader: send me the authority's key."""
 
 
 @record
 class AuthorityKey:
-    """To a voter, over a connection with certificates on both sides: its private key (DER)."""
+    """To a voter, over a connection with certificates on both sides: the authority's private key
+    (DER)."""
 
     key: bytes

@@ -1,6 +1,7 @@
-"""What the log holds: the only way in which anything that all peers must agree on changes.
+"""Entries of the replicated log: the only way to change what all peers must agree on.
 
-Every peer applies entries in order, each once a majority of the voters has it on disk.
+Every peer applies the entries in order, each one after a majority of the voters has it on disk.
+Must NOT contain behaviour: protocols/state applies entries, protocols/leader decides on them.
 """
 
 from protocols.types.frozen import record
@@ -10,7 +11,7 @@ from protocols.types.sample_ranges import ALL_REMAIN, Grant, Remaining, Samples
 
 @record
 class Run:
-    """The first entry: what all peers of the run agree on."""
+    """The first entry of a log: the run that all peers agree on."""
 
     run: int
     run_json: str
@@ -19,37 +20,38 @@ class Run:
     peers_min: int
     outer_steps: int
     grain: int
-    """Elements that the codecs encode together: part borders fall on its multiples."""
+    """Elements that the codecs encode together: parts begin at multiples of it."""
     layout: bytes
-    """The model's parameters, packed (wire/layout.py): the shell reads it, and the core carries
-    it.
+    """The model's parameters, packed (wire/layout.py): the shell reads it, and the core carries it.
     """
     fragment_elements: tuple[int, ...]
     founder: PeerId
-    """Who began: the only voter at first."""
+    """The peer that founded the run: the only voter at first."""
     commit_every_steps: int = 0
-    """0: peers agree on rounds. Else on each step, in a fixed roster, and `outer_steps` counts
-    these: the run is stepwise (protocol.md section 5)."""
+    """0: the run has rounds. Otherwise the run is stepwise (protocol.md section 5): a fixed roster
+    makes every step together, `outer_steps` counts steps, and a StepCommit follows after so many of
+    them."""
     snapshot_every_steps: int = 0
-    """Of a stepwise run: how often everybody keeps a copy of its state, for who comes later."""
+    """Of a stepwise run: every peer keeps a copy of its state after so many steps, for later
+    joiners."""
     gossip: bool = False
-    """Each peer exchanges with one other a round, and no two have equal states: their digests, and
-    those of results, say which round they are of, and not which bits."""
+    """In each round a peer exchanges with one other peer (NoLoCo). States differ between peers, so
+    digests of states and results name the round and not the bits."""
     asks: bool = False
-    """Who is late for a round contributes what it has, as soon as `quorum` others have contributed:
-    the leader asks for it (the pull of Decoupled DiLoCo, arXiv:2604.21428)."""
+    """As soon as `quorum` peers have contributed to a round, the leader asks stragglers to
+    contribute what they have (the pull of Decoupled DiLoCo, arXiv:2604.21428)."""
 
 
 @record
 class Elected:
-    """The first entry of each term: with it, everything before it is committed."""
+    """The first entry of each term. When it is committed, all entries before it are."""
 
     peer: PeerId
 
 
 @record
 class Voter:
-    """A member's acknowledgement counts from now on, or no longer (protocol.md section 1)."""
+    """A member gets its vote, or loses it (protocol.md section 1)."""
 
     peer: PeerId
     votes: bool
@@ -58,46 +60,47 @@ class Voter:
 
 @record
 class Restore:
-    """The run goes on from a cut, in a new lineage; everything after the cut is void."""
+    """A rollback: the run goes on from these versions in a new lineage; all later rounds are
+    void."""
 
     parent_lineage: int
     versions: tuple[Version, ...]
     inner_step: int
     tokens: int
     voters: tuple[PeerId, ...]
-    """Who votes from now on; none: as before. Only a fork names some."""
+    """The voters from now on; empty: as before. Only a fork names voters."""
     fork: int
-    """Names the branch of the log that these voters open; 0: none."""
+    """Number of the branch of the log that these voters open; 0: no new branch."""
     lonely: bool
-    """One of two went on alone: it votes alone until it has met the other."""
+    """One of two voters goes on alone: it votes alone until it has met the other one."""
     salt: int
-    """Two restores from one cut are two lineages."""
+    """Makes two rollbacks to the same versions two lineages."""
     remaining: Remaining = ALL_REMAIN
-    """The ledger at the cut: what was committed after it is leased again."""
+    """The sample ledger at these versions: samples that were committed later are leased again."""
     live: bool = False
-    """The cut is what members have in memory: only what was committed after it is void. What they
-    trained since stays theirs, and their samples with it."""
+    """Members hold these versions in memory: only later commits are void. The members keep the
+    inner steps since then, and the samples of these."""
 
 
 @record
 class Cut:
-    """`info.peer` is from now on a registered receiver; the donors keep a copy of these versions
-    for it, and each sends it a part.
+    """The joining point of a peer: it receives all rounds from here on, and the donors keep a copy
+    of these versions and send it their cells.
 
-    It is in the log before the transfer, so that no commit can fall between the two.
+    The entry is in the log before the transfer begins, so no commit can fall between the two.
     """
 
     info: PeerInfo
     donors: tuple[PeerId, ...]
     versions: tuple[Version, ...]
     roots: tuple[str, ...] = ()
-    """Of the states' trees, once Roots has said them; () in the log."""
+    """Roots of the states' hash trees, once a Roots entry named them; () in the log."""
 
 
 @record
 class Roots:
-    """The states of a peer's newest cut have these trees: 64 hex digits for each fragment, the
-    SHA-256 of its leaves. What a donor sends is believed only if it belongs to them."""
+    """The roots of the hash trees of a cut's states, 64 hex digits for each fragment. A receiver
+    accepts a cell only if it belongs to its tree."""
 
     peer: PeerId
     index: int
@@ -107,14 +110,14 @@ class Roots:
 
 @record
 class Member:
-    """The peer has its state and belongs to the run."""
+    """The peer has its state and is a member of the run."""
 
     info: PeerInfo
 
 
 @record
 class Left:
-    """Gone on its own account."""
+    """The peer left on its own account."""
 
     peer: PeerId
     why: str
@@ -122,7 +125,7 @@ class Left:
 
 @record
 class Lost:
-    """Gone without a word."""
+    """The peer was lost: it left without a Leave."""
 
     peer: PeerId
     why: str
@@ -130,22 +133,23 @@ class Lost:
 
 @record
 class View:
-    """Whose contributions count, and who owns which part, from `first_round` on.
+    """The roster (its peers' contributions count) and the owners of parts, from `first_round` on.
 
-    It stays valid until the next one: opening a round writes nothing.
+    A view is valid until the next one, so opening a round writes no entry.
     """
 
     view: int
     roster: tuple[PeerId, ...]
     parts: tuple[FragmentParts, ...]
-    """One per fragment; none in a stepwise run."""
+    """One for each fragment; empty in a stepwise run."""
     first_round: tuple[int, ...]
-    """One per fragment; in a stepwise run the first step."""
+    """One for each fragment; in a stepwise run the first step."""
 
 
 @record
 class Attempt:
-    """Another try at one open round, with the borders of its view: only owners change."""
+    """Another attempt at an open round: the parts of its view, with other owners or a smaller
+    roster."""
 
     view: int
     fragment: int
@@ -158,122 +162,122 @@ class Attempt:
 
 @record
 class Commit:
-    """The round is part of the model: with these contributions, by everyone, for good."""
+    """The round is final: every peer applies its result, made of these contributions."""
 
     view: int
     fragment: int
     round: int
     attempt: int
     contributors: tuple[Contributor, ...]
-    """Sorted by peer: the order of the sum."""
+    """Sorted by peer, which is the order of the sum."""
     borders: tuple[int, ...]
-    """Of the parts, in elements: whoever fetches a result later needs no old view for it."""
+    """Borders of the parts in elements, so that a result can be fetched later without its view."""
     result_digest: str
     previous_state_digest: str
-    """Of the round before, by majority; "" when nobody had reported yet."""
+    """Digest of the state of the round before, by majority; "" if no peer had reported it yet."""
     samples: tuple[Samples, ...] = ()
-    """Of the anchor fragment: what each contributor's steps saw, in the order of `contributors`;
-    () if nobody accounts for any."""
+    """Of the anchor fragment: the samples of each contributor, in the order of `contributors`; ()
+    if samples are not accounted for."""
     held_by_all: bool = False
-    """Every receiver has the result, or in a gossip run has no use for another's: whoever has taken
-    its step needs to keep it for nobody."""
+    """Every receiver holds the result (in a gossip run: needs no other peer's): a peer that has
+    applied it may free it."""
 
 
 @record
 class Witness:
-    """A peer that votes and trains nothing: with two nodes, a majority outlives one of them."""
+    """A peer that only votes: with it, two nodes have a majority when one of them is lost."""
 
     info: PeerInfo
 
 
 @record
 class Dropped:
-    """We met another branch of this run, and ours stays: what that one committed is lost."""
+    """Another branch of this run was met and this one stays: the other one's commits are lost."""
 
     peer: PeerId
-    """Who led it."""
+    """The leader of the other branch."""
     forks: tuple[int, ...]
-    """Its name (Membership.forks)."""
+    """The other branch (Membership.forks)."""
     tokens: int
-    """Committed on it, from the run's beginning."""
+    """Tokens committed on it since the beginning of the run."""
 
 
 @record
 class Lease:
-    """These samples are these peers', in bulk and ahead of need."""
+    """Leases samples to peers, in bulk and ahead of need."""
 
     grants: tuple[Grant, ...]
 
 
 @record
 class StepCommit:
-    """Steps up to this one are part of the model, for good: all of the roster made them."""
+    """All steps up to this one are final: every peer of the roster made them."""
 
     view: int
-    """The newest one, whose roster reported this state."""
+    """The newest view; its roster reported this state."""
     upto_step: int
     state_digest: str
-    """After that step."""
+    """Digest of the state after `upto_step`."""
 
 
 @record
 class Halt:
-    """Everybody stops at its step and says where it stands: the roster has to change.
+    """The roster has to change: every peer stops and reports its step.
 
-    The loss of a roster member says the same by itself.
+    A Lost or Left of a roster member has the same effect.
     """
 
     view: int
     without: tuple[PeerId, ...]
-    """They count in this view no more, and what they made since the last commit is void."""
+    """Peers that no longer count in this view; their steps since the last commit are void."""
     why: str
 
 
 @record
 class Close:
-    """The view ends with this step: everybody who takes part completes it, and no other."""
+    """The view ends with this step: all its peers complete it, and no later one."""
 
     view: int
     last_step: int
     providers: tuple[Provider, ...]
-    """Of every payload that some survivor lacks."""
+    """For each payload that a remaining peer lacks, the peer that has it."""
 
 
 @record
 class TokenSpent:
-    """A peer is let in with a join token: its certificate is signed when this holds.
+    """A peer is admitted with a join token: its certificate is handed out when this is committed.
 
-    Whoever reads this can say how many uses the token has left.
+    The entry tells every peer how many uses the token has left.
     """
 
     token: str
-    """32 hex digits: the token's number."""
+    """The token's number, 32 hex digits."""
     peer: PeerId
     key: str
-    """64 hex digits: the public key that the certificate is for. Who asks again with the same one
-    gets its certificate again."""
+    """The public key of the certificate, 64 hex digits. Another request with the same key gets the
+    certificate again."""
     uses: int
-    """So many peers the token lets in, all in all."""
+    """The number of peers that the token admits in all."""
     expires: int
     """Unix seconds."""
 
 
 @record
 class Revoked:
-    """A peer's certificate counts no more: nobody speaks with it. This stays, whatever comes."""
+    """A peer's certificate is revoked: no peer connects with it. No rollback takes this back."""
 
     peer: PeerId
     by: PeerId
-    """Where a person asked for it."""
+    """The peer at which a person asked for it."""
     why: str
 
 
 @record
 class TokenRevoked:
-    """A join token lets nobody in any more; who came with it stays. This stays, too."""
+    """A join token is revoked: it admits no further peer. No rollback takes this back."""
 
     token: str
-    """32 hex digits: the token's number."""
+    """The token's number, 32 hex digits."""
     by: PeerId
     why: str
 
@@ -305,9 +309,9 @@ Entry = (
 
 @record
 class LogEntry:
-    """An entry at its place."""
+    """An entry with its index and term."""
 
     index: int
-    """From 1, without gaps."""
+    """Index in the log, from 1 on, without gaps."""
     term: int
     body: Entry

@@ -1,6 +1,6 @@
-"""What travels between two peers. Control messages are small; chunks carry the bulk.
+"""Messages between two peers: small control messages, and chunks of bulk data.
 
-Frozen, and checked field by field in wire/codec.py before anybody sees one.
+wire/codec.py checks each field of a message before any other code reads it.
 """
 
 from protocols.messages.admission import (
@@ -37,68 +37,68 @@ from protocols.types.sample_ranges import ALL_REMAIN, Remaining, Samples
 
 @record
 class Hello:
-    """First on every control connection, both ways."""
+    """The first message on every control connection, in both directions."""
 
     protocol: int
     run: int
-    """0: not known yet (a joiner)."""
+    """Number of the run; 0 from a joiner that does not know it yet."""
     peer: PeerId
     name: str
     incarnation: int
     address: str
     leader: str
-    """Where the leader listens, as far as the sender knows: `address` if it leads itself."""
+    """Address of the leader as far as the sender knows; its own `address` if it leads."""
 
 
 @record
 class BulkKeys:
-    """From the side that accepted: open a bulk connection, with keys made of this secret."""
+    """From the side that accepted: open a bulk connection, with keys derived from this secret."""
 
     secret: bytes
 
 
 @record
 class WantBulk:
-    """From the side that dialled: let me open another bulk connection."""
+    """From the side that dialled: I want to open another bulk connection; send me BulkKeys."""
 
 
 @record
 class Refused:
-    """The connection closes after this; `why` is a line for a person."""
+    """The sender closes the connection after this message; `why` is one line for a person."""
 
     why: str
     revoked: bool = False
-    """The receiver's certificate counts no more."""
+    """The receiver's certificate was revoked."""
 
 
 @record
 class Heartbeat:
-    """Nothing to say, still here, and need you. Whoever does not send heartbeats itself answers
-    Here."""
+    """The sender lives, and watches whether the receiver does. A receiver that sends no heartbeats
+    itself answers Here."""
 
 
 @record
 class Seek:
-    """Who leads?"""
+    """Asks for the leader's address; the answer is Leads."""
 
 
 @record
 class Leads:
-    """Answer to Seek: the leader listens there; "" if the sender does not know."""
+    """Answer to Seek: the address of the leader; "" if the sender does not know it."""
 
     address: str
 
 
 @record
 class Told:
-    """To the leader of a new term: I have repeated everything that I know."""
+    """To the leader of a new term: I have repeated all of my reports."""
 
     term: int
 
 
 @record
 class Kept:
-    """To the leader: the state of these versions is in my newest checkpoint."""
+    """To the leader: my newest checkpoint holds the state of these versions."""
 
     lineage: int
     versions: tuple[Version, ...]
@@ -109,14 +109,14 @@ class Kept:
 
 @record
 class Unlinked:
-    """To the leader: members with whom I have had no connection for too long; all of them."""
+    """To the leader: all members with which I have had no connection for an election timeout."""
 
     peers: tuple[PeerId, ...]
 
 
 @record
 class Durable:
-    """To the leader: whether my disk takes what I have to promise."""
+    """To the leader: whether my disk accepts writes."""
 
     works: bool
     why: str
@@ -124,9 +124,9 @@ class Durable:
 
 @record
 class Join:
-    """To the leader: I know the log so far; give me a cut.
+    """To the leader: I have read the log and need a state; give me a cut.
 
-    A member that fell behind or diverged asks in the same way.
+    A member with a state that is behind, or differs, asks in the same way.
     """
 
     name: str
@@ -134,56 +134,56 @@ class Join:
     address: str
     why: str
     against: str
-    """The peer whose state was not what the log says of it; "" nobody's."""
+    """The donor that sent another state than the log names; "" if none did."""
     lineage: int = 0
-    """In which the sender is, as far as it has read."""
+    """The sender's lineage, as far as it has read the log."""
 
 
 @record
 class CaughtUp:
-    """To the leader: I hold the state of my cut, and who I am."""
+    """To the leader: I hold the state of my cut; the other fields describe the sender."""
 
     index: int
-    """Log index of the Cut, or of the Restore whose state is in my checkpoint."""
+    """Log index of the Cut, or of the Restore to the state in the sender's checkpoint."""
     name: str
     incarnation: int
     address: str
     lineage: int = 0
-    """In which the sender is, as far as it has read."""
+    """The sender's lineage, as far as it has read the log."""
 
 
 @record
 class Able:
-    """To the leader: count on my contributions from the next round on."""
+    """To the leader: I can contribute from the next round on."""
 
     lineage: int = 0
-    """In which the sender is, as far as it has read."""
+    """The sender's lineage, as far as it has read the log."""
 
 
 @record
 class Unable:
-    """To the leader: do not wait for me until I say Able again."""
+    """To the leader: I cannot contribute until I send Able again."""
 
     why: str
     lineage: int = 0
-    """In which the sender is, as far as it has read."""
+    """The sender's lineage, as far as it has read the log."""
 
 
 @record
 class Ready:
-    """To the leader: my contribution to this round is encoded and on its way."""
+    """To the leader: my contribution to this round is named and on its way."""
 
     stamp: Stamp
     contributor: Contributor
     samples: Samples = ()
-    """What its steps saw, if the fragment is the anchor."""
+    """Samples of its inner steps, if the fragment is the anchor."""
     line: int = 0
-    """Bytes a second that the sender's line carries; 0: it never had to know."""
+    """Bytes a second that the sender's line carries, as measured; 0: it was never full."""
 
 
 @record
 class Hold:
-    """To the leader: I hold every part of this attempt's result, and all rounds before."""
+    """To the leader: I hold all parts of this attempt's result, and all earlier rounds."""
 
     stamp: Stamp
     result_digest: str
@@ -191,7 +191,7 @@ class Hold:
 
 @record
 class Have:
-    """To the leader: I applied this round and arrived at this state."""
+    """To the leader: I applied this round and my state has this digest."""
 
     lineage: int
     fragment: int
@@ -201,17 +201,18 @@ class Have:
 
 @record
 class Waiting:
-    """To the leader: this attempt is slow for me because of these peers."""
+    """To the leader: I wait for these peers in this attempt."""
 
     stamp: Stamp
     peers: tuple[PeerId, ...]
     void: bool = False
-    """From an owner: their contributions cannot be averaged, so it will never end with them."""
+    """From an owner of a part: contributions of these peers cannot be averaged, so the attempt
+    cannot end with them."""
 
 
 @record
 class Fetch:
-    """Send me this part of a committed result, byte for byte."""
+    """Asks for this part of a committed result, byte for byte."""
 
     stamp: Stamp
     part: int
@@ -219,20 +220,20 @@ class Fetch:
 
 @record
 class Leave:
-    """To the leader: I am going."""
+    """To the leader: I leave the run."""
 
     why: str
 
 
 @record
 class Here:
-    """Answer to a Heartbeat, from somebody who does not need its sender."""
+    """Answer to a Heartbeat, from a peer that does not watch the sender."""
 
 
 @record
 class Hurry:
-    """From the leader, to whom no round has counted yet, or in a run that asks: others wait for
-    you in this one."""
+    """From the leader: other peers wait for your contribution to this round. Sent to a peer that no
+    round has counted yet, and to any straggler of a run with `Run.asks`."""
 
     stamp: Stamp
 
@@ -242,7 +243,7 @@ Reported = Ready | Hold | Have | Waiting | Kept
 
 @record
 class Report:
-    """What a learner said to its relay."""
+    """A learner's report, as its relay passes it on."""
 
     peer: PeerId
     incarnation: int
@@ -251,7 +252,7 @@ class Report:
 
 @record
 class Passed:
-    """From a relay to the leader: several reports, in the order in which they came."""
+    """From a relay to the leader: reports in the order in which they arrived."""
 
     term: int
     reports: tuple[Report, ...]
@@ -259,55 +260,56 @@ class Passed:
 
 @record
 class Wants:
-    """To the leader: let me have so many samples ahead, beyond those of work that goes on from
-    one round to the next because none has counted it."""
+    """To the leader: lease me samples so that I hold `ahead`, not counting the `carried` ones of
+    work that no round has counted yet."""
 
     ahead: int
     carried: int
     lineage: int = 0
-    """In which the sender is, as far as it has read."""
+    """The sender's lineage, as far as it has read the log."""
 
 
 @record
 class ContributionChunk:
-    """Bulk: a piece of one slice (a contribution within one part)."""
+    """Bulk: a piece of one slice (a contribution's elements in one part)."""
 
     stamp: Stamp
     part: int
     contributor: Contributor
     start: int
-    """Its first element, counted from the part's."""
+    """The piece's first element, counted from the first of the part."""
     elements: int
-    """Of the whole part."""
+    """Elements of the whole part."""
 
 
 @record
 class ResultChunk:
-    """Bulk: a piece of one part's result, with what was summed; or of one contributor's slice in
-    it, if slices are gathered."""
+    """Bulk: a piece of one part's result. In a gather it is a piece of one contributor's slice in
+    the result."""
 
     stamp: Stamp
     part: int
     contributors: tuple[Contributor, ...]
-    """In the part's first chunk only."""
+    """The contributions in the result; in the part's first chunk only."""
     digest: str
     """xxh3-128 of this chunk's bytes."""
     start: int
-    """Its first element, counted from the part's."""
+    """The piece's first element, counted from the first of the part."""
     elements: int
-    """Of the whole part."""
+    """Elements of the whole part."""
     layer: int
-    """Whose slice it is of, by the place among the contributors; 0 of a sum."""
+    """Index of the slice's contributor in a gather; 0 of a sum."""
     layers: int
-    """How many lie in the result: one for each contributor, or 1 of a sum."""
+    """Number of slices in the result: that of the contributors in a gather, 1 of a sum."""
     left_out: bool
-    """In the part's first chunk: the receiver's own slice does not travel, since it has it."""
+    """In the part's first chunk: the receiver's own slice is not sent, since the receiver has
+    it."""
 
 
 @record
 class Padding:
-    """Bulk: bytes that say nothing, and are dropped. They find out what a new connection over a
-    long line carries before somebody waits for that."""
+    """Bulk: bytes without a meaning, which are dropped. They let congestion control find out what a
+    new connection over a long line carries before payload waits for it."""
 
 
 @record
@@ -320,14 +322,14 @@ class StateChunk:
     fragment: int
     round: int
     start: int
-    """Its first fp32 element in the state."""
+    """The cell's first fp32 element in the state."""
     elements: int
-    """Of the whole state."""
+    """Elements of the whole state."""
 
 
 @record
 class Witnessing:
-    """To the leader: the sender wants to vote, and nothing else."""
+    """To the leader: the sender is a witness: it wants to vote and to do nothing else."""
 
     name: str
     incarnation: int
@@ -394,6 +396,6 @@ Control = (
     | NoTunnel
 )
 PieceChunk = ContributionChunk | ResultChunk
-"""Of what is cut by its elements, in pieces that begin anywhere."""
+"""Chunks of payloads that are cut into pieces by elements."""
 Chunk = PieceChunk | StateChunk | StepChunk | Padding
 Message = Control | Chunk

@@ -1,7 +1,6 @@
-"""What a peer must find again after it was killed: term, vote and log (protocol.md section 1).
+"""Records that survive a crash of a peer: term, vote and log (protocol.md section 1).
 
-Plain data: the shell writes it to the disk and reads it back (peers/storage/wal.py). Must NOT
-decide when.
+The shell writes them to the disk and reads them back (peers/storage/wal.py). Must NOT decide when.
 """
 
 from protocols.messages.log_entries import LogEntry
@@ -10,22 +9,22 @@ from protocols.types.frozen import record
 
 @record
 class Snapshot:
-    """What the log said up to an index; the entries that said it are dropped."""
+    """The state that the log led to at an index; it replaces the entries up to there."""
 
     index: int
     term: int
-    """Of the entry at `index`."""
+    """Term of the entry at `index`."""
     image: bytes
-    """The membership that they led to (protocols/messages/snapshot.py)."""
+    """The encoded Image (protocols/messages/snapshot.py)."""
 
 
 @record
 class Saved:
-    """What was on the disk when this life of the peer began."""
+    """The content of the disk when this incarnation of the peer began."""
 
     term: int
     vote: str
-    """Whom we voted for in this term; "" nobody."""
+    """The candidate that this peer voted for in this term; "" if none."""
     snapshot: Snapshot | None
     entries: tuple[LogEntry, ...]
-    """After the snapshot (or from index 1), without gaps."""
+    """Entries after the snapshot (or from index 1), without gaps."""

@@ -1,8 +1,6 @@
-"""What carries the log, and who leads: messages of raft/node.py, raft/replication.py, relays and
-forks.
+"""Messages of Raft (elections, replication of the log), of relays and of branches.
 
-Part of peer.py, where everybody finds them. Frozen, and checked field by field in wire/codec.py
-before anybody sees one.
+peer.py exports them with all others. Must NOT know what they lead to (raft/node.py).
 """
 
 from protocols.messages.log_entries import LogEntry
@@ -12,25 +10,25 @@ from protocols.types.ids import PeerId
 
 @record
 class ReadLog:
-    """To the leader, from somebody who is not in the log: send it to me from the beginning, and
-    what follows as it comes."""
+    """To the leader, from a peer that is not in the log: send me the log from the beginning, and
+    new entries as they come."""
 
     index: int
-    """What the sender has of it already."""
+    """Index up to which the sender has the log already."""
 
 
 @record
 class Vote:
-    """Will you follow me? (Raft's RequestVote and pre-vote.)"""
+    """Asks for a vote (Raft's RequestVote, and its pre-vote)."""
 
     term: int
-    """The one that the sender wants to lead."""
+    """The term that the sender wants to lead."""
     last_index: int
     last_term: int
     pre: bool
-    """Only asking: nobody's term or vote changes by it."""
+    """A pre-vote: it changes neither term nor vote of any peer."""
     urgent: bool
-    """The leader itself wants to go: having heard of it just now is no reason against."""
+    """The leader itself hands over: a recent heartbeat of it is no reason to refuse."""
 
 
 @record
@@ -38,15 +36,15 @@ class Voted:
     """Answer to Vote."""
 
     term: int
-    """The one that was asked for, if granted; the sender's own if not."""
+    """The term of the vote if granted; otherwise the sender's own term."""
     granted: bool
     pre: bool
 
 
 @record
 class Append:
-    """From the leader: what follows an entry that the receiver should have; or nothing, as a
-    heartbeat."""
+    """From the leader: entries after one that the receiver should have; without entries it is the
+    leader's heartbeat."""
 
     run: int
     term: int
@@ -55,7 +53,7 @@ class Append:
     entries: tuple[LogEntry, ...]
     commit_index: int
     durable_index: int = 0
-    """What the leader has on its own disk; 0 from whoever passes its log on."""
+    """Index up to which the leader's own disk has the log; 0 from a relay."""
 
 
 @record
@@ -65,12 +63,13 @@ class Appended:
     term: int
     matches: bool
     index: int
-    """The log agrees with the leader's up to here and is on disk; if not `matches`: it may."""
+    """If `matches`: up to this index the log equals the leader's and is on disk. Otherwise: it may
+    be equal up to this index."""
 
 
 @record
 class Install:
-    """From the leader: a piece of the snapshot that takes the place of the log so far."""
+    """From the leader: a piece of the snapshot that replaces the log so far."""
 
     run: int
     term: int
@@ -83,15 +82,15 @@ class Install:
 
 @record
 class HandOver:
-    """From the leader, which wants to go: stand for election now."""
+    """From a leader that wants to leave: start an election now (leadership transfer)."""
 
     term: int
 
 
 @record
 class Relay:
-    """From the leader: bring these, and nobody else, what is committed after `index`, and me what
-    they report."""
+    """From the leader: be the relay of exactly these learners. Bring them the log that is committed
+    after `index`, and bring the leader their reports."""
 
     term: int
     learners: tuple[PeerId, ...]
@@ -100,7 +99,7 @@ class Relay:
 
 @record
 class Via:
-    """From the leader: this voter brings you the log and me what you report; "": nobody does."""
+    """From the leader: this voter is your relay; "": you have none."""
 
     term: int
     relay: str
@@ -108,29 +107,30 @@ class Via:
 
 @record
 class Relayed:
-    """From a relay: the leader's log, as far as it is committed. It is not answered."""
+    """From a relay: committed entries of the leader's log. It is not answered."""
 
     append: Append
 
 
 @record
 class OnBranch:
-    """Which branch of the run's log the sender is on (protocols/peer/branches.py).
+    """The branch of the run's log that the sender is on (protocols/peer/branches.py).
 
-    Said to everybody who may be on another one; nothing else of the log passes between two.
+    Sent to each peer that may be on another branch; no other message about the log passes between
+    branches.
     """
 
     forks: tuple[int, ...]
     tokens: int
-    """Committed on it, as far as the sender has read."""
+    """Tokens committed on the branch, as far as the sender has read."""
     leads: bool
     final: bool
-    """It commits nothing more until the two branches have decided which one stays."""
+    """The branch commits nothing more until it is decided which of the two branches stays."""
     leader: str
-    """Where the leader of that branch listens; "" if it has none."""
+    """Address of the branch's leader; "" if it has none."""
 
 
 RAFT = (Vote, Voted, Append, Appended, HandOver)
-"""What raft/node.py takes."""
+"""Messages that raft/node.py handles."""
 RELAY = (Relay, Via, Relayed)
-"""What links/log_relay.py takes."""
+"""Messages that links/log_relay.py handles."""

@@ -1,4 +1,4 @@
-"""What the log led to, as plain data: a snapshot of Membership, which makes it and reads it."""
+"""The state that the log led to, as plain records: Membership makes an Image and reads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protocols.types.sample_ranges import Samples
 
 @record
 class Granted:
-    """The newest cut of a receiver."""
+    """The newest Cut of a receiver, with its log index."""
 
     index: int
     cut: Cut
@@ -29,7 +29,7 @@ class Granted:
 
 @record
 class Losses:
-    """How often a peer went away without a word."""
+    """How often a peer was lost without a Leave."""
 
     peer: PeerId
     count: int
@@ -37,12 +37,13 @@ class Losses:
 
 @record
 class Returned:
-    """A peer came (back), or was left out, when this was the newest view."""
+    """The view that was the newest one when a peer (re)joined or was excluded: it does not count
+    there."""
 
     peer: PeerId
     view: int
     halt: int = 0
-    """Log index of the Halt that left it out; 0: it came since."""
+    """Log index of the Halt that excluded it; 0: it joined since."""
 
 
 @record
@@ -51,17 +52,17 @@ class Branch:
 
     lineage: int
     rounds: tuple[int, ...]
-    """By fragment: what came later in it is void."""
+    """By fragment, the last round that stands: later rounds of the lineage are void."""
 
 
 @record
 class Held:
-    """What one life of a peer holds."""
+    """Samples that one incarnation of a peer holds."""
 
     peer: PeerId
     incarnation: int
     came: int
-    """The newest view when it came: it counts in later ones only."""
+    """The newest view when it joined: it counts in later views only."""
     samples: Samples
 
     def having(self, samples: Samples) -> Held:
@@ -70,18 +71,18 @@ class Held:
 
 @record
 class Gone:
-    """The same, of a peer that went away."""
+    """Samples that an incarnation held when it went away."""
 
     held: Held
     view: int
-    """The newest one at that time: it is in no later one."""
+    """The newest view at that time: the incarnation is in no later one."""
     until: int
-    """Round that has to be committed before anybody else gets it."""
+    """The round that must be committed before another peer gets these samples."""
 
 
 @record
 class Books:
-    """Field by field what Ledger holds."""
+    """The fields of Ledger (state/sample_ledger.py)."""
 
     frontier: int
     free: Samples
@@ -92,7 +93,7 @@ class Books:
 
 @record
 class Image:
-    """Field by field what Membership holds; orders matter."""
+    """The fields of Membership (state/run_state.py). The order in tuples matters."""
 
     index: int
     lineage: int
@@ -102,7 +103,7 @@ class Image:
     restored_index: int
     voters: tuple[PeerId, ...]
     members: tuple[PeerInfo, ...]
-    """Longest-lived first."""
+    """The member that joined first comes first."""
     joiners: tuple[PeerInfo, ...]
     granted: tuple[Granted, ...]
     views: tuple[View, ...]
@@ -118,9 +119,9 @@ class Image:
     tokens: int
     books: Books
     course: Course
-    """Of a stepwise run."""
+    """Progress of a stepwise run."""
     spent: tuple[TokenSpent, ...] = ()
     forgotten: int = 0
-    """Tokens that expire until then are spent no more."""
+    """Unix seconds: tokens that expire until then can be spent no more."""
     revoked: tuple[Revoked, ...] = ()
     revoked_tokens: tuple[TokenRevoked, ...] = ()

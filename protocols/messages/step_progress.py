@@ -1,7 +1,8 @@
-"""How far a stepwise run is, and whether it stands still: what the log says beyond its views.
+"""The progress of a stepwise run as the log states it: committed steps, and whether the view
+stands.
 
-Plain data, part of Membership and of its image. Must NOT know peers (state/run_state.py), nor
-decide anything (leader/step_views.py).
+A part of Membership and of its Image. Must NOT know peers (state/run_state.py), nor decide anything
+(leader/step_views.py).
 """
 
 from dataclasses import replace
@@ -11,28 +12,28 @@ from protocols.types.frozen import record
 from protocols.types.ids import Version
 
 TENTATIVE_COMMITS = 4
-"""So many commits may be missing before peers stop: payloads since the last one are kept."""
+"""Peers stop when so many commits are missing, since they keep all payloads since the last one."""
 
 
 @record
 class Course:
-    """One for each state of the log."""
+    """The progress after some entry of the log."""
 
     step: int = 0
-    """The last committed one."""
+    """The last committed step."""
     digest: str = ""
-    """Of the state after it; "" before the first commit."""
+    """Digest of the state after `step`; "" before the first commit."""
     view: int = 0
-    """The one that committed it."""
+    """The view that committed `step`."""
     base: int = 0
-    """The last committed step of which everybody keeps a copy."""
+    """The last committed step of which every peer keeps a copy of the state."""
     base_digest: str = ""
     halted: int = 0
-    """Log index of what made the newest view stop; 0: it runs."""
+    """Log index of the entry that made the newest view stop; 0: it runs."""
     close: Close | None = None
-    """How the newest view ends, unless somebody who had to provide for that is gone."""
+    """How the newest view ends; None also if a peer is gone that had to provide payloads for it."""
     drawn: int = 0
-    """Batches that the steps before the oldest remembered view were made of."""
+    """Batches that were drawn before the oldest remembered view."""
 
     def committed(self, run: Run, commit: StepCommit) -> "Course":
         step, digest = commit.upto_step, commit.state_digest
@@ -40,27 +41,27 @@ class Course:
         return replace(course, base=step, base_digest=digest) if keeps(run, step) else course
 
     def restored(self, version: Version, *, drawn: int) -> "Course":
-        """Back to a cut: nothing after it ever was. `drawn`: batches until then."""
+        """The progress after a rollback to this version. `drawn`: batches drawn until then."""
         step, digest = version.round, version.state_digest
         return Course(step=step, digest=digest, base=step, base_digest=digest, drawn=drawn)
 
     def stopped(self, index: int) -> "Course":
-        """Everybody reports (again): how the view would have ended is void."""
+        """The view stops (again): every peer reports, and an earlier Close is void."""
         return replace(self, halted=index, close=None)
 
     def closed(self, close: Close) -> "Course":
         return replace(self, close=close)
 
     def began(self) -> "Course":
-        """A new view."""
+        """A new view begins."""
         return replace(self, halted=0, close=None)
 
 
 def commits(run: Run, step: int) -> bool:
-    """Is this a step whose state everybody reports?"""
+    """Do all peers report their state after this step?"""
     return step % run.commit_every_steps == 0 or step == run.outer_steps
 
 
 def keeps(run: Run, step: int) -> bool:
-    """Is it one whose state everybody copies?"""
+    """Do all peers copy their state after this step?"""
     return step % run.snapshot_every_steps == 0 or step == run.outer_steps

@@ -1,6 +1,6 @@
-"""What travels between peers of a stepwise run alone (protocol.md section 5).
+"""Messages that occur in stepwise runs only (protocol.md section 5).
 
-A part of peer.py, which everybody imports. Must NOT know what they lead to (steps/step_machine.py).
+peer.py exports them with all others. Must NOT know what they lead to (steps/step_machine.py).
 """
 
 from protocols.types.frozen import record
@@ -9,7 +9,7 @@ from protocols.types.ids import PeerId, Stamp, StepPayloads
 
 @record
 class Stepped:
-    """To the leader: I completed this step (its view is in the stamp) and arrived at this state."""
+    """To the leader: I completed this step, in the stamp's view, and my state has this digest."""
 
     stamp: Stamp
     state_digest: str
@@ -17,31 +17,33 @@ class Stepped:
 
 @record
 class Stopped:
-    """To the leader: I stand at this step, and hold these payloads beyond it.
+    """To the leader: I have stopped at this step, and hold these payloads of later steps.
 
-    A promise: I take no payload of this view and complete no step until the log lets me go on.
+    It is a promise: the sender accepts no payload of this view and completes no step until the log
+    lets it go on.
     """
 
     stamp: Stamp
     halted: int
-    """Log index of what made me stop: an earlier report is void."""
+    """Log index of the entry that made the sender stop; reports for earlier entries are void."""
     held: tuple[StepPayloads, ...]
 
 
 @record
 class FetchSteps:
-    """Send me what you hold of these steps' payloads, byte for byte."""
+    """Asks for payloads of these steps that the receiver holds, byte for byte."""
 
     lineage: int
     first: int
     last: int
     peers: tuple[PeerId, ...]
-    """Whose; none named: everybody's."""
+    """Payloads of these peers are wanted; empty: of all peers."""
 
 
 @record
 class StepChunk:
-    """Bulk: a piece of the payload of `whose` for the stamp's step, from itself or who keeps it.
+    """Bulk: a piece of the payload of `whose` for the stamp's step, from that peer or from another
+    one that keeps it.
 
     Pieces of one payload follow each other on one connection, from its first byte on.
     """
@@ -49,7 +51,7 @@ class StepChunk:
     stamp: Stamp
     whose: PeerId
     digest: str
-    """xxh3-128 of the whole payload's bytes: its name."""
+    """xxh3-128 of the whole payload; it names the payload."""
     start_byte: int
     size_bytes: int
-    """Of the whole payload."""
+    """Bytes of the whole payload."""

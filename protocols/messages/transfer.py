@@ -1,7 +1,7 @@
-"""What travels about the state of a cut: its tree, and who wants which cells of whom.
+"""Messages about the state of a cut: its hash tree, and requests for cells.
 
-A state is cut into cells of 1 MiB, the SHA-256 of each is a leaf, and the root is the SHA-256 of
-all leaves side by side. The cells themselves are chunks (peer.py).
+A state is divided into cells of 1 MiB. The digest of a cell is a leaf of the tree, and the root is
+the digest of all leaves in order. The cells themselves are chunks (peer.py).
 """
 
 from protocols.types.frozen import record
@@ -19,8 +19,8 @@ class CellSpan:
 
 @record
 class FetchState:
-    """To a donor of my cut: send me these cells, in this order, and none that I asked for before.
-    None: I have the whole state."""
+    """To a donor of the sender's cut: send me these cells, in this order, and no cells of earlier
+    requests. Without cells: I have the whole state."""
 
     index: int
     """Log index of the Cut."""
@@ -29,14 +29,14 @@ class FetchState:
 
 @record
 class NoState:
-    """From a donor: I went on meanwhile, or never held it; others must give it."""
+    """From a donor: I do not hold this state any more, or never did; ask other donors."""
 
     index: int
 
 
 @record
 class FetchLeaves:
-    """To a donor of my cut: send me the leaves of a fragment's tree, from this one on."""
+    """To a donor of the sender's cut: send me leaves of a fragment's tree, from this one on."""
 
     index: int
     fragment: int
@@ -45,24 +45,25 @@ class FetchLeaves:
 
 @record
 class Leaves:
-    """Answer to FetchLeaves: as many as one message holds."""
+    """Answer to FetchLeaves: as many leaves as fit into one message."""
 
     index: int
     fragment: int
     first: int
     total: int
-    """Leaves of the whole tree."""
+    """Number of leaves of the whole tree."""
     digests: bytes
     """32 bytes each."""
 
 
 @record
 class CutRoots:
-    """To the leader, from a donor: the state of this cut has these trees."""
+    """To the leader, from a donor: the state of this cut has these roots."""
 
     peer: PeerId
-    """Whose cut it is."""
+    """The receiver of the cut."""
     index: int
-    """Its place in the log."""
+    """Log index of the Cut."""
     roots: tuple[str, ...]
-    """One per fragment; none of a state that I cannot give: nobody need wait for me."""
+    """One root for each fragment; empty if the donor cannot give the state, so that no peer waits
+    for it."""

@@ -1,4 +1,5 @@
-"""What two peers that cannot reach each other say to a third one, to speak through it."""
+"""Messages of two peers that cannot dial each other to a third one that carries their
+connection."""
 
 from protocols.types.frozen import record
 from protocols.types.ids import PeerId
@@ -6,26 +7,27 @@ from protocols.types.ids import PeerId
 
 @record
 class WantTunnel:
-    """Join a connection of mine with one of this peer's. Answer: TunnelTicket or NoTunnel."""
+    """Asks to join a connection of the sender with one of this peer; the answer is TunnelTicket or
+    NoTunnel."""
 
     peer: PeerId
     number: int
-    """Of the question, from 1 on: the answer has it too."""
+    """Number of the request, from 1 on; the answer repeats it."""
 
 
 @record
 class TunnelTicket:
-    """Open a connection to me and show this: at its other end is that peer."""
+    """Open a connection to the sender and show this ticket: the other end will be that peer."""
 
     peer: PeerId
     number: int
-    """0: that peer asked for it."""
+    """Number of the request; 0 if the other peer asked."""
     ticket: bytes
 
 
 @record
 class NoTunnel:
-    """Not through me, and why."""
+    """Answer to WantTunnel: refused, and why."""
 
     number: int
     why: str

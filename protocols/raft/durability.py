@@ -1,7 +1,7 @@
-"""What has to be on the disk before it may be promised to anybody (protocol.md section 1).
+"""Messages wait until the writes that they depend on are on the disk (protocol.md section 1).
 
-Changes collect until the shell gets them in one Persist with a ticket; messages that depend on
-them wait for the ticket. Must NOT know what is promised.
+Changes collect until the shell gets them in one Persist with a ticket. A message that depends on
+them is sent when the ticket is confirmed. Must NOT know what a message promises.
 """
 
 from dataclasses import dataclass, field
@@ -14,34 +14,36 @@ from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 
 RETRY_S = 2.0
-"""A full disk is tried again after this time."""
+"""Seconds until a failed disk is tried again."""
 
 
 @dataclass(slots=True)
 class Promises:
-    """Of one peer. While its disk does not work it promises nothing: whoever waits asks again."""
+    """Tickets and waiting messages of one peer. While its disk fails nothing is sent, and other
+    peers ask again."""
 
     ticket: int = 0
-    """The last one given out."""
+    """The last ticket that was given out."""
     safe: int = 0
-    """The last one that is on the disk."""
+    """The last ticket that is on the disk."""
     why: str = ""
-    """Why the disk takes nothing; "" if it does."""
+    """Why the disk fails; "" if it works."""
     retry_at: float = NEVER
     failures: int = 0
     _mute_until: int = 0
-    """Nobody hears anything of us before this ticket is safe."""
+    """Nothing at all is sent before this ticket is on the disk."""
     _votes_changed: bool = False
-    """Term or vote, since the last ticket."""
+    """Term or vote have changed since the last ticket."""
     _first: int | None = None
-    """The lowest log index that changed since then."""
+    """The lowest log index that has changed since the last ticket."""
     _snapshot: Snapshot | None = None
     _covered: int = 0
-    """The newest one has every entry up to here: on the disk it takes their place."""
+    """Index that the newest snapshot covers: on the disk it replaces the entries up to there."""
     _under_way: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """By ticket: its lowest changed index, and up to where the log on the disk is ours with it."""
+    """By ticket: its lowest changed index, and the index up to which the disk equals our log after
+    it."""
     waiting: list[tuple[int, Send]] = field(default_factory=list[tuple[int, Send]])
-    """(the ticket that it needs, the message)."""
+    """(ticket that must be on the disk, message)."""
 
     @property
     def works(self) -> bool:
@@ -51,7 +53,8 @@ class Promises:
         self._votes_changed = True
 
     def log_changed(self, index: int) -> None:
-        """From this index on: of what is under way to the disk, our log has no more than before."""
+        """The log has changed from this index on: writes under way are ours only up to the index
+        before."""
         self._first = index if self._first is None else min(self._first, index)
         for ticket, (first, end) in self._under_way.items():
             if end >= index:
@@ -61,13 +64,13 @@ class Promises:
         self._snapshot, self._covered = snapshot, snapshot.index
 
     def promise(self, peer: PeerId, message: Control) -> None:
-        """To be sent once everything that we know now is on the disk."""
+        """Send the message once all changes up to now are on the disk."""
         if self.works:
             self.waiting.append((self.ticket + self._is_dirty, Send(peer, message)))
 
     def mute(self) -> None:
-        """We lead. If that took no vote but our own, a crash may make us lead the same term once
-        more, with other entries: nobody hears of any before that vote is on the disk."""
+        """Send nothing before our own vote is on the disk. A leader elected by its own vote alone
+        could lead the same term again after a crash, with other entries."""
         self._mute_until = self.ticket + self._is_dirty
 
     @property
@@ -75,9 +78,9 @@ class Promises:
         return self.safe < self._mute_until
 
     def release(self, commands: list[Command], persist: Persist | None) -> list[Command]:
-        """What the shell may have now, in order, and promises that can be made."""
+        """These commands, with the Persist in its place and the messages that may be sent now."""
         if not (commands or persist or self.waiting):
-            return []  # As mostly.
+            return []  # Mostly.
         if self.is_mute:
             sends = [command for command in commands if isinstance(command, Send)]
             self.waiting += [(self._mute_until, send) for send in sends]
@@ -85,7 +88,7 @@ class Promises:
         return [*commands, *([persist] if persist is not None else ()), *self.kept()]
 
     def collect(self, term: int, vote: str, log: Log) -> Persist | None:
-        """What the shell shall write now, if there is anything."""
+        """The Persist for all changes since the last one; None if there are none."""
         if not self._is_dirty or self.retry_at < NEVER:
             return None
         self.ticket += 1
@@ -98,7 +101,7 @@ class Promises:
         return persist
 
     def kept(self) -> list[Send]:
-        """Promises that can be made now."""
+        """Waiting messages that may be sent now."""
         if not self.waiting:
             return []
         ready = [send for needed, send in self.waiting if needed <= self.safe]
@@ -107,7 +110,8 @@ class Promises:
         return ready
 
     def persisted(self, ticket: int) -> int | None:
-        """Everything up to this ticket is safe: up to which log index? None: nothing is new."""
+        """All writes up to this ticket are on the disk. Returns the durable log index; None if it
+        is not new."""
         self.safe, self.why = ticket, ""
         ends = [self._under_way.pop(t)[1] for t in [t for t in self._under_way if t <= ticket]]
         return ends[-1] if ends else None
@@ -116,9 +120,9 @@ class Promises:
         return ticket in self._under_way
 
     def failed(self, why: str, now: float, *, durable: int, snapshot: Snapshot | None) -> None:
-        """The disk took nothing of what is under way; it is handed over again later.
+        """The disk refused all writes under way; they are handed over again later.
 
-        `durable`: our log is safe up to here. `snapshot`: the newest one, if there is any.
+        `durable`: index up to which our log is on the disk. `snapshot`: the newest one, if any.
         """
         self.why, self.retry_at = why, now + RETRY_S
         self.failures += 1
@@ -129,7 +133,7 @@ class Promises:
         self.waiting.clear()
 
     def retry(self, now: float) -> None:
-        """Perhaps there is room again."""
+        """Try the failed disk again if it is time."""
         if now >= self.retry_at:
             self.retry_at = NEVER
 

@@ -1,7 +1,8 @@
-"""The log on this peer: entries in order, committed or not, and who votes on the next one.
+"""The log of this peer: entries in order, committed or not, and the voters after each.
 
-Entries up to `base` are gone: a snapshot says what they led to. Must NOT decide what is appended
-(leader/decisions.py), what is committed (node.py) nor what an entry means (state/run_state.py).
+Entries up to `base` are dropped: a snapshot has the state that they led to. Must NOT decide what is
+appended (leader/decisions.py), what is committed (node.py) nor what an entry means
+(state/run_state.py).
 """
 
 from collections.abc import Sequence, Set
@@ -14,16 +15,16 @@ from protocols.types.limits import ENTRIES_MAX, ENTRY_BYTES_MAX
 from protocols.wire.codec import encode_entry, readable_bytes
 
 Voters = tuple[PeerId, ...]
-"""Whose acknowledgements commit an entry: the longest-lived members, oldest first."""
+"""The peers that vote, sorted by how long they have been members, oldest first."""
 
 
 def voters_after(voters: Voters, body: Entry) -> Voters:
-    """Raft's configuration after an entry: it holds from the moment the entry is appended."""
+    """The voters after an entry (Raft's configuration); valid as soon as the entry is appended."""
     match body:
         case Run(founder=founder):
             return (founder,)
         case Restore(voters=chosen) if chosen:
-            return chosen  # A fork: the others are gone, or may go on in a branch of their own.
+            return chosen  # A fork: the other voters are gone, or go on in a branch of their own.
         case Voter(peer=peer, votes=True) if peer not in voters:
             return (*voters, peer)
         case Voter(peer=peer, votes=False) | Left(peer=peer) | Lost(peer=peer):
@@ -33,7 +34,7 @@ def voters_after(voters: Voters, body: Entry) -> Voters:
 
 
 def size_bytes(entry: LogEntry) -> int:
-    """Raises LogError if no message could carry it."""
+    """Encoded size of an entry. Raises LogError if no message can carry it."""
     size = len(encode_entry(entry))
     if size > ENTRY_BYTES_MAX:
         what = f"entry {entry.index} of the log would take {size} bytes"
@@ -42,7 +43,7 @@ def size_bytes(entry: LogEntry) -> int:
 
 
 class Log:
-    """What this peer holds of the log, after the snapshot."""
+    """Entries after the snapshot, and the voters after each of them."""
 
     def __init__(self) -> None:
         self.base = 0
@@ -50,13 +51,13 @@ class Log:
         self.base_term = 0
         self.entries: list[LogEntry] = []
         self._sizes: list[int] = []
-        """Of each entry on the wire."""
+        """Encoded size of each entry, bytes."""
         self._voters: list[Voters] = [()]
-        """At the base, then after each entry."""
+        """The voters at `base`, then after each entry."""
         self.reconfigured = 0
-        """Index of the last entry that changed the voters, as far as we hold it."""
+        """Index of the last held entry that changed the voters."""
         self._forked = 0
-        """And of the last one that opened a fork."""
+        """Index of the last held entry that opened a fork."""
 
     @property
     def last_index(self) -> int:
@@ -71,32 +72,32 @@ class Log:
         return self._voters[-1]
 
     def forks_after(self, index: int) -> tuple[int, ...]:
-        """Names of the forks that entries after `index` open."""
+        """The forks that entries after `index` open."""
         if index >= self._forked:
-            return ()  # As nearly always, and after each event somebody asks.
+            return ()  # Nearly always; the caller asks after each event.
         later = (entry.body for entry in self.since(index + 1))
         return tuple(body.fork for body in later if isinstance(body, Restore) and body.fork)
 
     def voted_since(self, peer: PeerId, index: int) -> bool:
-        """The peer votes, or did after an entry from `index` on: what took its vote away may never
-        be committed (Ongaro's thesis 4.2.2)."""
+        """Does the peer vote, or did it after an entry from `index` on? The entry that took its
+        vote may never be committed (Ongaro's thesis 4.2.2)."""
         return any(peer in voters for voters in self._voters[index - self.base :])
 
     def is_majority(self, peers: Set[PeerId], *, without: PeerId | None = None) -> bool:
-        """More than half of the voters (but for this one) are among these."""
+        """Are more than half of the voters (not counting `without`) among these peers?"""
         voters = set(self.voters) - {without}
         return 2 * len(peers & voters) > len(voters)
 
     def term_at(self, index: int) -> int | None:
-        """None: we do not hold that entry any more, or not yet."""
+        """Term of the entry at this index; None if it is not held any more, or not yet."""
         if index == self.base:
             return self.base_term
         place = index - self.base - 1
         return self.entries[place].term if 0 <= place < len(self.entries) else None
 
     def before_conflict(self, index: int, *, floor: int) -> int:
-        """Our entry at `index` is not the leader's: where it may agree, not below what is
-        committed. All of a wrong term are skipped at once."""
+        """Our entry at `index` differs from the leader's: the highest index at which the logs may
+        agree, not below `floor` (committed). It skips a whole term at once."""
         last = min(index, self.last_index)
         wrong = self.term_at(last) if last == index else None
         while wrong is not None and last > floor and self.term_at(last) == wrong:
@@ -104,17 +105,17 @@ class Log:
         return max(last, floor)
 
     def append(self, body: Entry, *, term: int) -> LogEntry:
-        """Add one entry of our own (the leader's right alone).
+        """Append an entry as leader.
 
-        Raises LogError if no peer could read it: then nothing has changed.
+        Raises LogError if no peer could read the entry; then nothing has changed.
         """
         entry = LogEntry(index=self.last_index + 1, term=term, body=body)
         self._add(entry, readable_bytes(entry))
         return entry
 
     def add(self, entry: LogEntry) -> None:
-        """Add an entry at its place, which is the next: it has come as bytes, and was read. Raises
-        LogError if no message could carry it."""
+        """Append an entry that was received and decoded; its index is the next one. Raises LogError
+        if no message can carry it."""
         self._add(entry, size_bytes(entry))
 
     def _add(self, entry: LogEntry, size: int) -> None:
@@ -129,7 +130,7 @@ class Log:
         self._voters.append(voters)
 
     def cut_off(self, index: int) -> None:
-        """Forget the entries from `index` on: a newer leader has others there."""
+        """Drop the entries from `index` on: a newer leader has other entries there."""
         keep = index - self.base - 1
         assert keep >= 0, "what a snapshot covers is committed"
         del self.entries[keep:], self._sizes[keep:], self._voters[keep + 1 :]
@@ -152,11 +153,12 @@ class Log:
     def merge(
         self, entries: Sequence[LogEntry], sender: PeerId, header: Append, *, floor: int
     ) -> int | None:
-        """Take over what the leader has after an entry that we share; return the first index that
-        changed. What is committed (up to `floor`) never does: RemoteProtocolError.
+        """Adopt the leader's entries after one that both logs share; return the first index that
+        changed, or None. Raises RemoteProtocolError if a committed entry (up to `floor`) would
+        change.
 
-        The entries have come as bytes, and were read. Raises LogError as `add`; whatever it raises,
-        nothing has changed.
+        The entries were received and decoded. Raises LogError as `add`. After any error the log is
+        unchanged.
         """
         for index, entry in enumerate(entries, start=header.previous_index + 1):
             if entry.index != index or not 0 < entry.term <= header.term:
@@ -164,7 +166,7 @@ class Log:
         new = [entry for entry in entries if entry.index > self.base]
         while new and self.term_at(new[0].index) == new[0].term:
             del new[0]
-        # Before anything changes: what an exception leaves behind, nobody writes to the disk.
+        # First all checks: a half-changed log would not be written to the disk.
         sizes = [size_bytes(entry) for entry in new]
         if not new:
             return None
@@ -178,7 +180,7 @@ class Log:
         return first
 
     def compact(self, index: int) -> None:
-        """Forget the entries up to `index`, which is committed: a snapshot has them."""
+        """Drop the entries up to `index`, which is committed: a snapshot has their state."""
         gone = index - self.base
         assert 0 <= gone <= len(self.entries)
         if gone:
@@ -187,7 +189,8 @@ class Log:
             del self.entries[:gone], self._sizes[:gone], self._voters[:gone]
 
     def begin_at(self, index: int, term: int, voters: Voters) -> None:
-        """A snapshot takes the place of all that we have, unless we have what follows it."""
+        """Begin after a snapshot; entries that follow it are kept if the log holds its last
+        entry."""
         if self.term_at(index) == term and index <= self.last_index:
             self.compact(index)
             return
@@ -195,7 +198,7 @@ class Log:
         self.entries, self._sizes, self._voters = [], [], [voters]
 
     def after(self, index: int) -> Sequence[LogEntry]:
-        """The next entries for somebody who has `index`: as many as one message holds."""
+        """The entries after `index`, as many as one message can carry."""
         start = index - self.base
         assert start >= 0, "what a snapshot covers is not here any more"
         stop, size = start, 0
@@ -207,7 +210,7 @@ class Log:
         return self.entries[start:stop]
 
     def since(self, index: int) -> list[LogEntry]:
-        """Every entry from `index` on."""
+        """All entries from `index` on."""
         return self.entries[index - self.base - 1 :]
 
 

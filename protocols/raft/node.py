@@ -1,8 +1,8 @@
-"""Who leads, and which log entries are committed: Raft's rules (protocol.md section 1).
+"""Raft: which peer leads, and which log entries are committed (protocol.md section 1).
 
-Ongaro and Ousterhout 2014; Ongaro's thesis for pre-vote (9.6), check-quorum (6.2), hand-over (3.10)
-and changes of one voter at a time (4.1). Must NOT know what an entry means, beyond who votes, and
-must not send what its disk does not hold (durability.py).
+Sources: Ongaro and Ousterhout 2014; Ongaro's thesis for pre-vote (9.6), check-quorum (6.2),
+leadership transfer (3.10) and membership changes by one voter (4.1). Must NOT know what an entry
+means beyond the voters, and must not send what its disk does not hold (durability.py).
 """
 
 from collections.abc import Collection, Iterable
@@ -25,31 +25,32 @@ from protocols.types.rules import ProtocolConfig
 
 
 class Raft:
-    """`take()` hands out the commands that came of the last calls."""
+    """The Raft node of one peer. `take()` returns the commands that the last calls have led to."""
 
     def __init__(self, me: PeerId, saved: Saved | None = None, voters: Voters = ()) -> None:
-        """`saved`: what an earlier life of ours left; `voters` are those of its snapshot."""
+        """`saved`: what an earlier incarnation left on the disk; `voters`: those of its
+        snapshot."""
         self.me = me
         self.rules, self.run, self.log = ProtocolConfig(), 0, Log()
         self.term, self.vote, self.role = 0, "", Role.FOLLOWER
         self.moves = Moves()
         self.leader: PeerId | None = None
-        """Of the present term, once we know."""
+        """The leader of the present term; None if it is not known."""
         self.commit_index = 0
         self.durable_index = 0
-        """Our own log is on the disk up to here."""
+        """Index up to which our log is on our disk."""
         self._leader_durable = 0
-        """Whom we follow has on its disk, too, what our log has up to here."""
+        """Index up to which the leader's disk holds the same log as ours."""
         self.up, self.disk = set[PeerId](), Promises()
         self.replication = Replication(me, self.log)
         self.incoming = Incoming()
         self._leader_down = False
-        """The connection with the leader has ended: others may have noticed too."""
+        """The connection with the leader has ended; other peers may have noticed it too."""
         self.heard_at, self._timer = -NEVER, ElectionTimer(me)
-        """When the leader spoke last, and how long we wait."""
+        """When the leader was heard last, and the timer of the next election."""
         self._granted, self._quorum_at = set[PeerId](), NEVER
         self.handing_over = False
-        """We have asked another voter to lead, and decide nothing more unless it does not."""
+        """We have asked another voter to lead, and decide nothing unless it fails to."""
         self._out: list[Command] = []
         if saved is None:
             return
@@ -65,13 +66,13 @@ class Raft:
     # Interface ------------------------------------------------------------------------------
 
     def begin(self, now: float, entries: Iterable[Entry]) -> None:
-        """Found a run: the first entry names us as its only voter, so we lead at once."""
+        """Found a run: the first entry names us as the only voter, so we lead at once."""
         assert self.log.last_index == 0, "this log has begun"
         self._vote(1, self.me)
         self._lead(now, first=entries)
 
     def seize(self, now: float, fork: Restore, *, after: int) -> None:
-        """Go on without the other voters, from our log up to this index."""
+        """Go on without the other voters, with our log up to index `after`."""
         self.log.cut_off(after + 1)
         self.disk.log_changed(after + 1)
         self.durable_index = min(self.durable_index, after)
@@ -80,27 +81,27 @@ class Raft:
         self._lead(now, first=(fork,))
 
     def take(self) -> list[Command]:
-        """Commands since the last call. A change that must survive us is handed to the disk."""
+        """Commands since the last call; changes that must survive a crash are in a Persist."""
         out, self._out = self._out, []
         return self.disk.release(out, self.disk.collect(self.term, self.vote, self.log))
 
     def append(self, body: Entry) -> None:
-        """The leader's right."""
+        """Append an entry to the log; only a leader may."""
         assert self.role is Role.LEADER, "only the leader appends"
         entry = self.log.append(body, term=self.term)
         self.disk.log_changed(entry.index)
         self._out += self.replication.publish(self._header(), self.up)
 
     def serve(self, readers: Iterable[PeerId]) -> None:
-        """The leader replicates to exactly these from now on."""
+        """As leader, replicate the log to exactly these peers from now on."""
         self._out += self.replication.follow(readers, self._header, self.up)
 
     def serve_from(self, peer: PeerId, index: int) -> None:
-        """A reader says that it has the log up to `index`."""
+        """A reader reports that it has the log up to `index`."""
         self._out += self.replication.begin_from(peer, index, self._header())
 
     def relay(self, peers: Collection[PeerId]) -> None:
-        """Others bring the log to these from now on."""
+        """Relays bring the log to these peers from now on."""
         self._out += self.replication.relay(peers, self._header(), self.up)
 
     def connected(self, peer: PeerId, now: float) -> None:
@@ -112,7 +113,7 @@ class Raft:
             self._leader_down = False
             self._arm(now)
         elif self.role is Role.CANDIDATE and peer in self.log.voters:
-            self._ask([peer], pre=False)  # It may not have got our question.
+            self._ask([peer], pre=False)  # Our question may have been lost.
 
     def disconnected(self, peer: PeerId, now: float) -> None:
         self.up.discard(peer)
@@ -122,14 +123,14 @@ class Raft:
             self._arm(now, least=grace_s, spread=grace_s)
 
     def receive(self, peer: PeerId, message: Control, now: float) -> None:
-        """Raises RemoteProtocolError for what breaks the rules."""
+        """Handle a message of another peer. Raises RemoteProtocolError if it breaks the rules."""
         term = getattr(message, "term", 0)
         asks = isinstance(message, Vote)
         if asks and not message.pre and not message.urgent and self._follows(now):
-            return  # Our leader lives: whoever lost sight of it must not disturb the run.
+            return  # Our leader lives: a peer that lost its connection must not disturb the run.
         answers_pre = isinstance(message, Voted) and message.pre and message.granted
         if term > self.term + TERM_LEAP_MAX and not isinstance(message, Append):
-            return  # Of who was away for so long, a leader says it, too.
+            return  # If we were away for so long, the leader sends its term as well.
         if term > self.term and not (asks and message.pre) and not answers_pre:
             self._step_down(now, term=term)
         match message:
@@ -148,7 +149,7 @@ class Raft:
                 raise AssertionError(f"no message of ours: {message!r}")
 
     def advance(self, now: float) -> None:
-        """Whatever is due: an election, or giving up a leadership that nobody follows."""
+        """Do what is due: begin an election, or step down if no majority answers."""
         if self.role is Role.LEADER:
             if now >= self._quorum_at:
                 self._check_quorum(now)
@@ -156,7 +157,7 @@ class Raft:
             if not self.log.voted_since(self.me, self.commit_index):
                 self._timer.deadline = NEVER
             elif not self.disk.works:
-                self._arm(now)  # What we promised would not be kept.
+                self._arm(now)  # Our disk takes no vote.
             elif self.log.voters == (self.me,):
                 self._stand(now, urgent=False)
             else:
@@ -164,12 +165,12 @@ class Raft:
         self.disk.retry(now)
 
     def beat(self, peer: PeerId) -> list[Command]:
-        """The leader's heartbeat, if it replicates to this peer."""
+        """As leader, a heartbeat to this peer, if it is a reader."""
         speaks = self.leads and not self.disk.is_mute
         return self.replication.beat(peer, self._header()) if speaks else []
 
     def persisted(self, ticket: int, now: float) -> None:
-        """Everything up to this ticket is on the disk."""
+        """All writes up to this ticket are on the disk."""
         end = self.disk.persisted(ticket)
         if end is not None:
             self.durable_index = min(end, self.log.last_index)
@@ -179,9 +180,10 @@ class Raft:
             self._conclude()
 
     def persist_failed(self, ticket: int, why: str, now: float) -> None:
-        """No promise of ours counts until the disk takes what is under way."""
+        """The disk refused a write: nothing that depends on it is sent until the disk works
+        again."""
         if not self.disk.is_under_way(ticket):
-            return  # It was handed over behind one that failed.
+            return  # It was written after a write that failed.
         self.disk.failed(why, now, durable=self.durable_index, snapshot=self.replication.snapshot)
         if self.role is Role.LEADER:
             self._step_down(now)
@@ -189,7 +191,7 @@ class Raft:
     def installed(
         self, peer: PeerId, snapshot: Snapshot, voters: Voters, term: int, now: float
     ) -> None:
-        """A whole snapshot came from the leader of a term, and its image makes sense."""
+        """Adopt a complete snapshot of the leader of `term`; its image has been checked."""
         if term > self.term:
             self._step_down(now, term=term)
         self._heard(peer, now)
@@ -203,12 +205,13 @@ class Raft:
         self.disk.promise(peer, Appended(self.term, True, self.commit_index))
 
     def wait(self, now: float) -> None:
-        """An earlier life of ours voted: stand for election if nobody leads."""
+        """An earlier incarnation of this peer was a voter: begin an election if no leader is
+        heard."""
         alone = self.log.voters == (self.me,)
         self._arm(now, least=0.0, spread=0.0) if alone else self._arm(now)
 
     def hand_over(self, *, but: Collection[PeerId]) -> bool:
-        """Ask a voter that has our whole log to lead; False if there is none (yet)."""
+        """Ask a voter that has our whole log to lead; False if there is none yet."""
         heirs = self.replication.complete(self.log.voters) & self.up - set(but)
         if self.role is Role.LEADER and heirs and not self.handing_over:
             self.handing_over = True
@@ -221,13 +224,13 @@ class Raft:
 
     @property
     def settled(self) -> bool:
-        """We lead, and all that our log held when we began is committed: we may decide."""
+        """We lead, and all entries of earlier terms are committed, so we may decide."""
         own_term = self.log.term_at(self.commit_index) == self.term
         return self.leads and own_term and not self.handing_over
 
     @property
     def reconfiguring(self) -> bool:
-        """A change of the voters is under way: one at a time."""
+        """A change of the voters is not committed yet; there may be one at a time."""
         return self.log.reconfigured > self.commit_index
 
     @property
@@ -242,7 +245,7 @@ class Raft:
         return self.disk.works and self.log.voted_since(self.me, self.commit_index)
 
     def _follows(self, now: float) -> bool:
-        """Somebody leads us, or we lead, as far as we can tell."""
+        """We lead, or heard our leader recently."""
         if self.role is Role.LEADER:
             return True
         recent = now < self.heard_at + self.rules.election_timeout_s
@@ -254,7 +257,7 @@ class Raft:
         self._timer.arm(now, self.term, least=least, spread=timeout if spread is None else spread)
 
     def _step_down(self, now: float, *, term: int = 0) -> None:
-        """Follow whoever is elected next: a newer `term` began, or nobody follows us."""
+        """Become a follower: a newer `term` began, or no majority follows us."""
         if term:
             self._vote(term, "")
         self._become(Role.FOLLOWER, None)
@@ -282,7 +285,7 @@ class Raft:
             if peer in self.up and pre:
                 self._out.append(Send(peer, question))
             elif peer in self.up:
-                self.disk.promise(peer, question)  # Our own vote is in it.
+                self.disk.promise(peer, question)  # It contains our own vote.
 
     def _asked(self, peer: PeerId, vote: Vote, now: float) -> None:
         ours = (self.log.last_term, self.log.last_index)
@@ -342,7 +345,7 @@ class Raft:
         self._heard(peer, now)
         held = self.log.term_at(append.previous_index)
         if append.previous_index < self.log.base:
-            held = append.previous_term  # Committed, and in our snapshot.
+            held = append.previous_term  # Our snapshot covers it, so it is committed.
         if held != append.previous_term:
             agrees = self.log.before_conflict(append.previous_index, floor=self.commit_index)
             self.disk.promise(peer, Appended(self.term, False, agrees))
@@ -358,7 +361,7 @@ class Raft:
         self.disk.promise(peer, Appended(self.term, True, last))
 
     def _heard(self, peer: PeerId, now: float) -> None:
-        """The leader of our term spoke."""
+        """The leader of our term was heard."""
         self._become(Role.FOLLOWER, peer)
         self.heard_at = now
         self._leader_down = peer not in self.up
@@ -371,18 +374,18 @@ class Raft:
                 self._commit(now)
 
     def _commit(self, now: float) -> None:
-        """Entries of our own term that a majority holds, and with them all before."""
+        """Commit the entries of our own term that a majority holds, and all entries before them."""
         index = self.replication.held(self.durable_index)
         if index > self.commit_index and self.log.term_at(index) == self.term:
             self.commit_index = index
             self._out += self.replication.tell_commit(self._header(), self.up)
         self._out += self.replication.tell_durable(self._header(), self.up)
         if self.me not in self.log.voters and not self.reconfiguring:
-            self._step_down(now)  # We wrote down that we no longer vote, and it holds.
+            self._step_down(now)  # Our own loss of the vote is committed.
 
     def _conclude(self) -> None:
-        """Entries of this term that are on the leader's disk and on ours hold, if we two are more
-        than half of the voters: a round trip before it could tell us so."""
+        """Commit entries of this term that are on the leader's disk and on ours, if we two are more
+        than half of the voters: a round trip before the leader's message."""
         index = min(self._leader_durable, self.durable_index)
         new = index > self.commit_index and self.log.term_at(index) == self.term
         if new and self.leader and self.log.is_majority({self.me, self.leader}):

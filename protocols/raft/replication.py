@@ -1,8 +1,8 @@
-"""The leader's log on its way to everybody who reads it: voters, learners and joiners alike.
+"""The leader sends its log to all readers: voters, learners and joiners.
 
-Optimistic: entries are sent as they come, up to a window; an answer that does not match moves the
-reader back, to a snapshot if what it lacks is not in the log any more. Must NOT decide what is
-committed (node.py).
+Entries are sent as they come, up to a window of unanswered messages. An answer that does not match
+moves the reader's position back, to a snapshot if the log has dropped the entries. Must NOT decide
+what is committed (node.py).
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -17,47 +17,47 @@ from protocols.raft.snapshot_chunks import pieces
 from protocols.types.ids import PeerId
 
 Header = Callable[[], Append]
-"""Makes what every message of a leader begins with, if there is one to send."""
+"""Makes the fields that are the same in all messages of the leader; called only if one is sent."""
 WINDOW = 8
-"""Messages with entries under way to one reader: a long log must not fill the outbox."""
+"""Unanswered messages with entries to one reader, so that a long log does not fill the outbox."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far one reader is."""
+    """The position of one reader in the log."""
 
     next: int
-    """The entry that it gets next."""
+    """Index of the entry that is sent to it next."""
     match: int = 0
-    """It has everything up to here on its disk; 0: not known."""
+    """Index up to which its disk has our log; 0: not known."""
     under_way: int = 0
-    """Messages with entries that it did not answer yet."""
+    """Messages with entries that it has not answered."""
     probing: bool = True
-    """Where its log ends is a guess: one message at a time."""
+    """The end of its log is not known: send one message at a time."""
     expected: int = 0
-    """What a relay has brought it by the next heartbeat."""
+    """Index up to which its relay should have brought the log by the next heartbeat."""
 
 
 @dataclass(slots=True)
 class Replication:
-    """One per peer; it holds something only while the peer leads."""
+    """The readers of one peer's log; empty unless the peer leads."""
 
     me: PeerId
     log: Log
     snapshot: Snapshot | None = None
-    """What is sent to those who lack more than the log still has."""
+    """Sent to readers that lack entries which the log has dropped."""
     acknowledged: set[PeerId] = field(default_factory=set[PeerId])
-    """Who answered since somebody last looked."""
+    """Readers that have answered since the last check for a majority."""
     relayed: set[PeerId] = field(default_factory=set[PeerId])
-    """To whom others bring the log. Heartbeats ask them whether it has come."""
+    """Readers that get the log from relays. Heartbeats ask them whether it has come."""
     _told_durable: int = 0
-    """What our disk has, as those were told who are a majority with us."""
+    """Durable index that was sent last to voters that are a majority together with us."""
     _strayed: set[PeerId] = field(default_factory=set[PeerId])
-    """Those to whom it had not."""
+    """Relayed readers that had not got the log in time."""
     _readers: dict[PeerId, Progress] = field(default_factory=dict[PeerId, Progress])
 
     def begin(self) -> None:
-        """We lead now, and know nothing about anybody."""
+        """We lead now, and do not know the position of any reader."""
         self._told_durable = 0
         self._readers.clear()
         self.acknowledged.clear()
@@ -72,12 +72,12 @@ class Replication:
         return progress.match if progress is not None else 0
 
     def complete(self, peers: Iterable[PeerId]) -> set[PeerId]:
-        """Who of these has our whole log on its disk."""
+        """Those of these peers that have our whole log on their disks."""
         return {peer for peer in peers if self.match(peer) == self.log.last_index}
 
     def held(self, durable_index: int) -> int:
-        """More than half of the voters have everything up to here on their disks; `durable_index`:
-        we have."""
+        """Index up to which more than half of the voters have the log on their disks;
+        `durable_index` is our own."""
         ends = (
             durable_index if voter == self.me else self.match(voter) for voter in self.log.voters
         )
@@ -85,10 +85,10 @@ class Replication:
         return found[len(found) // 2] if found else 0
 
     def follow(self, readers: Iterable[PeerId], header: Header, up: set[PeerId]) -> list[Command]:
-        """Exactly these read the log from now on; new ones are asked how far they are."""
+        """Exactly these peers are readers from now on; new ones are asked for their position."""
         wanted = set(readers) - {self.me}
         if wanted == self._readers.keys():
-            return []  # As nearly always.
+            return []  # Nearly always.
         for peer in self._readers.keys() - wanted:
             del self._readers[peer]
         self.relayed &= wanted
@@ -99,7 +99,7 @@ class Replication:
         return commands
 
     def begin_from(self, peer: PeerId, index: int, header: Append) -> list[Command]:
-        """The reader says how far it is: it may be empty."""
+        """A reader reports its position; its log may be empty."""
         if peer not in self._readers:
             return []
         self.relayed.discard(peer)
@@ -107,7 +107,7 @@ class Replication:
         return self._send(peer, self._readers[peer], header)
 
     def restart(self, peer: PeerId) -> None:
-        """Its connection is new or gone: what was under way is lost."""
+        """The connection is new or gone: unanswered messages are lost."""
         progress = self._readers.get(peer)
         self.relayed.discard(peer)
         if progress is not None:
@@ -116,32 +116,32 @@ class Replication:
                 progress.next = self.log.last_index + 1
 
     def publish(self, header: Append, up: set[PeerId]) -> list[Command]:
-        """The log has a new entry."""
+        """Send a new entry of the log."""
         commands: list[Command] = []
         for peer in self.relayed.intersection(self.log.voters):
-            self._straight(peer)  # A relay brings only what is committed.
+            self._straight(peer)  # A relay brings committed entries only.
         for peer, progress in self._readers.items():
             if peer in up and peer not in self.relayed:
                 commands += self._send(peer, progress, header)
         return commands
 
     def beat(self, peer: PeerId, header: Append) -> list[Command]:
-        """A heartbeat: it finds out, too, whether something is missing."""
+        """Send a heartbeat, which also finds out whether the reader lacks entries."""
         progress = self._readers.get(peer)
         if progress is None:
             return []
         if peer in self.relayed:
             progress.next = max(progress.expected, progress.match) + 1
             progress.expected = header.commit_index
-        # What is under way on the same connection comes first: it is there when this arrives.
-        # Whether it lacks what only the snapshot has, its answer says: few do.
+        # Entries that are under way on the same connection arrive before the heartbeat.
+        # The answer tells whether it needs the snapshot: few do.
         previous = max(progress.next - 1, self.log.base)
         term = self.log.term_at(previous)
-        assert term is not None, "nobody is thought to have more than the leader"
+        assert term is not None, "no reader is ahead of the leader"
         return [Send(peer, _following(header, previous, term, ()))]
 
     def tell_durable(self, header: Append, up: set[PeerId]) -> list[Command]:
-        """Where one more is enough, whoever it is may know at once that an entry holds."""
+        """Send the durable index to voters that are a majority with us: they can commit at once."""
         if header.durable_index <= max(header.commit_index, self._told_durable):
             return []
         self._told_durable = header.durable_index
@@ -153,7 +153,7 @@ class Replication:
         ]
 
     def tell_commit(self, header: Append, up: set[PeerId]) -> list[Command]:
-        """To all but those who know."""
+        """Send the commit index to all readers that do not know it yet."""
         beats: list[Command] = []
         for peer in self._near(up):
             both = min(self._told_durable, self.match(peer))
@@ -162,15 +162,15 @@ class Replication:
         return beats
 
     def _near(self, up: set[PeerId]) -> list[PeerId]:
-        """Who hears us without a relay."""
+        """Readers that get the log from us and not from a relay."""
         return sorted(up - self.relayed)
 
     def _decides(self, peer: PeerId) -> bool:
-        """It is a majority with us."""
+        """Is this voter a majority together with us?"""
         return self.log.is_majority({self.me, peer})
 
     def answered(self, peer: PeerId, answer: Appended, header: Header) -> list[Command]:
-        """A reader says where its log agrees with ours."""
+        """A reader answers up to where its log agrees with ours."""
         progress = self._readers.get(peer)
         if progress is None:
             return []
@@ -191,7 +191,7 @@ class Replication:
         return self._send(peer, progress, header())
 
     def relay(self, peers: Collection[PeerId], header: Append, up: set[PeerId]) -> list[Command]:
-        """Relays bring the log to exactly these from now on."""
+        """Relays bring the log to exactly these readers from now on."""
         commands: list[Command] = []
         for peer in sorted(self.relayed.difference(peers)):
             self._straight(peer)
@@ -202,18 +202,18 @@ class Replication:
         return commands
 
     def take_strayed(self) -> set[PeerId]:
-        """Those whom their relays have not brought what they should, since somebody last looked."""
+        """Readers that their relays failed to bring the log since the last call."""
         strayed, self._strayed = self._strayed, set()
         return strayed
 
     def _straight(self, peer: PeerId) -> None:
-        """From us, and from where we know that it is."""
+        """Serve this reader directly, from its known position."""
         self.relayed.discard(peer)
         progress = self._readers[peer]
         progress.next, progress.under_way, progress.probing = progress.match + 1, 0, True
 
     def _send(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
-        """Whatever fits into the window."""
+        """Send as many messages as fit into the window."""
         commands: list[Command] = []
         window = 1 if progress.probing else WINDOW
         while progress.under_way < window and progress.next <= self.log.last_index:
@@ -227,12 +227,12 @@ class Replication:
         return commands
 
     def _install(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
-        """What the reader lacks is only in the snapshot."""
+        """Send the snapshot: the log has dropped the entries that the reader lacks."""
         assert self.snapshot is not None, "the log begins with a snapshot"
         progress.next, progress.under_way, progress.probing = self.snapshot.index + 1, 1, True
         return [Send(peer, piece) for piece in pieces(self.snapshot, header.run, header.term)]
 
 
 def _following(header: Append, index: int, term: int, entries: Iterable[LogEntry]) -> Append:
-    """What follows the entry with this index and term, in a message with this header."""
+    """A message with the entries that follow the entry with this index and term."""
     return replace(header, previous_index=index, previous_term=term, entries=tuple(entries))

@@ -1,6 +1,6 @@
-"""What a peer is in its term, and which changes of that are legal (Raft).
+"""The role of a peer in its term, and the legal changes of roles (Raft).
 
-Must NOT decide when a peer changes its role: node.py does.
+Must NOT decide when a peer changes its role (node.py).
 """
 
 from collections import Counter
@@ -8,11 +8,11 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a peer is in its present term."""
+    """The role of a peer in its present term."""
 
     FOLLOWER = "follower"
     ASKING = "asking"
-    """Pre-vote: would a majority follow us?"""
+    """Pre-vote: asks whether a majority would vote for it."""
     CANDIDATE = "candidate"
     LEADER = "leader"
 
@@ -22,21 +22,21 @@ MOVES: frozenset[tuple[Role, Role]] = frozenset(
         (Role.FOLLOWER, Role.ASKING),  # It has not heard of its leader for too long.
         (Role.FOLLOWER, Role.CANDIDATE),  # It was asked to take over, or votes alone.
         (Role.FOLLOWER, Role.LEADER),  # It founds the run.
-        (Role.ASKING, Role.ASKING),  # Nobody would follow it yet.
+        (Role.ASKING, Role.ASKING),  # No majority would vote for it yet.
         (Role.ASKING, Role.CANDIDATE),  # A majority would.
-        (Role.ASKING, Role.FOLLOWER),  # Somebody leads after all.
+        (Role.ASKING, Role.FOLLOWER),  # There is a leader after all.
         (Role.CANDIDATE, Role.ASKING),  # The vote was split.
         (Role.CANDIDATE, Role.CANDIDATE),  # It votes alone, and its disk was full.
         (Role.CANDIDATE, Role.FOLLOWER),  # Another was elected, or its term is over.
         (Role.CANDIDATE, Role.LEADER),  # A majority voted for it.
-        (Role.LEADER, Role.FOLLOWER),  # Its term is over, or nobody answers any more.
+        (Role.LEADER, Role.FOLLOWER),  # Its term is over, or no majority answers.
     }
 )
-"""Every legal change of role; there is no other."""
+"""All legal changes of roles."""
 
 
 class Moves(Counter[tuple[Role, Role]]):
-    """How often one peer has changed its role, and how."""
+    """Counts of one peer's changes of role."""
 
     def note(self, before: Role, after: Role) -> None:
         if (before, after) != (Role.FOLLOWER, Role.FOLLOWER):

@@ -1,6 +1,6 @@
-"""A snapshot of the log in pieces that fit into messages, and whole again.
+"""Divides a snapshot into pieces that fit into messages, and joins them again.
 
-Must NOT look into its image, nor decide who needs one (replication.py).
+Must NOT look into its image, nor decide which peer needs one (replication.py).
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from protocols.types.limits import PIECE_BYTES_MAX, SNAPSHOT_BYTES_MAX
 
 
 def pieces(snapshot: Snapshot, run: int, term: int) -> list[Install]:
-    """In order; the receiver takes them in no other."""
+    """The pieces of a snapshot, in the order in which the receiver accepts them."""
     total = len(snapshot.image)
     return [
         Install(
@@ -31,21 +31,22 @@ def pieces(snapshot: Snapshot, run: int, term: int) -> list[Install]:
 
 @dataclass(slots=True)
 class Incoming:
-    """The snapshot that is on its way to us."""
+    """The snapshot that this peer is receiving."""
 
     _of: tuple[PeerId, int, int] | None = None
     """(sender, term, index)."""
     _image: bytearray = field(default_factory=bytearray)
 
     def take(self, peer: PeerId, piece: Install) -> Snapshot | None:
-        """The whole snapshot with its last piece. Raises RemoteProtocolError for too much."""
+        """Add a piece; returns the snapshot with its last one. Raises RemoteProtocolError if it is
+        too large."""
         if piece.total_bytes > SNAPSHOT_BYTES_MAX:
             raise RemoteProtocolError(peer, f"sends a snapshot of {piece.total_bytes} bytes")
         key = (peer, piece.term, piece.index)
         if piece.offset_bytes == 0:
             self._of, self._image = key, bytearray()
         if key != self._of or piece.offset_bytes != len(self._image):
-            return None  # Its beginning was lost with a connection: it comes again.
+            return None  # The first pieces were lost with a connection: the sender begins again.
         self._image += piece.piece
         if len(self._image) < piece.total_bytes:
             return None

@@ -1,6 +1,6 @@
-"""How far a run was after one of its rounds, or steps: what checkpoints and Restores say of it.
+"""The progress of a run after one of its rounds or steps, as checkpoints and Restores state it.
 
-Must NOT change anything, nor know which states anybody has.
+Must NOT change anything, nor know which peer has which state.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def progress_at(members: Membership, round_: int) -> tuple[int, int]:
-    """(inner step, tokens) after an anchor round: what was committed later is taken off. In a
-    stepwise run (step, batches): all batches have as many tokens."""
+    """(inner steps, tokens) after an anchor round: later commits are subtracted. In a stepwise run
+    (step, batches), since all batches have the same number of tokens."""
     if members.stepwise:
         return round_, drawn_at(members, round_)
     later = [x.contributors for x in members.commits_after(round_)]
@@ -25,8 +25,8 @@ def progress_at(members: Membership, round_: int) -> tuple[int, int]:
 
 
 def remaining_at(members: Membership, round_: int) -> Remaining | None:
-    """The ledger when this round of the anchor was the last one; None: too long ago. In a stepwise
-    run it is of batches, of which none is ever left out."""
+    """The uncommitted samples after this anchor round; None if it is too long ago. In a stepwise
+    run they are batches, and none is ever left out."""
     if members.stepwise:
         here = members.course.base <= round_ <= members.course.step
         return Remaining(drawn_at(members, round_)) if here else None

@@ -1,7 +1,7 @@
-"""Does a log entry make sense where it stands? Asked by every reader, before it is applied.
+"""Checks each log entry against the state before it is applied; every reader does.
 
-An entry that fails here would make peers disagree, or stop one in the middle of a change. Must
-NOT change anything, nor judge whether an entry was a good decision: leader/decisions.py decides.
+An entry that fails would make peers disagree, or raise in the middle of a change. Must NOT change
+anything, nor judge whether an entry is a good decision (leader/decisions.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def objection(members: Membership, body: e.Entry) -> str:
-    """What is wrong with this entry after those that `members` applied; "": nothing."""
+    """Why this entry contradicts the state; "" if it does not."""
     if isinstance(body, e.Run) == (members.run is not None):
         return "does not begin with its only Run"
     match body:
@@ -77,7 +77,7 @@ def _run(run: e.Run) -> str:
 def _member(members: Membership, info: PeerInfo) -> str:
     if info.peer in members.joiners or not members.members:
         return ""
-    # A peer that was in, and whose own checkpoint is the restored state, needs no transfer.
+    # A former member needs no transfer if its own checkpoint is the restored state.
     known = members.members.get(info.peer)
     newer = known is None or known.incarnation < info.incarnation
     restored = members.restored is not None and info.peer in members.seats and newer

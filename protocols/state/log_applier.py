@@ -1,8 +1,8 @@
-"""The log as one peer reads it: what is committed is applied, in order, once.
+"""Applies the committed entries of the log, in order and once each.
 
-Joins raft/node.py (what stands in the log) and run_state.py (what it means), with snapshots in both
-directions and what an earlier life of this peer left on its disk. Must NOT react to an entry:
-peer/core.py does.
+Joins raft/node.py (the log) and run_state.py (its meaning), with snapshots in both directions and
+the log that an earlier incarnation left on the disk. Must NOT react to an entry (peer/core.py
+does).
 """
 
 from collections.abc import Iterable
@@ -19,27 +19,27 @@ from protocols.wire.codec import decode_image, encode_image
 from protocols.wire.validators import WireError
 
 COMPACT_ENTRIES = 512
-"""Applied entries beyond which a snapshot takes the place of the log."""
+"""Beyond so many applied entries the log is replaced by a snapshot."""
 KEPT_SHARE = 8
-"""One in so many stays, the last ones: who is a little behind needs no snapshot, and a relay
-brings its learners what it has just applied."""
+"""The last COMPACT_ENTRIES / KEPT_SHARE entries stay: a reader that is a little behind needs no
+snapshot, and a relay can bring its learners the entries that it has just applied."""
 LetsIn = e.Cut | e.Member | e.Witness
-"""Entries after which somebody reads the log."""
+"""Entries after which another peer reads the log."""
 
 
 class Logbook:
-    """`raft` decides what is in it, `members` is what it says so far."""
+    """`raft` has the log, `members` the state after the entries that are applied so far."""
 
     def __init__(self, me: PeerId, saved: Saved | None) -> None:
-        """Raises LogError if what an earlier life left makes no sense."""
+        """Raises LogError if the saved log of an earlier incarnation contradicts itself."""
         self.compact_entries = COMPACT_ENTRIES
-        """So long may the log be. A simulated run is too short for it, and lowers it."""
+        """Entries before a snapshot is made. Simulated runs are short, and lower it."""
         self.members = Membership()
         image = _image_of(saved)
         self.raft = Raft(me, saved, image.voters if image else ())
         inside = (*image.members, *image.joiners, *image.witnesses) if image is not None else ()
         self.known = addresses(inside, saved.entries if saved is not None else ())
-        """Where everybody listened that an earlier life of ours knew."""
+        """Addresses of the peers that an earlier incarnation knew."""
         first = saved.entries[0].body if saved is not None and saved.entries else None
         if image is not None:
             self.members.become(image)
@@ -48,7 +48,7 @@ class Logbook:
             self.raft.run = first.run
 
     def receive(self, peer: PeerId, message: m.Control, now: float) -> None:
-        """Of the leader, or of who wants to be. Raises RemoteProtocolError."""
+        """Handle a message of Raft. Raises RemoteProtocolError."""
         raft = self.raft
         if isinstance(message, m.Append) and raft.run and message.run != raft.run:
             raise RemoteProtocolError(peer, "appends to the log of another run")
@@ -58,8 +58,8 @@ class Logbook:
             raise RemoteProtocolError(peer, str(error)) from error
 
     def relayed(self, peer: PeerId, append: m.Append) -> None:
-        """The leader's log through one of its relays, all of it committed. We have not heard the
-        leader by it, and it is not answered: the leader asks. Raises RemoteProtocolError."""
+        """Committed entries through a relay. They are no sign of life of the leader and are not
+        answered: the leader's heartbeat asks for the position. Raises RemoteProtocolError."""
         raft, previous = self.raft, append.previous_index
         fits = previous < raft.log.base or raft.log.term_at(previous) == append.previous_term
         if append.term != raft.term or append.run != raft.run or not fits:
@@ -75,7 +75,7 @@ class Logbook:
         raft.commit_index = max(raft.commit_index, last)
 
     def install(self, peer: PeerId, piece: m.Install, now: float) -> bool:
-        """A piece of a snapshot; True if it was the last one and took us forward."""
+        """Add a piece of a snapshot; True if it was the last one and moved this peer forward."""
         raft = self.raft
         if piece.term < raft.term or (raft.run and piece.run != raft.run):
             return False
@@ -96,9 +96,9 @@ class Logbook:
         return ahead
 
     def next_entry(self) -> e.LogEntry | None:
-        """Apply the next committed entry and return it; None: there is none.
+        """Apply the next committed entry and return it; None if there is none.
 
-        Raises LogError for an entry that makes no sense: nobody can go on from it.
+        Raises LogError for an entry that contradicts the state: no peer can go on from it.
         """
         raft, members = self.raft, self.members
         if members.index >= raft.commit_index:
@@ -112,20 +112,21 @@ class Logbook:
         return entry
 
     def returns(self, peer: PeerId) -> bool:
-        """The rest of our log lets this peer in (again): what we apply now is history."""
+        """Do later entries of our log let this peer in (again)? Then the present entry is
+        history."""
         later = self.raft.log.since(max(self.members.index, self.raft.log.base) + 1)
         bodies = [entry.body for entry in later]
         return any(isinstance(body, LetsIn) and body.info.peer == peer for body in bodies)
 
     def snapshot(self) -> Snapshot:
-        """What the log said up to the last entry that we applied."""
+        """A snapshot of the state after the last applied entry."""
         index = self.members.index
         term = self.raft.log.term_at(index)
         assert term is not None, "what we have not applied is in the log"
         return Snapshot(index, term, encode_image(self.members.image()))
 
     def _compact(self) -> None:
-        """What we applied becomes a snapshot; of the log, only the last entries stay."""
+        """Replace the applied entries by a snapshot, except the last ones."""
         snapshot = self.snapshot()
         self.raft.log.compact(snapshot.index - self.compact_entries // KEPT_SHARE)
         self.raft.replication.snapshot = snapshot
@@ -133,7 +134,7 @@ class Logbook:
 
 
 def _image_of(saved: Saved | None) -> Image | None:
-    """Raises LogError for a snapshot that cannot be read."""
+    """The image of the saved snapshot, if any. Raises LogError if it cannot be read."""
     if saved is None or saved.snapshot is None:
         return None
     try:
@@ -143,7 +144,7 @@ def _image_of(saved: Saved | None) -> Image | None:
 
 
 def addresses(inside: Iterable[PeerInfo], entries: Iterable[e.LogEntry]) -> dict[PeerId, str]:
-    """Where everybody listens by these entries, whether they hold or not."""
+    """Addresses of all peers in these entries, committed or not."""
     known = {info.peer: info.address for info in inside}
     for entry in entries:
         body = entry.body

@@ -1,6 +1,6 @@
-"""Who took part in the run, and when it came last: as many as a snapshot can name.
+"""The peers that took part in the run, as many as a snapshot can name.
 
-Must NOT forget anybody who is in the run, nor decide who gets in (leader/joins.py).
+Must NOT forget a peer that is in the run, nor decide which peer gets in (leader/joins.py).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from protocols.state.run_state import Membership
 
 FORGIVE_ROUNDS = 8
-"""A peer that is counted again after so many rounds has one loss less to its name."""
+"""Every so many rounds, a peer that is counted has one of its losses forgiven."""
 assert SEATS_MAX > PEERS_MAX, "there is always somebody to forget"
 
 
 def has_room(members: Membership, peer: PeerId) -> bool:
-    """May it get in? No message could name more."""
+    """Is there room for this peer? A message can name only so many."""
     return len(members.receivers) < PEERS_MAX or peer in members.receivers
 
 
 def take(members: Membership, info: PeerInfo) -> None:
-    """The peer comes (again). In a run that has seen too many, the one that came least lately of
-    those who are gone is a stranger from now on: it would be a new peer, with a new number. Without
-    that, nobody could read a snapshot any more: neither who joins nor who restarts."""
+    """The peer (re)joins. If a run has seen too many peers, the departed one that joined longest
+    ago is forgotten: if it returns, it is a new peer with a new slot. Otherwise snapshots would
+    grow beyond the limit that joiners and restarted peers can read."""
     seats = members.seats
     seats.pop(info.peer, None)
     seats[info.peer] = info
@@ -40,7 +40,7 @@ def take(members: Membership, info: PeerInfo) -> None:
 
 
 def forgiven(losses: Mapping[PeerId, int], commit: Commit) -> dict[PeerId, int]:
-    """How often each went away without a word, after this commit."""
+    """The losses of each peer after this commit."""
     if commit.round % FORGIVE_ROUNDS:
         return dict(losses)
     counted = {term.peer for term in commit.contributors}

@@ -1,6 +1,6 @@
-"""Who reduces what: a fragment is cut into parts, each part has one owner.
+"""Divides a fragment into parts, each with one owner that sums it.
 
-Fixed in the View or Attempt by whoever appends it and never chosen locally.
+The leader fixes parts and owners in a View or Attempt. Must NOT be used to choose them locally.
 """
 
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ from protocols.messages.log_entries import Run
 from protocols.types.ids import FragmentParts, PeerId
 
 PART_BYTES_MIN = 1 << 20
-"""A smaller part is not worth another owner."""
+"""Bytes of fp32: a smaller part is not worth another owner."""
 OWNERS_MAX = 16
 ELEMENT_BYTES = 4
 
 
 def divide(run: Run, owners: Sequence[PeerId]) -> tuple[FragmentParts, ...]:
-    """The parts of each fragment, for a view in which these may own some."""
+    """The parts of each fragment, for a view in which these peers may own parts."""
     if run.gossip:
         return tuple(map(undivided, run.fragment_elements))
     return tuple(cut_parts(size, owners, grain=run.grain) for size in run.fragment_elements)
 
 
 def undivided(elements: int) -> FragmentParts:
-    """One part that nobody owns: in a gossip run each sums all of it for itself."""
+    """One part without an owner: in a gossip run each peer sums the whole fragment for itself."""
     return FragmentParts(owners=(), borders=(0, elements))
 
 
 def cut_parts(elements: int, among: Sequence[PeerId], *, grain: int = 1) -> FragmentParts:
-    """Divide a fragment of `elements` fp32 values evenly among owners from these.
+    """Divide a fragment of `elements` fp32 values evenly among owners, chosen from these peers.
 
-    Borders fall on multiples of the codec's `grain` (elements that are encoded together).
+    Parts begin at multiples of the codec's `grain` (elements that are encoded together).
     """
     assert among, "a view without a roster has no owners"
     wanted = -(-elements * ELEMENT_BYTES // PART_BYTES_MIN)
@@ -40,9 +40,10 @@ def cut_parts(elements: int, among: Sequence[PeerId], *, grain: int = 1) -> Frag
 
 
 def replace_owners(parts: FragmentParts, live: Sequence[PeerId]) -> tuple[PeerId, ...]:
-    """The same borders, with every lost owner's part given to the live peer with fewest parts.
+    """Owners for the same borders: each part of a lost owner goes to the live peer with the fewest
+    parts.
 
-    Parts of surviving owners stay where they are: their slices have already travelled.
+    Live owners keep their parts, since they have received slices of these already.
     """
     assert live, "no live peer can own anything"
     load = {peer: sum(owner == peer for owner in parts.owners) for peer in live}

@@ -1,6 +1,6 @@
-"""One attempt at one round: who contributes, who sums what, and what goes to whom for it.
+"""The plan of one attempt at a round: contributors, owners of parts, and receivers of results.
 
-Follows from the log alone (run_state.py makes it). Must NOT know what of it is done.
+It follows from the log alone (run_state.py makes it). Must NOT know what of it is done.
 """
 
 from collections.abc import Set
@@ -12,16 +12,15 @@ from protocols.types.ids import FragmentParts, PeerId, Stamp
 
 @record
 class Plan:
-    """The same for everybody."""
+    """The plan is the same on all peers."""
 
     stamp: Stamp
     roster: tuple[PeerId, ...]
     parts: FragmentParts
     counted: frozenset[PeerId] = frozenset()
-    """Who of the roster still is the member that the view meant."""
+    """Peers of the roster that still count in the view (Membership.counts)."""
     pairs: Pairs = ()
-    """In a gossip run: who of the roster exchanges with whom, or is alone. (): all exchange with
-    all."""
+    """In a gossip run, the pairs of the roster; a peer may be alone. (): all exchange with all."""
 
     @property
     def num_parts(self) -> int:
@@ -29,17 +28,17 @@ class Plan:
 
     @property
     def summing(self) -> tuple[PeerId, ...]:
-        """Who makes sums: in a gossip run each for itself."""
+        """The peers that make sums; in a gossip run each peer, for itself."""
         return self.roster if self.pairs else self.parts.owners
 
     def summed_by(self, peer: PeerId) -> tuple[PeerId, ...]:
-        """Whose contributions are in the sums of this peer, in their order."""
+        """The contributors in the sums of this peer, in the order of the sum."""
         if not self.pairs:
             return self.roster
         return next((pair for pair in self.pairs if peer in pair), ())
 
     def owner_of(self, part: int) -> PeerId | None:
-        """Who sums this part for all; None: there is no such part, or everybody makes its own."""
+        """The owner of this part; None if there is no such part, or each peer makes its own."""
         owners = self.parts.owners
         return owners[part] if part < len(owners) else None
 
@@ -50,11 +49,11 @@ class Plan:
         return [i for i, owner in enumerate(self.parts.owners) if owner == peer]
 
     def slices_of(self, peer: PeerId) -> list[tuple[int, PeerId]]:
-        """(part, who sums it) of this peer's contribution."""
+        """(part, the peer that sums it) for each slice of this peer's contribution."""
         if self.pairs:
             return [(0, other) for other in self.summed_by(peer)]
         return list(enumerate(self.parts.owners))
 
     def makers_for(self, peer: PeerId) -> Set[PeerId]:
-        """Who has to be there, so that this peer gets a result."""
+        """The peers that must be connected so that this peer gets a result."""
         return set(self.summed_by(peer) if self.pairs else self.parts.owners)

@@ -1,7 +1,7 @@
-"""What the log says, entry by entry: who is in, whose contributions count, what is committed.
+"""The state that the log leads to: members, contributions that count, committed rounds.
 
-A pure projection: two peers that applied the same entries hold equal objects. Must NOT look at
-connections, time or payloads.
+A pure function of the log: two peers that applied the same entries hold equal objects. Must NOT
+look at connections, time or payloads.
 """
 
 import hashlib
@@ -25,74 +25,75 @@ from protocols.types.sample_ranges import Grant
 from protocols.wire.codec import encode_entry
 
 KEEP_COMMITS = 8
-"""Commits per fragment that stay in memory: catching up asks for no older one."""
+"""Commits of each fragment that are kept in memory: a peer that catches up needs no older one."""
 STALENESS_ROUNDS_MAX = 4
-"""Work that began more rounds ago is given up: its gradient belongs to another model."""
+"""Work that began more rounds ago is given up: its pseudo-gradient is of too old parameters."""
 LOST_ROUNDS = STALENESS_ROUNDS_MAX + 2
-"""So long a lost peer's samples are kept for it: when it comes back later, its work is too old
-anyway. It may have applied one round after it was lost, whose result it held."""
+"""Rounds for which a lost peer's samples are kept: if it returns later, its work is too old anyway.
+It may have applied one more round after it was lost, with a result that it held."""
 
 
 @dataclass(slots=True)
 class Membership:
-    """The state that applying the log in order leads to."""
+    """The replicated state, changed by `apply` and `become` only."""
 
     index: int = 0
     lineage: int = 0
     branches: list[Branch] = field(default_factory=list[Branch])
-    """The lineages before, oldest first."""
+    """Earlier lineages, oldest first."""
     run: e.Run | None = None
     restored: e.Restore | None = None
     restored_index: int = 0
     voters: Voters = ()
     members: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     joiners: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
-    """Registered by a Cut, not yet members: they receive, and do not contribute."""
+    """Peers with a Cut that are not members yet: they receive results, and do not contribute."""
     cuts: dict[PeerId, tuple[int, e.Cut]] = field(default_factory=dict[PeerId, tuple[int, e.Cut]])
     """The newest Cut of each receiver, with its log index."""
     views: list[e.View] = field(default_factory=list[e.View])
-    """The newest last; older ones stay while a round of theirs may be open."""
+    """The newest view is the last one; an older one is kept while a round of it may be open."""
     attempts: dict[RoundKey, e.Attempt] = field(default_factory=dict[RoundKey, e.Attempt])
     commits: dict[int, list[e.Commit]] = field(default_factory=dict[int, list[e.Commit]])
-    """Newest last, by fragment."""
+    """By fragment, the newest commit last."""
     seats: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
-    """Who took part, gone or not; who came last stands last."""
+    """All peers that took part, gone or not, in the order in which they joined last."""
     witnesses: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
-    """They read the log and may vote; they train nothing and receive nothing."""
+    """Peers that read the log and may vote, and neither train nor receive results."""
     forks: tuple[int, ...] = ()
-    """Names this branch of the log: the forks that led to it, oldest first; () never forked."""
+    """This branch of the log: the forks that led to it, oldest first; () if there was none."""
     rivals: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
-    """Who may have gone on alone as well, while this is the branch of one that went on alone."""
+    """In the branch of a voter that went on alone: the voters that may have done the same."""
     returned: dict[PeerId, Returned] = field(default_factory=dict[PeerId, Returned])
-    """The newest view when each came (back), or was left out: in that one it counts no more."""
+    """By peer, the view that was the newest one when it (re)joined or was excluded. The peer does
+    not count in that view or earlier ones."""
     losses: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
-    """How often each went away without a word."""
+    """By peer, how often it was lost without a Leave."""
     inner_step: int = 0
-    """Committed global inner steps: those of the longest contribution of each anchor round."""
+    """Committed inner steps: the sum over anchor rounds of the longest contribution's steps."""
     tokens: int = 0
     """Committed tokens of the anchor fragment; batches in a stepwise run."""
     ledger: Ledger = field(default_factory=Ledger)
-    """Who trains which samples."""
+    """The samples that each peer holds."""
     course: Course = field(default_factory=Course)
-    """Of a stepwise run: its steps are committed here, not in `commits`."""
+    """The committed steps of a stepwise run, which has no `commits`."""
     spendings: Spendings = field(default_factory=Spendings)
-    """Join tokens, and certificates that count no more."""
+    """Spent join tokens, and revoked tokens and certificates."""
     _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
-    """By fragment: the open plan, once somebody asked. Everything that it follows from changes
-    in `apply` and `become` alone, and both forget it."""
+    """By fragment, the open plan as a cache. It follows from fields that only `apply` and `become`
+    change, and both clear it."""
 
     @property
     def receivers(self) -> Mapping[PeerId, PeerInfo]:
-        """Members and joiners: to be looked at, not to be kept."""
+        """Members and joiners. The caller must not keep this mapping."""
         return {**self.members, **self.joiners} if self.joiners else self.members
 
     @property
     def readers(self) -> Mapping[PeerId, PeerInfo]:
-        """Who reads the log: to be looked at, not to be kept."""
+        """All peers that read the log. The caller must not keep this mapping."""
         return {**self.receivers, **self.witnesses} if self.witnesses else self.receivers
 
     def slot_of(self, peer: PeerId) -> int:
-        """The peer's number: the one it had, or the next free one."""
+        """The peer's slot: the one that it had, or the next free one."""
         seat = self.seats.get(peer)
         if seat is not None:
             return seat.slot
@@ -104,43 +105,44 @@ class Membership:
 
     @property
     def stepwise(self) -> bool:
-        """Peers agree on each step, in a fixed roster, and not on rounds."""
+        """Is the run stepwise, i.e. do peers agree on each step in a fixed roster?"""
         return self.run is not None and self.run.commit_every_steps > 0
 
     @property
     def gossip(self) -> bool:
-        """Peers exchange in pairs, and each has a state of its own."""
+        """Do peers exchange in pairs, each with a state of its own?"""
         return self.run is not None and self.run.gossip
 
     @property
     def asks(self) -> bool:
-        """Who is late for a round is asked to contribute what it has."""
+        """Does the leader ask stragglers to contribute what they have?"""
         return self.run is not None and self.run.asks
 
     @property
     def progress_unit(self) -> str:
-        """What `tokens` are, for people."""
+        """The unit of `tokens`, for people."""
         return "batches" if self.stepwise else "tokens"
 
     @property
     def is_over(self) -> bool:
-        """All rounds, or steps, of the run are committed."""
+        """Are all rounds, or steps, of the run committed?"""
         run, fragments = self.run, range(self.fragments)
         return run is not None and all(self.committed(f) >= run.outer_steps for f in fragments)
 
     def cut_round(self, fragment: int) -> int:
-        """Of the state that a joiner gets: in a stepwise run a copy, so that no donor stops."""
+        """The round of the state that a joiner gets; in a stepwise run that of the kept copy, so
+        that no donor has to stop."""
         return self.course.base if self.stepwise else self.committed(fragment)
 
     @property
     def agreed_digest(self) -> str:
-        """Of the state that a joiner gets, if the log itself says it; "": peers must."""
+        """Digest of the state that a joiner gets if the log has it; "" if peers must report it."""
         return self.course.base_digest if self.stepwise else ""
 
     def committed(self, fragment: int) -> int:
         """The last committed round (or step) of a fragment; 0 is the initial state."""
         commits = self.commits.get(fragment)
-        if commits:  # As mostly; a stepwise run has none.
+        if commits:  # Mostly; a stepwise run has none.
             return commits[-1].round
         if self.stepwise:
             return self.course.step
@@ -151,17 +153,17 @@ class Membership:
         return next((c for c in self.commits.get(fragment, ()) if c.round == round), None)
 
     def commits_after(self, round_: int) -> list[e.Commit]:
-        """Of the anchor fragment, as far as they are remembered."""
+        """Remembered commits of the anchor fragment after this round."""
         return [commit for commit in self.commits.get(0, ()) if commit.round > round_]
 
     def counts(self, peer: PeerId, view: int) -> bool:
-        """Is this the member that the view meant? Who left it and came back since may have sent
-        other bytes to its rounds in an earlier life."""
+        """Does the peer count in this view? A peer that left and came back since may have sent
+        other bytes to rounds of the view in its earlier incarnation, so it does not."""
         return peer in self.members and self._came(peer) < view
 
     def is_kept(self, lineage: int, versions: Sequence[Version]) -> bool:
-        """Is this cut, made in this lineage, a state that the run went through and still stands
-        on? Not what a Restore took back, though its round may have the same number."""
+        """Are these versions, of this lineage, a state of the run that no Restore took back? A
+        round that was taken back may have the same number as a later one."""
         left = [branch.lineage for branch in self.branches]
         if lineage != self.lineage and lineage not in left:
             return False
@@ -173,7 +175,8 @@ class Membership:
         )
 
     def plan(self, fragment: int, round: int) -> Plan | None:  # noqa: A002
-        """The latest View and Attempt for a round that is not committed; None: none is open."""
+        """The plan of a round that is not committed, by its latest View and Attempt; None if no
+        view covers it."""
         run, done = self.run, self.committed(fragment)
         if run is None or self.stepwise or not done < round <= run.outer_steps:
             return None
@@ -182,7 +185,7 @@ class Membership:
             return None
         attempt = self.attempts.get(RoundKey(fragment, round))
         if attempt is not None and attempt.view != view.view:
-            attempt = None  # A later view took the round over.
+            attempt = None  # A later view covers the round.
         stamp = Stamp(
             run=run.run,
             lineage=self.lineage,
@@ -206,7 +209,8 @@ class Membership:
         return self._open.get(fragment)
 
     def apply(self, entry: e.LogEntry) -> None:
-        """Apply the next entry. Raises LogError, and changes nothing, if it makes no sense here."""
+        """Apply the next entry. Raises LogError, and changes nothing, if it contradicts the
+        state."""
         assert entry.index == self.index + 1, "entries are applied in order"
         why = objection(self, entry.body)
         if why:
@@ -216,7 +220,7 @@ class Membership:
             self._fork(entry.body)
         self.voters = voters_after(self.voters, entry.body)
         if isinstance(entry.body, e.Run | e.Restore):
-            # The parent's lineage is hashed in: two branches of a fork never share one.
+            # The hash covers the parent's lineage, so two branches of a fork never share a lineage.
             seed = self.lineage.to_bytes(8, "big") + encode_entry(entry)
             if isinstance(entry.body, e.Restore):
                 rounds = tuple(version.round for version in entry.body.versions)
@@ -235,7 +239,8 @@ class Membership:
                 participants.take(self, info)
                 self.joiners.pop(info.peer, None)
                 self.members[info.peer] = info
-                # Also without a cut, from its own checkpoint: an earlier life may have contributed.
+                # Also without a Cut, from its own checkpoint: its earlier incarnation may have
+                # contributed.
                 self.returned[info.peer] = Returned(info.peer, self._newest_view)
                 self.ledger.came(info, view=self._newest_view)
             case e.Left(peer=peer) | e.Lost(peer=peer):
@@ -264,7 +269,7 @@ class Membership:
             case e.TokenSpent() | e.Revoked() | e.TokenRevoked() as body:
                 self.spendings.apply(body)
                 if isinstance(body, e.Revoked) and body.peer in self.rivals:
-                    self.rivals = {}  # The other one of two: its branch never comes back.
+                    self.rivals = {}  # The other of two voters: its branch never comes back.
             case e.Elected() | e.Voter():
                 pass
         self._open.clear()
@@ -274,7 +279,7 @@ class Membership:
             step_entries.stand_still(self, entry, making)
 
     def image(self) -> Image:
-        """Everything, as plain data."""
+        """The whole state as plain records, for a snapshot."""
         assert self.run is not None, "there is nothing before the Run"
         return Image(
             index=self.index,
@@ -307,7 +312,8 @@ class Membership:
         )
 
     def become(self, image: Image) -> None:
-        """Hold what the image says, in place: others keep a reference to this object."""
+        """Replace the whole state by the image's, in place: other objects keep references to this
+        one."""
         self.index, self.run, self.voters = image.index, image.run, image.voters
         self.lineage, self.branches = image.lineage, list(image.branches)
         self.restored, self.restored_index = image.restored, image.restored_index
@@ -332,14 +338,14 @@ class Membership:
         self.spendings.become(image)
 
     def copy(self) -> "Membership":
-        """One that can go ahead of this one (the leader's)."""
+        """A copy that may apply entries before they are committed (the leader's)."""
         other = Membership()
         if self.run is not None:
             other.become(self.image())
         return other
 
     def _restore(self, index: int, restore: e.Restore) -> None:
-        """Who is in stays in; whatever was under way belongs to the old lineage."""
+        """Members stay members; open rounds and cuts belong to the old lineage and are dropped."""
         self.restored, self.restored_index = restore, index
         self.inner_step, self.tokens = restore.inner_step, restore.tokens
         if restore.live:
@@ -355,7 +361,7 @@ class Membership:
             self.course = self.course.restored(restore.versions[0], drawn=drawn)
 
     def _fork(self, restore: e.Restore) -> None:
-        """Some voters go on without the others, who may do the same."""
+        """Some voters go on without the others, which may do the same."""
         others = set(self.voters) - set(restore.voters) if restore.lonely else set[PeerId]()
         self.forks = (*self.forks, restore.fork)
         self.rivals = {p: self.readers[p] for p in sorted(others & self.readers.keys())}
@@ -366,9 +372,9 @@ class Membership:
         self.cuts[info.peer] = (index, cut)
         self.ledger.came(info, view=self._newest_view)
         if known is not None and known.incarnation == info.incarnation:
-            return  # A member whose state is wrong; what it contributes is its own still.
-        # A restarted member holds nothing: until its state is here it only receives. Its vote is
-        # on its disk and goes on.
+            return  # A member with a wrong state; its contributions still count.
+        # A restarted member has no state: until it gets one it only receives. Its vote is on its
+        # disk and stays valid.
         self.members.pop(info.peer, None)
         self.joiners[info.peer] = info
         self.returned[info.peer] = Returned(info.peer, self._newest_view)
@@ -379,7 +385,7 @@ class Membership:
             self.course = self.course.began()
             step_entries.forget_views(self)
             return
-        # An earlier view stays only while it is the latest one for some open round.
+        # An earlier view is kept only while it is the latest one of some open round.
         fragments = range(self.fragments)
         self.views = [
             old
@@ -403,7 +409,7 @@ class Membership:
         self.ledger.lease(grant, incarnation=info.incarnation, came=self._came(grant.peer))
 
     def _settle(self) -> None:
-        """What the gone held is free once no open round can count it any more."""
+        """Free the samples of departed peers once no open round can count them."""
         plan = self.open_plan(0)
         view, roster = (plan.stamp.view, plan.roster) if plan is not None else (0, ())
         self.ledger.settle(round_=self.committed(0), view=view, roster=roster)

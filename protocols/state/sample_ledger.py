@@ -1,8 +1,8 @@
-"""Who trains which samples: a pure function of the log, like the membership that owns it (I10).
+"""The sample ledger: which peer holds which samples, as a pure function of the log (I10).
 
-A sample below the frontier is held by one life of one peer, free, or committed; what is committed
-is what is left over, so that nothing here grows with the run. Must NOT know what the samples are,
-nor decide who gets some (leader/sample_leases.py).
+A sample below the frontier is held by one incarnation of a peer, or free, or committed. Committed
+samples are all the others, so nothing here grows with the run. Must NOT know what a sample is, nor
+decide which peer gets it (leader/sample_leases.py).
 """
 
 from collections.abc import Iterable
@@ -29,34 +29,35 @@ from protocols.types.sample_ranges import (
 )
 
 CLAIM_RANGES_MAX = 256
-"""Of one peer. Ranks draw the lowest first, so that a lease of at most 33 ranges
-(leader/sample_leases.py) gets shorter from its beginning, and only a crash leaves a hole: several
-lives of one make fewer."""
+"""Ranges that one peer may have claims on. Ranks draw the lowest samples first, so a lease of at
+most 33 ranges (leader/sample_leases.py) gets shorter from its beginning, and only a crash leaves a
+hole: a peer that follows the rules has fewer ranges."""
 RANGES_LEFT_MAX = REMAINING_MAX // 2
-"""Of all: beyond that, in one round each of 64 peers may still leave as many as its contribution
-has ranges."""
+"""Ranges of all peers. Beyond it there is room for 64 peers that leave, in one round, as many
+ranges as their contributions have."""
 assert RANGES_LEFT_MAX + 64 * RANGES_MAX <= REMAINING_MAX
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Changed by run_state.py alone, entry by entry."""
+    """Only run_state.py changes it, entry by entry."""
 
     frontier: int = 0
-    """The first sample that nobody was ever given in this lineage."""
+    """The first sample that was never leased in this lineage."""
     free: Samples = ()
-    """Below the frontier: nobody holds them, and no commit has them. They are leased first."""
+    """Samples below the frontier that are neither held nor committed. They are leased first."""
     held: dict[PeerId, Held] = field(default_factory=dict[PeerId, Held])
-    """By the present life of each."""
+    """Samples that present incarnations hold, by peer."""
     gone: list[Gone] = field(default_factory=list[Gone])
-    """By lives that are over, or seem so: they may still be counted."""
+    """Samples of incarnations that are over, or seem to be: a commit may still count them."""
     again: int = 0
-    """How many samples were leased that somebody had held before."""
+    """Number of leased samples that another incarnation had held before."""
 
     # Questions ------------------------------------------------------------------------------
 
     def of(self, peer: PeerId, incarnation: int) -> Samples:
-        """What this life may train; also while it is lost, since it may come back with its work."""
+        """Samples that this incarnation may train; also while it is lost, since it may return with
+        its work."""
         held = self.held.get(peer)
         if held is not None and held.incarnation == incarnation:
             return held.samples
@@ -65,7 +66,7 @@ class Ledger:
         return next(same, ())
 
     def claims(self, peer: PeerId) -> Samples:
-        """What a commit may count for this peer: of its earlier lives too."""
+        """Samples that a commit may count for this peer, also of its earlier incarnations."""
         held = self.held.get(peer)
         samples = held.samples if held is not None else ()
         for gone in self.gone:
@@ -74,31 +75,31 @@ class Ledger:
         return samples
 
     def may_count(self, peer: PeerId, samples: Samples) -> bool:
-        """The peer has claims on all of them, and does not tear them up: what it leaves behind has
-        to fit into a message, with what all others do."""
+        """May a commit count these samples for the peer? It needs a claim on all of them, and the
+        remaining ranges of all peers must fit into a message."""
         claims = self.claims(peer)
         if not contains(claims, samples):
             return False
         left = len(subtract(claims, samples))
         more = left - len(claims)
         if more <= 0:
-            return True  # As mostly.
+            return True  # Mostly.
         whole = len(self.remaining.samples) + more
         return left <= CLAIM_RANGES_MAX and whole <= RANGES_LEFT_MAX
 
     @property
     def remaining(self) -> Remaining:
-        """What is not committed, whoever has it."""
+        """All samples that are not committed."""
         held = (*self.held.values(), *(gone.held for gone in self.gone))
         return Remaining(self.frontier, union_of((self.free, *(x.samples for x in held))))
 
     @property
     def consumed(self) -> int:
-        """How many samples are committed in this lineage."""
+        """Number of committed samples in this lineage."""
         return self.frontier - count(self.remaining.samples)
 
     def objection(self, grants: Iterable[Grant]) -> str:
-        """Why these cannot be leased now; "": they can."""
+        """Why these grants cannot be leased now; "" if they can."""
         free, new = self.free, list[SampleRange]()
         for grant in grants:
             if not grant.samples or not well_formed(grant.samples):
@@ -116,7 +117,8 @@ class Ledger:
     # What the log says ----------------------------------------------------------------------
 
     def lease(self, grant: Grant, *, incarnation: int, came: int) -> None:
-        """These are the peer's, in this life; `came`: the newest view when it came (back)."""
+        """Lease samples to this incarnation of a peer; `came`: the newest view when it
+        (re)joined."""
         old = self.held.get(grant.peer)
         before = old if old is not None else Held(grant.peer, incarnation, came, ())
         self.held[grant.peer] = before.having(union(before.samples, grant.samples))
@@ -125,7 +127,7 @@ class Ledger:
         self.frontier = max(self.frontier, grant.samples[-1].stop)
 
     def committed(self, peer: PeerId, samples: Samples) -> None:
-        """They are part of the model, whichever life of the peer saw them."""
+        """Commit samples of this peer, of whichever of its incarnations."""
         held = self.held.get(peer)
         if held is not None:
             self.held[peer] = held.having(subtract(held.samples, samples))
@@ -135,14 +137,14 @@ class Ledger:
                 self.gone[place] = replace(gone, held=rest)
 
     def went(self, peer: PeerId, *, view: int, until: int) -> None:
-        """The peer is gone. What it holds is kept for it until this round is committed: if it
-        comes back by then, its work counts."""
+        """The peer is gone. Its samples are kept until round `until` is committed: if it returns by
+        then, its work counts."""
         held = self.held.pop(peer, None)
         if held is not None:
             self.gone.append(Gone(held, view, until))
 
     def came(self, info: PeerInfo, *, view: int) -> None:
-        """The peer gets in (again). What an earlier life of it had trained is gone with it."""
+        """The peer (re)joins. Work of its earlier incarnations is lost."""
         held = self.held.get(info.peer)
         if held is not None and held.incarnation != info.incarnation:
             self.went(info.peer, view=view, until=0)
@@ -156,10 +158,10 @@ class Ledger:
             self.gone[place] = replace(gone, until=0)
 
     def settle(self, *, round_: int, view: int, roster: Iterable[PeerId]) -> None:
-        """`round_` is committed, and this roster of this view takes part in the next one.
+        """`round_` is committed, and this roster of this view takes part in the next round.
 
-        While it names a life that is gone, the bytes which that life sent may still be counted:
-        to lease its samples again would count them twice.
+        While the roster names an incarnation that is gone, a commit may still count its
+        contribution; its samples are not leased again before, as they would count twice.
         """
         named = set(roster)
         for gone in list(self.gone):
@@ -169,13 +171,14 @@ class Ledger:
                 self.free = union(self.free, gone.held.samples)
 
     def restore(self, remaining: Remaining) -> None:
-        """The run went back: what was committed after the cut, and all that is held, is free."""
+        """A rollback: samples that were committed later, and all held samples, are free."""
         self.frontier, self.free = remaining.frontier, remaining.samples
         self.held, self.gone = {}, []
 
     def take_back(self, counted: Iterable[tuple[PeerId, int, Samples]]) -> None:
-        """These contributions (who, in which view, what they saw) are not committed after all: who
-        made them and is still in has them to make again. Views are numbered anew."""
+        """An in-memory rollback: these contributions (peer, view, samples) are not committed after
+        all. A peer that is still in holds its samples again; for others they are free. Views are
+        numbered anew."""
         for peer, view, samples in counted:
             held = self.held.get(peer)
             if held is not None and held.came < view:
@@ -188,7 +191,7 @@ class Ledger:
     # Plain data -----------------------------------------------------------------------------
 
     def books(self) -> Books:
-        """Everything, for a snapshot."""
+        """The whole ledger as plain records, for a snapshot."""
         return Books(
             frontier=self.frontier,
             free=self.free,

@@ -1,6 +1,6 @@
-"""What the log means to a stepwise run: Membership's part that only such a run has.
+"""The part of Membership that only a stepwise run has.
 
-Must NOT judge entries (step_validation.py), nor look at anything but what the log led to.
+Must NOT check entries (step_validation.py), nor look at anything but the replicated state.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close
 
 
 def stand_still(members: Membership, entry: e.LogEntry, before: int) -> None:
-    """Who makes steps with somebody who is gone stops; so does who needs its payloads.
-    `before`: how many of the roster were in before this entry."""
+    """Stop the view if a peer of its roster, or a provider of payloads for its Close, is gone.
+    `before`: peers of the roster that were members before this entry."""
     course, here = members.course, num_making(members)
     lost = not course.halted and here < len(members.views[-1].roster)
     providers = course.close.providers if course.close is not None else ()
     gone = any(provider.holder not in members.members for provider in providers)
-    # Of nobody left, those who only followed may not even get to the end that was agreed; one of
-    # them may have got there alone.
+    # If no peer of the roster is left, followers may be unable to reach the agreed end; one of them
+    # may have reached it alone.
     fewer = before > 0 or isinstance(entry.body, e.Left | e.Lost)
     nobody = course.close is not None and fewer and here == 0
     if lost or gone or nobody:
@@ -48,7 +48,7 @@ def stand_still(members: Membership, entry: e.LogEntry, before: int) -> None:
 
 
 def num_making(members: Membership) -> int:
-    """How many of the newest roster are in still, in a stepwise run."""
+    """Peers of the newest roster that are still members, in a stepwise run."""
     view = members.views[-1] if members.stepwise and members.views else None
     if view is None:
         return 0
@@ -56,13 +56,12 @@ def num_making(members: Membership) -> int:
 
 
 def begun(members: Membership) -> int:
-    """The last step before the newest view: the view before ended with it, for all."""
+    """The last step before the newest view; the view before it ended with this step."""
     return members.views[-1].first_round[0] - 1 if members.views else 0
 
 
 def furthest_step(members: Membership) -> int:
-    """Beyond that nobody can be, whatever it says: what is not committed is tentative, and of that
-    there is an end."""
+    """The furthest step that a peer can have made: the number of tentative steps is limited."""
     run = members.run
     if run is None:
         return 0
@@ -71,10 +70,10 @@ def furthest_step(members: Membership) -> int:
 
 
 def step_view(members: Membership, step: int) -> e.View | None:
-    """In whose roster a step is made, as far as the log says; None: nobody's (yet, or any
-    more: what came before the base is forgotten)."""
+    """The view in which a step is made; None if there is none yet, or the step is before the
+    base."""
     close = members.course.close
-    for view in reversed(members.views):  # Mostly the newest one: this is asked for all the time.
+    for view in reversed(members.views):  # Mostly the newest view; this is called very often.
         if view.first_round[0] <= step:
             ended = close is not None and step > close.last_step and view is members.views[-1]
             return None if ended else view
@@ -82,10 +81,10 @@ def step_view(members: Membership, step: int) -> e.View | None:
 
 
 def forget_views(members: Membership) -> None:
-    """A view of a stepwise run stays while somebody may replay steps of it."""
+    """Drop the views of which no peer may replay steps any more."""
     *older, newest = members.views
     kept, end = [newest], newest.first_round[0]
-    for view in reversed(older):  # A later one may begin before an earlier one did.
+    for view in reversed(older):  # A later view may begin before an earlier one did.
         first = view.first_round[0]
         if first < end and end > members.course.base + 1:
             kept.insert(0, view)
@@ -95,9 +94,9 @@ def forget_views(members: Membership) -> None:
 
 
 def drawn_at(members: Membership, step: int) -> int:
-    """So many batches the steps up to this one were made of, one of each of a roster. Batches are
-    numbered in this order, so they are the first ones of the run (I10): what a step was to be made
-    of that its view did not come to, the next view's steps are made of."""
+    """Number of batches drawn by the steps up to this one: one for each peer of the roster and
+    step. Batches are numbered in this order, so none is left out (I10): the next view draws the
+    batches of steps that its predecessor did not reach."""
     drawn, end = members.course.drawn, step
     for view in reversed(members.views):  # As above.
         first = view.first_round[0]
@@ -107,9 +106,9 @@ def drawn_at(members: Membership, step: int) -> int:
 
 
 def batch_of(members: Membership, view: e.View, step: int, peer: PeerId) -> int:
-    """Number of the batch that a peer of the roster makes its payload of this step from.
-
-    Within a step they go by seats: who comes is the last one, and changes nobody else's.
+    """Number of the batch of which a peer of the roster makes its payload of this step. Within a
+    step the order is that of slots, so a peer that joins is the last one and no other peer's batch
+    changes.
     """
     first = view.first_round[0]
     place = sum(_seat(members, other) < _seat(members, peer) for other in view.roster)

@@ -1,7 +1,7 @@
-"""Does an entry about the steps of a stepwise run make sense where it stands?
+"""Checks log entries about the steps of a stepwise run against the state.
 
-A part of entry_validation.py, which asks. Must NOT change anything, nor judge whether an entry was
-a good decision: leader/step_views.py decides.
+A part of entry_validation.py. Must NOT change anything, nor judge whether an entry is a good
+decision (leader/step_views.py).
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ if TYPE_CHECKING:
 
 
 def of_run(run: e.Run) -> str:
-    """What is wrong with the rhythm of a stepwise run; "": nothing, or it has rounds."""
+    """Why the intervals of commits and copies of a stepwise run are wrong; "" if they are not, or
+    the run has rounds."""
     commit, snapshot = run.commit_every_steps, run.snapshot_every_steps
     if not commit:
         return "begins with a Run that copies a state it never commits" if snapshot else ""
     if len(run.fragment_elements) != 1:
         return "begins with a stepwise Run of several fragments"
-    # A base is a state whose digest all of a roster reported: only at a commit is there one.
+    # A base is a state with a digest that the whole roster reported: there is one at commits only.
     rhythm = snapshot >= commit and snapshot % commit == 0
     return "" if rhythm else "begins with a stepwise Run whose copies fall between its commits"
 
 
 def of_view(members: Membership, view: e.View) -> str:
-    """A stepwise run goes on where the view before ended."""
+    """Why this view cannot begin where the view before ended; "" if it can."""
     course = members.course
     last = course.step if not members.views else course.close and course.close.last_step
     if view.parts or last is None or view.first_round != (last + 1,):
@@ -38,7 +39,7 @@ def of_view(members: Membership, view: e.View) -> str:
 
 
 def objection(members: Membership, body: e.StepCommit | e.Halt | e.Close) -> str:
-    """What is wrong with this entry; "": nothing."""
+    """Why this entry contradicts the state; "" if it does not."""
     kind = type(body).__name__
     if not members.stepwise or not members.views:
         return f"has a {kind} without steps"
@@ -69,7 +70,7 @@ def _close(members: Membership, close: e.Close) -> str:
     course = members.course
     if not course.halted or course.close is not None:
         return "ends a view that runs, or has ended"
-    # What is committed is never taken back, nor what all who are left of the roster began with.
+    # Committed steps are never taken back, nor the step with which the whole roster began.
     if close.last_step < max(course.step, begun(members) if num_making(members) else 0):
         return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
     assert members.run is not None

@@ -1,8 +1,8 @@
-"""Join tokens: what one says, and how often the log may still spend it.
+"""Join tokens: their content, and how often the log may still spend them.
 
-A token names the run's authority, whose holders alone can seal one: any of them can check it
-without having seen it before. Must NOT draw random numbers, read a clock or make certificates:
-peers/security/certificates.py does.
+A token names the run's authority. Only holders of the authority's key can seal a token, and each of
+them can check one that it has never seen. Must NOT draw random numbers, read a clock or make
+certificates (peers/security/certificates.py does).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from protocols.state.run_state import Membership
 
 PREFIX = "lc1-"
-"""Another format gets another number."""
+"""The number of the token's format."""
 NUMBER_BYTES = 16
 AUTHORITY_BYTES = 32
 SEAL_BYTES = 16
-"""Of HMAC-SHA256: nobody guesses 128 bits over a network."""
+"""Bytes of HMAC-SHA256 in a token: 128 bits cannot be guessed over a network."""
 ADDRESSES_MAX = 4
 USES_MAX = 1 << 16
 ANOTHER = "ask for another one (`lowcomm token DIRECTORY`)"
@@ -44,15 +44,15 @@ _checks = (
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a person hands to whoever may join."""
+    """The content of a join token, which a person hands to a new node."""
 
     addresses: tuple[str, ...]
-    """Where peers of the run listen."""
+    """Addresses of peers of the run."""
     authority: bytes = b""
-    """The public key (Ed25519) of the run's certificate authority: nobody else can pretend to be
-    the run. Empty: the run is not encrypted, and there is nothing to spend."""
+    """The public key (Ed25519) of the run's certificate authority, by which a joiner recognises the
+    run. Empty: the run is not encrypted, and the token is not spent."""
     number: bytes = b""
-    """128 random bits."""
+    """128 random bits that name the token."""
     uses: int = 0
     expires: int = 0
     """Unix seconds."""
@@ -63,7 +63,7 @@ class Token:
         return bool(self.authority)
 
     def sealed(self, key: bytes) -> Token:
-        """The same, as only who has the authority's key can make it."""
+        """This token, sealed with the authority's key."""
         seal = _seal(self, key)
         return Token(self.addresses, self.authority, self.number, self.uses, self.expires, seal)
 
@@ -72,7 +72,7 @@ class Token:
 
 
 def encode_token(token: Token) -> str:
-    """One printable word."""
+    """Encode a token as one printable word."""
     packed = cast(bytes, msgpack.packb([*_body(token), token.seal]))
     word = PREFIX + urlsafe_b64encode(packed).decode().rstrip("=")
     assert len(word) <= TOKEN_CHARS_MAX, "a token is too long"
@@ -80,7 +80,7 @@ def encode_token(token: Token) -> str:
 
 
 def decode_token(word: str) -> Token:
-    """The inverse of `encode_token`. Raises ConfigError: one line for whoever typed it."""
+    """Decode a token. Raises ConfigError with one line for the person that typed it."""
     if ":" in word and not word.startswith(PREFIX):
         raise ConfigError(
             f"{word!r} is an address: to join a run takes a token, which "
@@ -98,7 +98,7 @@ def decode_token(word: str) -> Token:
         sizes = len(made.authority), len(made.number), len(made.seal)
         if not made.addresses or sizes not in (SECURE, (0, 0, 0)):
             raise WireError("half a token")
-    except (ValueError, RecursionError):  # WireError is one; so is what base64 and msgpack raise.
+    except (ValueError, RecursionError):  # WireError, and the errors of base64 and msgpack.
         raise ConfigError(
             f"{word[:40]!r} is no join token, or not all of one: `lowcomm token DIRECTORY` prints "
             "them"
@@ -107,23 +107,23 @@ def decode_token(word: str) -> Token:
 
 
 def spending(token: Token, peer: PeerId, key: bytes) -> TokenSpent:
-    """The entry that lets `peer` in, who holds the private half of `key`."""
+    """The entry that admits `peer`, the holder of the private half of `key`."""
     return TokenSpent(token.number.hex(), peer, key.hex(), token.uses, token.expires)
 
 
 @dataclass(slots=True)
 class Spendings:
-    """All tokens that the log has spent: who was let in, with which key. A Restore keeps them."""
+    """All tokens that the log has spent: admitted peers and their keys. A rollback keeps them."""
 
     peers: dict[PeerId, TokenSpent] = field(default_factory=dict[PeerId, TokenSpent])
-    """In the order of the log; a peer is let in once."""
+    """In the order of the log; a peer is admitted once."""
     forgotten: int = 0
-    """Tokens that expire at this time, or before it, can be spent no more: how often they were is
-    not remembered for ever."""
+    """Unix seconds: tokens that expire until then cannot be spent any more, since their uses are
+    forgotten."""
     revoked: dict[PeerId, Revoked] = field(default_factory=dict[PeerId, Revoked])
-    """Whose certificates count no more."""
+    """Peers with a revoked certificate."""
     revoked_tokens: dict[str, TokenRevoked] = field(default_factory=dict[str, TokenRevoked])
-    """By number: tokens that let nobody in any more."""
+    """Revoked tokens, by number."""
 
     def has(self, entry: TokenSpent) -> bool:
         return self.peers.get(entry.peer) == entry
@@ -152,7 +152,7 @@ class Spendings:
 
 
 def refusal(members: Membership, entry: TokenSpent) -> str:
-    """Why the log cannot spend this token, as a line for who wants to join; "": it can."""
+    """Why the log cannot spend this token, as a line for the joiner; "" if it can."""
     peer, spent = entry.peer, members.spendings
     if peer in spent.revoked:
         return revocation(spent.revoked[peer])
@@ -169,7 +169,7 @@ def refusal(members: Membership, entry: TokenSpent) -> str:
 
 
 def revocation(entry: Revoked) -> str:
-    """A line for whom it is about."""
+    """A line for the revoked peer."""
     return (
         f"this node's certificate was revoked by {entry.by}{_reason(entry)}: ask for a new token, "
         "and start with an empty node directory"
@@ -177,12 +177,12 @@ def revocation(entry: Revoked) -> str:
 
 
 def subject(entry: Revocation) -> str:
-    """What is revoked: a peer's id, or a token's number."""
+    """The revoked peer's id, or the revoked token's number."""
     return entry.peer if isinstance(entry, Revoked) else entry.token
 
 
 def cannot_revoke(members: Membership, entry: Revocation) -> str:
-    """Why the log cannot take this certificate, or token, back; "": it can."""
+    """Why the log cannot revoke this certificate or token; "" if it can."""
     spent = members.spendings
     known = spent.revoked if isinstance(entry, Revoked) else spent.revoked_tokens
     if subject(entry) in known:
@@ -208,7 +208,7 @@ def _seal(token: Token, key: bytes) -> bytes:
 
 
 def _bytes_of(word: str) -> bytes:
-    """Raises ValueError."""
+    """The bytes of an encoded token. Raises ValueError."""
     if word.strip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"):
         raise ValueError("other characters than those of a token")
     return urlsafe_b64decode(word + "=" * (-len(word) % 4))

@@ -1,3 +1,3 @@
-"""Times: seconds of a peer's own clock, which never falls. Must NOT read one."""
+"""Times are seconds (float) of a peer's own monotonic clock. Must NOT read a clock."""
 
 NEVER = float("inf")

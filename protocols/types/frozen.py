@@ -1,8 +1,8 @@
-"""Values that nobody changes: messages, events, commands, log entries and what they are made of.
+"""The decorator `record`: dataclasses that are never changed after they are made.
 
-As `@dataclass(frozen=True, slots=True)`, but for what an assignment to a field meets: there the
-type checker says no, and not the running program. To make a frozen dataclass takes four times as
-long as any other, and a core makes several for each event. Must NOT know what a record says.
+A record is `@dataclass(frozen=True, slots=True)` for the type checker, but the running program does
+not stop an assignment. A frozen dataclass takes four times as long to make, and the core makes
+several for each event. Must NOT know any record.
 """
 
 from dataclasses import dataclass
@@ -13,5 +13,5 @@ Made = TypeVar("Made")
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[Made]) -> type[Made]:
-    """Compared and hashed by its fields."""
+    """Make the class a dataclass with slots that is compared and hashed by its fields."""
     return dataclass(slots=True, unsafe_hash=True)(cls)

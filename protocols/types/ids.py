@@ -1,4 +1,4 @@
-"""Names of things that several peers talk about."""
+"""Identifiers and small records that messages, log entries, events and commands share."""
 
 import hashlib
 from typing import NamedTuple, NewType
@@ -8,17 +8,19 @@ from protocols.types.frozen import record
 PROTOCOL_VERSION = 12
 
 PeerId = NewType("PeerId", str)
-"""`<node name>.<8 hex digits>`: unique, sortable, readable. Sums run in this order."""
+"""`<node name>.<8 hex digits>`: unique and readable. Sums add contributions in the order of ids."""
 
 
 @record
 class Stamp:
-    """To which round a payload belongs (I3). What belongs to no open round is dropped."""
+    """Names the round, view and attempt of a payload. A payload of no open round is dropped
+    (I3)."""
 
     run: int
     """64 bits, drawn when the run was made."""
     lineage: int
-    """64 bits of the hash of the entry that opened it: two branches of a fork differ."""
+    """64 bits of the hash of the log entry that opened the lineage: two branches of a fork
+    differ."""
     view: int
     fragment: int
     round: int
@@ -27,25 +29,26 @@ class Stamp:
 
 @record
 class PeerInfo:
-    """A peer as the log knows it."""
+    """A peer as the log describes it."""
 
     peer: PeerId
     name: str
     incarnation: int
-    """Rises with each restart: what an earlier life sent must not be mixed with this one's."""
+    """Rises with each restart, so that payloads of an earlier process are never mixed with later
+    ones."""
     address: str
-    """HOST:PORT that others dial."""
+    """HOST:PORT that other peers dial; "" if no peer can."""
     slot: int
-    """Its number among all that ever took part; never used twice."""
+    """The peer's number among all peers that ever took part; never used twice."""
 
 
 @record
 class Contributor:
-    """One counted contribution: whose, how much work, exactly which bytes."""
+    """One contribution of a round: its peer, its amount of work, and exactly which bytes it is."""
 
     peer: PeerId
     tokens: int
-    """Its weight in the mean."""
+    """Tokens trained for it: the contribution's weight in the mean."""
     steps: int
     manifest: str
     """xxh3-128 of the whole encoded contribution: equal bytes, equal manifest."""
@@ -56,9 +59,9 @@ class FragmentParts:
     """How a fragment is divided among part owners: part i is [borders[i], borders[i + 1])."""
 
     owners: tuple[PeerId, ...]
-    """One for each part; none in a gossip run, where each sums all of its pair."""
+    """One for each part; empty in a gossip run, where each peer sums its pair's whole fragment."""
     borders: tuple[int, ...]
-    """Elements, from 0 to the fragment's size."""
+    """In elements, ascending from 0 to the fragment's size."""
 
 
 @record
@@ -81,7 +84,7 @@ class TensorSpec:
 
 
 class RoundKey(NamedTuple):
-    """A round, whatever its attempt. A tuple, since it is made for each look into a table."""
+    """A round without its attempt. A tuple, since one is made for each look into a table."""
 
     fragment: int
     round: int
@@ -89,7 +92,7 @@ class RoundKey(NamedTuple):
 
 @record
 class StepPayloads:
-    """Whose payloads of one step somebody holds."""
+    """The peers of which a peer holds the payload of one step."""
 
     step: int
     peers: tuple[PeerId, ...]
@@ -97,7 +100,7 @@ class StepPayloads:
 
 @record
 class Provider:
-    """`holder` has what `peer` sent for this step: who lacks it asks there."""
+    """`holder` has the payload of `peer` for this step: a peer that lacks it asks the holder."""
 
     step: int
     peer: PeerId
@@ -105,5 +108,5 @@ class Provider:
 
 
 def digest_text(text: str) -> str:
-    """32 hex digits for agreement on small things (bulk digests come from the shell)."""
+    """32 hex digits of BLAKE2b, for agreement on small texts; the shell makes bulk digests."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,78 +1,81 @@
-"""How much of anything a peer may send: what more would cost, a stranger must not make us pay.
+"""Upper limits of all that a peer may send, so that no peer can make another one use up its memory.
 
-Must NOT hold timing, which is agreed per run (rules.py).
+Must NOT hold times, which each run agrees on (rules.py).
 """
 
 CONTROL_BYTES_MAX = 1 << 20
-"""A control message. The largest entry of the log, Run, takes at most four fifths of it."""
+"""Bytes of a control message. The largest log entry, Run, takes at most four fifths of it."""
 ENTRY_BYTES_MAX = CONTROL_BYTES_MAX - 1024
-"""A log entry. It travels in one message, the rest of which takes less than 1 KiB."""
+"""Bytes of a log entry. It travels in one message, the rest of which takes less than 1 KiB."""
 CHUNK_HEADER_BYTES_MAX = 64 << 10
-"""A result's header names every contributor: about 100 bytes each, PEERS_MAX of them."""
+"""Bytes of a chunk's header. A result's header names up to PEERS_MAX contributors, about 100 bytes
+each."""
 CHUNK_BYTES_MAX = 1 << 20
-"""Payload of one chunk."""
+"""Bytes of payload in one chunk."""
 PEERS_MAX = 512
 ENTRIES_MAX = 64
 """Log entries in one Append."""
 SEATS_MAX = 4096
-"""Peers that took part in a run and are remembered (state/participants.py)."""
+"""Peers that took part in a run and are remembered (state/participants.py). More are forgotten."""
 SPENT_MAX = 4096
 """Admissions by token that are remembered (state/tokens.py)."""
 TOKEN_CHARS_MAX = 1024
 ADMIT_BYTES_MAX = 4 << 10
-"""All that a connection without a certificate may send."""
+"""Bytes that a connection without a certificate may send in all."""
 SECRET_BYTES = 32
-"""What the keys of a bulk connection are made of."""
+"""Bytes of the secret from which the keys of a bulk connection are derived."""
 TICKET_BYTES = 16
-"""What a connection begins with that belongs to another one."""
+"""Bytes of the ticket that ties a bulk connection to its control connection."""
 CERTIFICATE_BYTES_MAX = 1 << 10
-"""In DER; ours have about 350."""
+"""Bytes of a certificate in DER; those of this project have about 350."""
 CONTRIBUTION_TOKENS_MAX = 1 << 44
 CONTRIBUTION_STEPS_MAX = 1 << 24
-"""What one contribution may say of itself: no node ever trains so much between two rounds, and the
-run's sums stay far from where they could not be written any more."""
+"""Tokens and inner steps that one contribution may report. No node trains so much between two
+rounds, and the run's sums stay far below TOTAL_MAX."""
 SAMPLES_MAX = 1 << 28
-"""Of one contribution: of several rounds a peer says in 32 bits how many it wants ahead."""
+"""Samples of one contribution. A peer states in 32 bits how many it wants ahead, for several
+rounds."""
 ROUNDS_MAX = 1 << 31
-"""Rounds of a run, or its steps where peers agree on each: stamps count them in 32 bits, and a Void
-skips one."""
+"""Rounds of a run, or its steps in a stepwise run: stamps count them in 32 bits."""
 TOTAL_MAX = (1 << 63) - 1
-"""Where the run's sums stay, whatever members say."""
+"""The run's sums of tokens and steps are cut off here, whatever members report."""
 TERM_LEAP_MAX = 1 << 16
-"""So far ahead of us is nobody but a leader, of whoever was away: candidates ask before they stand,
-so that terms hardly grow while nobody can win. And nobody can use up all of them."""
+"""A message with a term further ahead than this is refused. Candidates ask before they raise the
+term (pre-vote), so honest terms grow slowly, and no peer can use up the range of terms."""
 FRAGMENTS_MAX = 1024
 DONORS_MAX = 4
-"""Of one cut: more would not make a joiner faster, and each copies the state."""
+"""Donors of one cut. More would not make a joiner faster, and each one keeps a copy of the
+state."""
 LEAF_BYTES = 32
 LEAVES_MAX = 8192
-"""In one message."""
+"""Leaves of a hash tree in one message."""
 SPANS_MAX = 64
-"""Stretches of cells that a joiner asks one donor for at a time."""
+"""Ranges of cells that a joiner asks one donor for at a time."""
 TENSORS_MAX = 100_000
-"""Of a model: a mixture of experts with 60 layers of 512 experts has 94,000."""
+"""Parameters of a model: a mixture of experts with 60 layers of 512 experts has 94,000."""
 TENSOR_NAME_BYTES_MAX = 1024
-"""Of one parameter's name in UTF-8: what module paths of wrapped and compiled models take."""
+"""Bytes of one parameter's name in UTF-8; module paths of wrapped and compiled models are long."""
 LAYOUT_NAMES_BYTES_MAX = 24 << 20
-"""Of all parameters' names in UTF-8: the header of a safetensors file, of which loaders take 100
-MB, holds up to three arrays by each name."""
+"""Bytes of all parameters' names in UTF-8. The header of a safetensors file holds up to three
+arrays for each name, and loaders accept headers of 100 MB."""
 DIMENSIONS_MAX = 8
 ELEMENTS_MAX = (1 << 62) - 1
-"""Of a model: offsets and sums of them stay within 63 bits."""
+"""Elements of a model: offsets and sums of them fit into 63 bits."""
 NAME_MAX = 128
-"""Characters of a peer's id, a node's name, an address."""
+"""Characters of a peer's id, of a node's name, or of an address."""
 TEXT_MAX = 1024
 """Characters of a reason."""
 JSON_MAX = 64 << 10
-"""Characters of the agreed `[run]`; in ASCII, so as many bytes."""
+"""Characters of the agreed `[run]` as JSON; it is ASCII, so as many bytes."""
 PIECE_BYTES_MAX = 512 << 10
-"""Of a snapshot, in one message."""
+"""Bytes of a snapshot in one message."""
 LAYOUT_BYTES_MAX = PIECE_BYTES_MAX
-"""Of a model's layout as it travels, compressed (wire/layout.py)."""
+"""Bytes of a model's layout as it travels, compressed (wire/layout.py)."""
 SNAPSHOT_BYTES_MAX = 64 << 20
 
 HELD_STEPS_MAX = 3
-"""Steps beyond its own of which a peer that stops may hold payloads: two, unless a roster dies."""
+"""A peer that stops may hold payloads of so many steps beyond its own: two, unless a roster
+dies."""
 PROVIDERS_MAX = HELD_STEPS_MAX * PEERS_MAX
 
 LIST_MAX = 10_000

@@ -1,6 +1,6 @@
-"""Timing and size rules that every peer of a run must share.
+"""`[run.protocol]`: the protocol's times and limits, the same for all peers of a run.
 
-Must NOT hold anything that one node may choose for itself: that is `[node]`.
+Must NOT hold a value that one node may choose for itself: those are in `[node]`.
 """
 
 from dataclasses import dataclass
@@ -10,30 +10,33 @@ from protocols.types.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolConfig:
-    """Agreed by all peers; part of the run's digest."""
+    """All peers agree on these values: they are part of the run's digest."""
 
     heartbeat_interval_s: float = 0.5
-    """The leader and everybody else, voters among each other, and who waits for a result and who
-    makes it, let each other hear of them this often."""
+    """Seconds between heartbeats: between the leader and each peer, among voters, and between a
+    peer that waits for a result and the peer that makes it."""
     election_timeout_s: float = 2.0
-    """A voter that hears nothing of its leader for once to twice this long asks for an election;
-    a leader that no majority answers in this time steps down."""
+    """Seconds. A voter that hears nothing from its leader for one to two times this long asks for
+    an election. A leader that no majority of the voters answers within this time steps down."""
     silence_timeout_s: float = 10.0
-    """A peer that sends nothing for this long is lost. End of stream is noticed at once."""
+    """Seconds. A peer that sends nothing for this long is lost. A closed connection is noticed at
+    once."""
     reconnect_grace_s: float = 0.25
-    """After an end of stream, wait this long for the same incarnation before it is lost."""
+    """Seconds that a peer has to reconnect, in the same incarnation, after its connection closed;
+    then it is lost."""
     round_grace_s: float = 30.0
-    """After `quorum` peers are ready for a round, wait at most this long for the others."""
+    """Seconds. Once `quorum` peers have contributed to a round, wait at most this long for the
+    others."""
     quorum: int = 1
-    """So many peers, or all that are left, before that window opens (K of Decoupled DiLoCo,
-    arXiv:2604.21428)."""
+    """Contributions, or those of all live peers, before `round_grace_s` begins (K of Decoupled
+    DiLoCo, arXiv:2604.21428)."""
     reduction_timeout_s: float = 60.0
-    """Start another attempt without the silent when a reduction takes longer."""
+    """Seconds. If a reduction takes longer, start another attempt without the silent peers."""
     transfer_timeout_s: float = 120.0
-    """Ask for a fresh cut when nothing of a state has come for so long."""
+    """Seconds. If no cell of a state arrives for this long, a joiner asks for a new cut."""
     lonely_after_s: float = 60.0
-    """One of exactly two voters that does not reach the other for this long goes on alone, in a
-    branch of its own. A witness (`lowcomm witness`) makes this unnecessary."""
+    """Seconds. If one of exactly two voters does not reach the other for this long, it goes on
+    alone in a branch of its own. With a witness (`lowcomm witness`) this is not needed."""
 
     def __post_init__(self) -> None:
         for name in (

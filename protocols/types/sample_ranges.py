@@ -1,9 +1,9 @@
-"""Sets of samples: which numbers of the run's endless sequence, as sorted ranges that do not touch.
+"""Sets of sample numbers, as sorted ranges that do not touch.
 
-The samples of a run are numbered 0, 1, 2, ... without an end: sample n is the window that the
-permutation of pass `n // windows` has at `n % windows` (lowcomm/data/batches.py), so that a set of
-numbers needs to know nothing of passes, nor of how large the data is. Exact integer arithmetic.
-Must NOT know who holds a set (state/sample_ledger.py).
+The samples of a run are numbered 0, 1, 2, ... without an end. Sample n is the window at position `n
+% windows` of the permutation of pass `n // windows` (lowcomm/data/batches.py), so a set of numbers
+is independent of passes and of the size of the data. The arithmetic is exact. Must NOT know which
+peer holds a set (state/sample_ledger.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from protocols.types.frozen import record
 from protocols.types.ids import PeerId
 
 RANGES_MAX = 64
-"""In one grant, and in what one contribution covers: they travel in messages."""
+"""Ranges in one grant, and in the samples of one contribution: both travel in messages."""
 REMAINING_MAX = 8192
-"""Ranges of a whole ledger in one message: a fifth of what fits."""
+"""Ranges of a whole ledger in one message: a fifth of the ranges that fit into one."""
 
 
 @record
@@ -33,7 +33,7 @@ Samples = tuple[SampleRange, ...]
 
 @record
 class Grant:
-    """What one peer gets."""
+    """Samples that the leader leases to one peer."""
 
     peer: PeerId
     samples: Samples
@@ -41,20 +41,22 @@ class Grant:
 
 @record
 class Remaining:
-    """Where a run is in its data: all below `frontier` is committed, but for these."""
+    """How far a run is in its data: all samples below `frontier` are committed, except
+    `samples`."""
 
     frontier: int = 0
     samples: Samples = ()
 
 
 START = attrgetter("start")
-"""Sorted by it, ranges are in the order that `merged` needs."""
+"""The sort key of ranges for `merged`."""
 ALL_REMAIN = Remaining()
-"""At the beginning."""
+"""A run that has committed nothing."""
 
 
 def well_formed(samples: Samples) -> bool:
-    """Is this what every function here expects and returns? What comes from others may not be."""
+    """Are the ranges sorted, not empty, and apart? Every function here expects and returns such
+    sets; a set that another peer sent must be checked first."""
     last = -1
     for one in samples:
         if not last < one.start < one.stop:
@@ -64,7 +66,7 @@ def well_formed(samples: Samples) -> bool:
 
 
 def is_sound(remaining: Remaining) -> bool:
-    """Can a ledger be in this state?"""
+    """Can a ledger be in this state? Sets of other peers must be checked first."""
     samples = remaining.samples
     return well_formed(samples) and (not samples or samples[-1].stop <= remaining.frontier)
 
@@ -77,7 +79,7 @@ def count(samples: Samples) -> int:
 
 
 def union(one: Samples, other: Samples) -> Samples:
-    """What is in either."""
+    """The samples in either set."""
     if not (one and other):
         return one or other
     if len(one) == len(other) == 1 and one[0].stop == other[0].start:
@@ -86,12 +88,12 @@ def union(one: Samples, other: Samples) -> Samples:
 
 
 def union_of(sets: Iterable[Samples]) -> Samples:
-    """What is in any: sorted once, however many there are."""
+    """The samples in any of the sets. Sorts once, whatever their number."""
     return merged(sorted(chain.from_iterable(sets), key=START))
 
 
 def merged(ranges: Sequence[SampleRange]) -> Samples:
-    """Sorted ranges that may overlap or touch, as a set."""
+    """The set of ranges that are sorted by `start` and may overlap or touch."""
     made: list[SampleRange] = []
     for item in ranges:
         if made and item.start <= made[-1].stop:
@@ -102,7 +104,7 @@ def merged(ranges: Sequence[SampleRange]) -> Samples:
 
 
 def subtract(one: Samples, other: Samples) -> Samples:
-    """What is in the first, and not in the second."""
+    """The samples in the first set and not in the second."""
     if not (one and other) or one[-1].stop <= other[0].start or other[-1].stop <= one[0].start:
         return one
     if len(one) == len(other) == 1:  # Mostly: a Commit takes from each what it holds.
@@ -129,17 +131,17 @@ def subtract(one: Samples, other: Samples) -> Samples:
 
 
 def intersection(one: Samples, other: Samples) -> Samples:
-    """What is in both."""
+    """The samples in both sets."""
     return subtract(one, subtract(one, other))
 
 
 def contains(one: Samples, other: Samples) -> bool:
-    """Is all of the second in the first?"""
+    """Is the second set a part of the first?"""
     return not subtract(other, one)
 
 
 def first(samples: Samples, wanted: int, *, ranges_max: int) -> Samples:
-    """The lowest `wanted` samples, or as many as there are in that many ranges."""
+    """The lowest `wanted` samples, or fewer if the first `ranges_max` ranges have fewer."""
     made: list[SampleRange] = []
     for item in samples[:ranges_max]:
         if wanted <= 0:

@@ -1,6 +1,7 @@
-"""Bytes to messages and back: size limit first, then msgpack with its limits, then exact types.
+"""Encodes and decodes messages: first the size limit, then msgpack with its limits, then exact
+types.
 
-Whatever is wrong raises WireError: the sender's bytes, never our bug.
+Malformed bytes raise WireError. Must NOT know what a message leads to.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ from protocols.wire.validators import WireError, short
 
 UNPACK_LIMITS: Mapping[str, Any] = {
     "use_list": True,
-    # msgpack makes room for as many items as a header claims, at every depth.
+    # msgpack allocates as many items as a header claims, at every depth.
     "max_array_len": LIST_MAX,
     "max_map_len": 0,
     "max_bin_len": PIECE_BYTES_MAX,
@@ -38,14 +39,14 @@ UNPACK_LIMITS: Mapping[str, Any] = {
 
 
 def encode(message: m.Message) -> bytes:
-    """One message as msgpack: [type code, field, ...]."""
+    """Encode a message as msgpack: [type code, field, ...]."""
     packed = _packed((CODES[type(message)], *_reader(type(message))(message)))
     assert len(packed) <= CONTROL_BYTES_MAX, f"{type(message).__name__} is too long for the wire"
     return packed
 
 
 def decode(payload: bytes | bytearray | memoryview, *, size_max: int) -> m.Message:
-    """The inverse of `encode`. Raises WireError; reads at most `size_max` bytes."""
+    """Decode a message of at most `size_max` bytes. Raises WireError."""
     raw = _unpack(payload, size_max)
     if not raw or type(raw[0]) is not int or raw[0] not in MESSAGES:
         raise WireError(f"unknown message type {short(raw[:1])}")
@@ -53,20 +54,20 @@ def decode(payload: bytes | bytearray | memoryview, *, size_max: int) -> m.Messa
 
 
 def encode_entry(entry: e.LogEntry) -> bytes:
-    """One log entry, as it stands in an Append: what the hash of a lineage is taken of."""
+    """Encode a log entry as in an Append. The hash of a lineage is taken of these bytes."""
     return _packed(entry)
 
 
 def decode_entry(payload: bytes | bytearray | memoryview) -> e.LogEntry:
-    """The inverse of `encode_entry`. Raises WireError."""
+    """Decode a log entry. Raises WireError."""
     return cast(e.LogEntry, struct(e.LogEntry)(_unpack(payload, CONTROL_BYTES_MAX)))
 
 
 def readable_bytes(entry: e.LogEntry) -> int:
-    """The size of an entry that every peer can read in its log.
+    """Encoded size of an entry that every peer can decode.
 
-    Raises LogError that says why none could: nothing is written that cannot be read. It costs
-    about 0.03 ms for the Commit of 8 peers.
+    Raises LogError with the reason if it cannot be decoded: such an entry is never written. It
+    costs about 0.03 ms for the Commit of 8 peers.
     """
     packed, why = encode_entry(entry), ""
     if len(packed) > ENTRY_BYTES_MAX:
@@ -83,19 +84,20 @@ def readable_bytes(entry: e.LogEntry) -> int:
 
 
 def encode_image(image: i.Image) -> bytes:
-    """A snapshot, to be sent in pieces and kept on disk."""
+    """Encode the image of a snapshot, to be sent in pieces and kept on disk."""
     return _packed(image)
 
 
 def decode_image(payload: bytes) -> i.Image:
-    """The inverse of `encode_image`. Raises WireError."""
+    """Decode the image of a snapshot. Raises WireError."""
     return cast(i.Image, struct(i.Image)(_unpack(payload, SNAPSHOT_BYTES_MAX)))
 
 
 def one_line(text: str) -> str:
-    """What of a text may travel as a reason: one printable line of at most TEXT_MAX characters.
+    """Make a text fit to travel as a reason: one printable line of at most TEXT_MAX characters.
 
-    Texts of exceptions and of users pass through here, or the receiver would blame us for them.
+    Texts of exceptions and of users must pass through here, or the receiver ends the session for a
+    malformed message.
     """
     line = " ".join(text.split())
     return "".join(c if c.isprintable() else "?" for c in line[:TEXT_MAX])
@@ -106,7 +108,7 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
         raise WireError(f"{len(payload)} bytes, at most {size_max} are allowed")
     try:
         raw = cast(object, msgpack.unpackb(payload, **UNPACK_LIMITS))
-    except (ValueError, RecursionError) as error:  # Both mean: the sender's bytes.
+    except (ValueError, RecursionError) as error:  # Both mean malformed bytes.
         raise WireError("not msgpack") from error
     if not isinstance(raw, list):
         raise WireError("not a message")
@@ -114,12 +116,12 @@ def _unpack(payload: bytes | bytearray | memoryview, size_max: int) -> list[obje
 
 
 def _packed(value: object) -> bytes:
-    """msgpack asks only about what it does not know."""
+    """Pack with `_plain` for the types that msgpack does not know."""
     return cast(bytes, msgpack.packb(value, default=_plain))
 
 
 def _plain(value: object) -> tuple[object, ...]:
-    """A dataclass as its fields, behind its code if it is one of several that may stand there."""
+    """The fields of a record, after its type code where several types are allowed."""
     code, read = _layout(type(value))
     return read(value) if code is None else (code, *read(value))
 
@@ -131,7 +133,7 @@ def _layout(kind: Any) -> tuple[int | None, Callable[[object], tuple[object, ...
 
 @cache
 def _reader(kind: Any) -> Callable[[object], tuple[object, ...]]:
-    """Which fields a dataclass has is part of the program."""
+    """A function that reads all fields of this record type."""
     names = tuple(field.name for field in fields(kind))
     if len(names) > 1:
         return attrgetter(*names)

@@ -1,6 +1,4 @@
-"""What is said by those who want to meet looks like this: hellos, the gate, tunnels
-(schemas.py).
-"""
+"""Schemas of messages that open connections: hellos, admission, tunnels. A part of schemas.py."""
 
 from collections.abc import Mapping
 

@@ -1,11 +1,11 @@
-"""A model's layout as the bytes that travel: in the Run entry, and from a rank to its daemon.
+"""Encodes a model's layout: in the Run entry, and from a rank to its daemon.
 
     zlib( count | fragments | shared | lengths | dimensions | extents | name bytes )
 
 Little endian: u32 count; for each tensor its u16 fragment, the u16 number of bytes that its name
 shares with the name before it, the u16 length of the rest, the u8 number of dimensions and each
 extent as u64. Offsets are not in it: tensors lie densely. 94,000 names of a mixture of experts take
-20 KB. Must NOT know of messages (schemas.py) or of arrays.
+20 KB. Must NOT know messages (schemas.py) or arrays.
 """
 
 import math
@@ -29,15 +29,15 @@ from protocols.wire.validators import WireError, short
 
 _COUNT = Struct("<I")
 _TENSOR_BYTES_MAX = 3 * 2 + 1 + 8 * DIMENSIONS_MAX
-"""Of one tensor, but for its name."""
+"""Bytes of one tensor without its name."""
 _PLAIN_BYTES_MAX = _COUNT.size + TENSORS_MAX * _TENSOR_BYTES_MAX + LAYOUT_NAMES_BYTES_MAX
 _LEVEL = 6
 
 
 def pack_layout(layout: Sequence[TensorSpec]) -> bytes:
-    """At most LAYOUT_BYTES_MAX bytes, which `unpack_layout` reads.
+    """Encode a layout in at most LAYOUT_BYTES_MAX bytes.
 
-    Raises ConfigError that names the first parameter, or the sum, that is beyond a limit.
+    Raises ConfigError that names the first parameter, or the sum, beyond a limit.
     """
     if not 1 <= len(layout) <= TENSORS_MAX:
         raise ConfigError(f"the model has {len(layout):,} parameters, at most {TENSORS_MAX:,}")
@@ -73,7 +73,7 @@ def pack_layout(layout: Sequence[TensorSpec]) -> bytes:
 
 
 def unpack_layout(packed: bytes) -> tuple[TensorSpec, ...]:
-    """The inverse of `pack_layout`. Raises WireError; takes bounded memory, whatever is in it."""
+    """Decode a layout, with bounded memory for any bytes. Raises WireError."""
     plain = _inflated(packed)
     try:
         return tuple(_tensors(plain))
@@ -99,7 +99,9 @@ def _tensors(plain: bytes) -> Iterator[TensorSpec]:
     if at + sum(lengths) != len(plain) or names_bytes > LAYOUT_NAMES_BYTES_MAX:
         raise WireError(f"a layout has {len(plain)} bytes, and {names_bytes} of names")
     name, ends, total = b"", dict[int, int](), 0
-    starts = accumulate(lengths, initial=at)  # One more than there are names: where all end.
+    starts = accumulate(
+        lengths, initial=at
+    )  # One more than there are names: the last one is the end of all.
     rows = zip(fragments, shared, lengths, dimensions, starts, strict=False)
     for fragment, kept, length, axes, start in rows:
         if kept > len(name):
@@ -136,9 +138,9 @@ def _read(plain: bytes, start: int, count: int, kind: str) -> tuple[int, ...]:
 
 
 def _name(tensor: TensorSpec) -> bytes:
-    """UTF-8. Raises ConfigError for what is no name, or too long."""
+    """The name in UTF-8. Raises ConfigError if it is empty, not printable or too long."""
     name = tensor.name
-    if not name or not name.isprintable():  # So there is no lone surrogate in it.
+    if not name or not name.isprintable():  # A printable name has no lone surrogate.
         raise ConfigError(f"parameter {short(name)}: a name is one line of printable text")
     raw = name.encode()
     if len(raw) > TENSOR_NAME_BYTES_MAX:
@@ -174,11 +176,11 @@ def _check_places(layout: Sequence[TensorSpec]) -> None:
 
 
 def _shared(name: bytes, before: bytes) -> int:
-    """How many bytes both begin with."""
+    """The number of bytes that both names begin with."""
     if name == before:
         return len(name)
     low, high = 0, min(len(name), len(before))
-    while low < high:  # By halves: a loop over bytes takes ten times as long.
+    while low < high:  # Bisection: a loop over bytes takes ten times as long.
         middle = (low + high + 1) // 2
         if name[:middle] == before[:middle]:
             low = middle

@@ -1,7 +1,7 @@
-"""What each type looks like on the wire: its fields in order, each with its check.
+"""The schema of each type on the wire: its fields in order, each with its check.
 
-Exact types: no coercion, no unknown or missing fields, no unbounded collection. Must NOT encode or
-decode bytes (codec.py).
+Types are exact: no coercion, no unknown or missing field, no unbounded collection. Must NOT encode
+or decode bytes (codec.py).
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ from protocols.wire.validators import (
 
 
 def struct(cls: type) -> Check:
-    """The check of one type: raises WireError, or returns an instance."""
+    """The check of one record type: it returns an instance or raises WireError."""
 
     def check(raw: object) -> Any:
         checks = SHAPES[cls]
@@ -74,7 +74,7 @@ def struct(cls: type) -> Check:
 
 
 def _coded(table: Mapping[int, type], what: str) -> Check:
-    """One of several types, behind its code."""
+    """The check of a field that holds one of several types, after its type code."""
 
     def check(raw: object) -> Any:
         code, *rest = cast(list[object], raw) if isinstance(raw, list) and raw else [None]
@@ -86,7 +86,7 @@ def _coded(table: Mapping[int, type], what: str) -> Check:
 
 
 def _only(*kinds: type) -> Check:
-    """A log entry of one of these kinds."""
+    """The check of a field that holds a log entry of one of these kinds."""
 
     def check(raw: object) -> Any:
         made = _entry(raw)
@@ -388,4 +388,4 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     s.Grant: {"peer": peer_id, "samples": _samples},
     s.Remaining: {"frontier": _u63, "samples": _all_samples},
 }
-"""Every type that may stand on the wire: its fields in order, each with its check."""
+"""By type: its fields in order, each with its check."""

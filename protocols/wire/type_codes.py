@@ -1,6 +1,6 @@
-"""The number of each type on the wire and in the log: never given to another one.
+"""The number of each type on the wire and in the log. A number is never used for another type.
 
-Must NOT know what a type looks like (schemas.py).
+Must NOT know the fields of a type (schemas.py).
 """
 
 from collections.abc import Mapping

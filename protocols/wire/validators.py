@@ -1,6 +1,6 @@
-"""What one field on the wire may be: exact types, no coercion, nothing unbounded.
+"""Checks of single fields on the wire: exact types, no coercion, nothing unbounded.
 
-Must NOT know which types there are (schemas.py), nor encode or decode bytes (codec.py).
+Must NOT know the record types (schemas.py), nor encode or decode bytes (codec.py).
 """
 
 import reprlib
@@ -10,14 +10,14 @@ from typing import Any, cast
 from protocols.types.ids import PeerId
 from protocols.types.limits import NAME_MAX
 
-_SHORT = reprlib.Repr()  # A whole repr of nested lists would exceed Python's stack.
+_SHORT = reprlib.Repr()  # A full repr of nested lists would exceed Python's stack.
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring = 2, 3, 60
 
 Check = Callable[[object], Any]
 
 
 class WireError(ValueError):
-    """The sender's bytes are no message of ours; the text says which field."""
+    """The bytes of a sender are no valid message; the text names the field."""
 
 
 def integer(limit: int) -> Check:
@@ -30,7 +30,8 @@ def integer(limit: int) -> Check:
 
 
 def text(limit: int, *, printable: bool = True) -> Check:
-    """Most texts are shown to people: no line breaks, no escape sequences."""
+    """The check of a text of at most `limit` characters. Most texts are shown to people, so by
+    default line breaks and escape sequences are refused."""
 
     def check(raw: object) -> str:
         if type(raw) is not str or len(raw) > limit or (printable and not raw.isprintable()):
@@ -96,5 +97,5 @@ def optional(item: Check) -> Check:
 
 
 def short(raw: object) -> str:
-    """For an error's text."""
+    """A short representation of a value for the text of an error."""
     return _SHORT.repr(raw)

@@ -27,7 +27,7 @@ from tests.cluster.running import (
     write_config,
 )
 
-IMPATIENT = "import peers.connections.dialer\npeers.dialing.FIRST_DIAL_S = 0.1"
+IMPATIENT = "import peers.connections.dialer\npeers.connections.dialer.FIRST_DIAL_S = 0.1"
 INSECURE = ("--set", "node.insecure=true")
 
 

@@ -23,7 +23,7 @@ from tests.cluster.running import (
 )
 
 OTHER_PROTOCOL = "import protocols.types.ids\nprotocols.ids.PROTOCOL_VERSION += 1"
-IMPATIENT = "import peers.connections.dialer\npeers.dialing.FIRST_DIAL_S = 0.1"
+IMPATIENT = "import peers.connections.dialer\npeers.connections.dialer.FIRST_DIAL_S = 0.1"
 
 DAEMON: dict[str, tuple[str, tuple[str, ...]]] = {
     "an unknown key": (
