@@ -1,4 +1,5 @@
-"""Our connections as the core sees them: who is there, in which life, whom we dial.
+"""The connections of this peer as the core sees them: connected peers, their incarnations, and the
+peers that are dialled.
 
 Must NOT decide what a loss means (peer/core.py), nor carry anything.
 """
@@ -20,47 +21,48 @@ from protocols.types.rules import ProtocolConfig
 
 @dataclass(slots=True)
 class Connection:
-    """One life of a peer, from its first connection in that life until it is lost or out of the
-    run: then all of this is dropped together."""
+    """A peer in one incarnation, from its first connection until it is lost or out of the run. The
+    record is dropped as a whole."""
 
     incarnation: int
-    """Which life: the hello of the present connection says so, or of the last one. Whatever comes
-    by that connection is of this life."""
+    """Incarnation in the hello of the present connection, or of the last one. All messages by that
+    connection are of this incarnation."""
     address: str
-    """HOST:PORT where it listens, as the hello says; "" nowhere."""
+    """HOST:PORT where it listens, from its hello; "" if it does not listen."""
     leaving: bool = False
-    """It is out of the run, as it wanted, and hangs up as soon as it has read that."""
+    """It has left the run, and closes the connection once it has read that."""
 
 
 class Links:
-    """Answers with the commands that keep them as they should be."""
+    """Opens and closes connections: each method returns the commands for it."""
 
     def __init__(self, contact: str = "", *, mine: str = "") -> None:
-        """`contact`: where a person said that somebody of the run listens; "" nowhere. `mine`:
-        where we do, as an earlier peer of this node may have, whom the log still names; "" if
-        nobody can dial us."""
+        """`contact`: address of a peer of the run that a person gave; "" if none. `mine`: our own
+        address, which the log may still have for an earlier peer of this node; "" if no peer can
+        dial us."""
         self.liveness = Liveness(ProtocolConfig())
         self.up = self.liveness.up
-        """Who is connected: one set, which changes."""
+        """Connected peers; the same set object for ever."""
         self.mine = mine
         self.seeking = Seeking(contact)
         self._mend_at = NEVER
-        """When we dial whom we miss; NEVER while we miss nobody."""
+        """When to dial missing peers; NEVER if none is missing."""
         self._long_at = NEVER
-        """When the next one of them is missed for long."""
+        """When the next missing peer has been missing for an election timeout."""
         self._missed: dict[PeerId, float] = {}
-        """Whom of the run we are not connected with, and since when, as of the last look."""
+        """Peers of the run without a connection, and since when, as of the last check."""
         self.barred: dict[PeerId, str] = {}
-        """Who told us that our certificate was revoked, and how."""
+        """Peers that reported our certificate as revoked, with their reasons."""
         self.peers: dict[PeerId, Connection] = {}
-        """All of `up`, and those that may still come back."""
+        """All peers of `up`, and those that may still reconnect."""
         self.ended: tuple[PeerId, str] | None = None
-        """With which peer a connection ended last, and why: what a joiner may be waiting for."""
+        """The peer of the connection that ended last, and why: a joiner may wait for it."""
         self._dialled: dict[PeerId, Connect] = {}
-        """How we dialled peers of the run, and not they us."""
+        """Peers of the run that we dialled, with the command that did."""
 
     def life(self, peer: PeerId, otherwise: int) -> int:
-        """The incarnation in which it is connected, or may come back; `otherwise` of any other."""
+        """The incarnation of a connected peer, or of one that may reconnect; `otherwise` for any
+        other peer."""
         known = self.peers.get(peer)
         return known.incarnation if known is not None else otherwise
 
@@ -77,9 +79,10 @@ class Links:
         return connect
 
     def mend(self, me: PeerId, receivers: Mapping[PeerId, PeerInfo]) -> list[Command]:
-        """Everybody is connected with everybody: dial whom we miss and do not dial yet.
+        """All peers are connected with each other: dial the missing ones that are not dialled yet.
 
-        Whoever dialled before may have given up: it read that the peer was lost, or restarted.
+        The side that dialled before may have given up: it read that the peer was lost, or
+        restarted.
         """
         commands: list[Command] = []
         missed = [p for p in receivers if p != me and p not in self.up] if me in receivers else []
@@ -92,23 +95,23 @@ class Links:
     def _way_to(
         self, me: PeerId, peer: PeerId, receivers: Mapping[PeerId, PeerInfo]
     ) -> Connect | None:
-        """None: we cannot dial it, or it is we who are dialled."""
+        """The command to dial a peer; None if we cannot dial it, or it dials us."""
         address = receivers[peer].address
         if address:
             return Connect(peer, address) if address != self.mine else None
         if self.mine or me > peer:
-            return None  # One of two that nobody can dial asks for a tunnel.
+            return None  # Of two peers that cannot be dialled one asks for a tunnel.
         listening = (p for p in self.up if p in receivers and receivers[p].address)
         via = relays(me, peer, listening)
         return Connect(peer, "", via) if via else None
 
     def connected(self, event: PeerConnected, now: float) -> None:
         self.liveness.connected(event.peer, now)
-        self.barred.pop(event.peer, None)  # It speaks with us after all.
+        self.barred.pop(event.peer, None)  # It accepts our certificate after all.
         self.peers[event.peer] = Connection(event.incarnation, event.address)
 
     def close(self, peer: PeerId, why: str, now: float) -> Disconnect:
-        """End a connection; if the peer does not come back, it is lost."""
+        """Close a connection; if the peer does not reconnect, it is lost."""
         self.ended = peer, why
         self._dialled.pop(peer, None)
         self.liveness.disconnected(peer, why, now)
@@ -122,8 +125,8 @@ class Links:
         return Disconnect(peer, why)
 
     def renew(self, loss: Loss) -> list[Command]:
-        """The peer is lost. A connection that may hang for ever: close it, and dial again if we
-        dialled."""
+        """The peer is lost. Close its connection, which may hang for ever, and dial again if we
+        dialled before."""
         self.peers.pop(loss.peer, None)
         if not loss.silent:
             return []
@@ -134,7 +137,7 @@ class Links:
         return commands
 
     def left(self, peer: PeerId) -> None:
-        """The peer is out of the run, as it wanted: it hangs up itself when it has read that."""
+        """The peer has left the run: it closes the connection itself when it has read that."""
         self.peers[peer].leaving = True
 
     def disconnected(self, peer: PeerId, why: str, now: float) -> list[Command]:
@@ -152,7 +155,8 @@ class Links:
         *,
         found: bool,
     ) -> list[Command]:
-        """Dial whom we miss; while no leader is `found`, ask for it, at `named` addresses too."""
+        """Dial missing peers. While no leader is `found`, ask for it, also at the `named`
+        addresses."""
         commands: list[Command] = []
         missed = receivers.keys() - self.up - {me}
         if missed or self._mend_at < NEVER:
@@ -164,7 +168,8 @@ class Links:
     def _mend_now_and_then(
         self, now: float, me: PeerId, receivers: Mapping[PeerId, PeerInfo]
     ) -> list[Command]:
-        """While we miss anybody: at each heartbeat interval. It may come back by itself first."""
+        """Dial missing peers at each heartbeat interval. They have one interval to reconnect by
+        themselves."""
         rules, commands = self.liveness.rules, list[Command]()
         longs = (lost + rules.election_timeout_s for lost in self._missed.values())
         self._long_at = min((at for at in longs if now < at), default=NEVER)
@@ -178,29 +183,29 @@ class Links:
         return commands
 
     def barred_by(self, peer: PeerId, why: str) -> list[Command]:
-        """A peer says that our certificate was revoked. One alone may say anything."""
+        """A peer reports that our certificate was revoked. A single peer is not believed."""
         if peer in self.barred or len(self.barred) >= PEERS_MAX:
             return []
         self.barred[peer] = why
         return [Note("revoked", f"{peer} says: {why}")]
 
     def missed(self, now: float) -> set[PeerId]:
-        """Whom we are not connected with for so long that it does not come back by itself: by now
-        the leader has struck whoever is gone."""
+        """Peers without a connection for so long that they do not reconnect by themselves: peers
+        that are gone have been removed by the leader by now."""
         long_s = self.liveness.rules.election_timeout_s
         return {peer for peer, lost in self._missed.items() if now >= lost + long_s} - self.up
 
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
-        """Somebody says that the leader listens there; `mine` is where we do."""
+        """A peer reports the leader's address; `mine` is our own."""
         if address and address == mine:
-            return []  # They have not heard yet that we lead no longer.
+            return []  # They do not know yet that we do not lead any more.
         return self.seeking.told(address, self._where(), index)
 
     def _where(self) -> dict[PeerId, str]:
-        """Where everybody listens who is connected; who listens nowhere stands under its id."""
+        """Addresses of connected peers; a peer that does not listen has its id as address."""
         return {peer: x.address or peer for peer, x in self.peers.items() if peer in self.up}
 
     def due_heartbeats(self, now: float) -> list[Send]:
-        """To everybody whom we watch, when they are due."""
+        """Heartbeats to watched peers that are due."""
         beat = Heartbeat()
         return [Send(peer, beat) for peer in self.liveness.due_heartbeats(now)]

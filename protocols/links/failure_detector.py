@@ -1,8 +1,8 @@
-"""Who is connected, who was heard of when, whose silence is too long.
+"""Failure detector: which peers are connected, and which of them have been silent for too long.
 
-Ends of streams are noticed of everybody, silence only of those whom somebody named: heartbeats to
-everybody would grow with the square of the run. Must NOT decide whom we need
-(peer/connectivity.py), nor what follows from a loss: that is the leader's.
+Closed connections of all peers are noticed, silence only of watched peers: heartbeats among all
+peers would grow with the square of their number. Must NOT decide which peers are watched
+(peer/connectivity.py), nor what follows from a loss (the leader).
 """
 
 from collections.abc import Set
@@ -15,34 +15,34 @@ from protocols.types.rules import ProtocolConfig
 
 @record
 class Loss:
-    """A peer that nobody watches from now on."""
+    """A peer that is lost; it is not watched any more."""
 
     peer: PeerId
     why: str
     silent: bool
-    """Its connection is still there, and hangs."""
+    """Its connection is still open, but silent."""
 
 
 class Liveness:
-    """Times are those of `now` in the core's events."""
+    """All times are the `now` of the core's events, in seconds."""
 
     def __init__(self, rules: ProtocolConfig) -> None:
         self.rules = rules
         self.up: set[PeerId] = set()
         self.watched: frozenset[PeerId] = frozenset()
-        """Whose silence is a loss; they get heartbeats, and answer them."""
+        """Watched peers: they get heartbeats and answer them, and their silence is a loss."""
         self._since: dict[PeerId, float] = {}
-        """Since when, by each of `watched`."""
+        """Since when each watched peer is watched."""
         self._heard: dict[PeerId, float] = {}
-        """When each of `up` spoke last."""
+        """When each connected peer was heard last."""
         self._down: dict[PeerId, tuple[float, str]] = {}
-        """Since when a connection is gone, and why."""
+        """By peer, when its connection was lost, and why."""
         self._beat_at = NEVER
         self._silence_at = NEVER
-        """Nobody's silence is too long before this: `heard` only moves it away."""
+        """No silence is too long before this time; `heard` can only make it later."""
 
     def watch(self, peers: Set[PeerId], now: float) -> None:
-        """These from now on: the silence of who is new among them begins now."""
+        """Watch exactly these peers. The silence of new ones counts from now on."""
         fresh = peers - self.watched
         for peer in fresh & self._heard.keys():
             self._heard[peer] = now
@@ -75,33 +75,33 @@ class Liveness:
             self._heard[peer] = now
 
     def late_s(self, peer: PeerId, last: float, now: float) -> float | None:
-        """How much longer than the interval its heartbeat took to come after the one at `last`;
-        None: its silence does not concern us."""
+        """Seconds by which a heartbeat came later than one interval after the one at `last`; None
+        if the peer is not watched."""
         since = self._since.get(peer)
         if since is None:
             return None
         return max(0.0, now - max(last, since) - self.rules.heartbeat_interval_s)
 
     def gone(self, peer: PeerId) -> None:
-        """Nobody watches it any more."""
+        """The peer is not watched any more."""
         self.up.discard(peer)
         self._heard.pop(peer, None)
         self._down.pop(peer, None)
 
     def due_heartbeats(self, now: float) -> list[PeerId]:
-        """To whom a heartbeat is due now."""
+        """Watched peers to which a heartbeat is due."""
         if not self.beat_due(now):
             return []
         self._beat_at = now + self.rules.heartbeat_interval_s
         return sorted(self.up & self.watched)
 
     def lost(self, now: float) -> list[Loss]:
-        """Peers that are lost from now on, each named once. Look before the heartbeats."""
+        """Peers that are lost from now on, each named once. Call this before due_heartbeats."""
         if now < self.deadline():
             return []
         if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:
-            # We are late: we were stopped ourselves (SIGSTOP, a suspended machine). That was our
-            # silence, not theirs, and nobody could come back to us.
+            # We are late: this process was stopped (SIGSTOP, a suspended machine). That silence was
+            # ours, and no peer could reconnect meanwhile.
             self._heard = dict.fromkeys(self._heard, now)
             self._down = {peer: (now, why) for peer, (_, why) in self._down.items()}
             self._look_ahead()
@@ -130,6 +130,6 @@ class Liveness:
         return deadline
 
     def _look_ahead(self) -> None:
-        """When the silence of the one that was not heard of for longest would be too long."""
+        """Set the time at which the longest silence of a watched peer becomes too long."""
         heard = [self._heard[peer] for peer in self.watched if peer in self._heard]
         self._silence_at = min(heard, default=NEVER) + self.rules.silence_timeout_s

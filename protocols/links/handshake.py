@@ -1,4 +1,4 @@
-"""Who may connect at all. What a hello says is checked here and nowhere else."""
+"""The handshake: a hello is checked here and nowhere else. Must NOT open or close connections."""
 
 from dataclasses import dataclass
 
@@ -12,24 +12,24 @@ from protocols.types.limits import PEERS_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who we are, as we tell others."""
+    """This peer as it describes itself in hellos and joins."""
 
     peer: PeerId
     name: str
     incarnation: int
     address: str
     witness: bool = False
-    """We vote, and train nothing."""
+    """This peer only votes."""
 
     def info(self, slot: int) -> PeerInfo:
-        """As the log knows us."""
+        """The record of this peer for the log."""
         return PeerInfo(self.peer, self.name, self.incarnation, self.address, slot)
 
 
 def refusal(hello: Hello, *, me: Identity, run: int, members: Membership, life: int) -> str:
-    """Why a peer is not let in, as a line for the person at its other end; "": it is.
+    """Why the sender of a hello is refused, as a line for the person at its node; "" if it is not.
 
-    `life`: the incarnation in which we are connected with it, or were a moment ago; 0: in none.
+    `life`: its incarnation that is connected, or was a moment ago; 0 if there is none.
     """
     if hello.protocol != PROTOCOL_VERSION:
         return other_version(hello.name, hello.protocol)

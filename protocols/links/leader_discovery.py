@@ -1,7 +1,7 @@
-"""Who leads, for somebody who does not hear of it: found by asking whoever is connected.
+"""Finds the leader by asking connected peers.
 
-A member learns it from the leader itself; a joiner, or a member that the leader cannot reach, asks
-here. Must NOT decide who leads.
+A member hears from the leader itself; a joiner, or a member without a connection to the leader,
+asks other peers. Must NOT elect a leader (protocols/raft).
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -13,44 +13,44 @@ from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 
 RETRY_S = 1.0
-"""Others are asked, or the same again, after this time."""
+"""Seconds until other peers, or the same again, are asked."""
 ASKED_MAX = 8
-"""At a time."""
+"""Peers that are asked at a time."""
 Known = TypeVar("Known", bound=str)
 
 
 class Seeking:
-    """Only looks while there is no leader, or no connection with it."""
+    """The search of one peer, active while it has no connection with a leader."""
 
     def __init__(self, contact: str) -> None:
-        """`contact`: where a person said that somebody of the run listens; "" nowhere."""
+        """`contact`: address of a peer of the run that a person gave; "" if none."""
         self.deadline = NEVER
         self.address = ""
-        """Where the leader was said to listen."""
+        """The reported address of the leader; "" if there is none."""
         self.contact = contact
         self._asked = 0
-        """Where to go on in the list of those who are connected."""
+        """Position in the list of connected peers for the next question."""
 
     def look(
         self, now: float, up: Mapping[PeerId, str], named: Callable[[], Set[str]], *, found: bool
     ) -> list[Command]:
-        """Ask when it is time to. `up`: who is connected, and where they listen; `named`: where
-        others of the run may listen."""
+        """Ask if it is time. `up`: connected peers and their addresses; `named`: addresses of other
+        peers of the run."""
         if found:
             self.deadline = NEVER
             return []
         if self.deadline == NEVER:
-            self.deadline = now + RETRY_S  # It may be on its way already.
+            self.deadline = now + RETRY_S  # The answer may be on its way.
         if now < self.deadline:
             return []
         self.deadline = now + RETRY_S
-        # Whom we are connected with may be as lost as we are: try where we were told to, too.
+        # Connected peers may have no leader either: try the given address as well.
         asks: list[Command] = [Send(peer, Seek()) for peer in self._next(sorted(up))]
         places = {self.contact, self.address, *named()} - {"", *up.values()}
         return asks + [Connect(PeerId(""), address) for address in self._next(sorted(places))]
 
     def _next(self, known: Sequence[Known]) -> Sequence[Known]:
-        """Some of them, others each time: in a large run all seek at once."""
+        """Some of the peers, others each time: in a large run all of them ask at once."""
         if len(known) <= ASKED_MAX:
             return known
         first = self._asked % len(known)
@@ -58,13 +58,13 @@ class Seeking:
         return [*known[first:], *known[:first]][:ASKED_MAX]
 
     def told(self, address: str, addresses: Mapping[PeerId, str], index: int) -> list[Command]:
-        """A connected peer says where the leader listens, or who it is if nobody can dial it.
-        "": it does not know either.
+        """A connected peer reports the leader's address, or its id if it cannot be dialled; "" if
+        it does not know the leader.
 
-        `addresses` are those of connected peers; `index` is how far our log goes.
+        `addresses`: of connected peers; `index`: the last index of our log.
         """
         known = [other for other, theirs in addresses.items() if theirs == address]
-        # Else it is an id, of who cannot be dialled; or nobody knows.
+        # Otherwise it is the id of a leader that cannot be dialled, or unknown.
         self.address = address if ":" in address else ""
         if known:
             return [Send(known[0], ReadLog(index))]

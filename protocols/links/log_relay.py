@@ -1,8 +1,8 @@
-"""What a relay does for its learners, and how a learner speaks to the leader through one.
+"""The relay of the log: a voter passes the log to its learners, and their reports to the leader.
 
-A relay passes on what it holds to be committed, and collects what its learners report. It answers
-for nothing: what it does not do, the leader finds out and does itself. Must NOT make anybody follow
-a leader, nor plan who relays for whom (leader/relay_plan.py).
+A relay passes on committed entries and collects reports. Nothing depends on it: the leader finds
+out if a learner lacks entries, and serves it directly. Must NOT change which leader a peer follows,
+nor plan the relays (leader/relay_plan.py).
 """
 
 from dataclasses import dataclass, field
@@ -28,42 +28,45 @@ from protocols.types.ids import PeerId
 from protocols.wire.codec import encode
 
 RESEND = 32
-"""Entries that are sent once more on a new connection: the last ones may be lost."""
+"""Entries that are sent again on a new connection, since the last ones may be lost."""
 PASSED_BYTES = 512 << 10
-"""Of reports in one message, and less than as much again for the last one."""
+"""Bytes of reports in one message, before the last report is added."""
 URGENT = (Hold, Waiting)
-"""A commit or an attempt waits for these; the others wait for them, or for a heartbeat."""
+"""Reports that a commit or an attempt waits for. Other reports wait for one of these, or for a
+heartbeat."""
 URGENT_SHARE = 0.1
-"""Of a heartbeat interval: how long an urgent report waits for others."""
+"""An urgent report waits for others for this share of a heartbeat interval."""
 
 
 @dataclass(slots=True)
 class Relaying:
-    """Of one peer; all of it is void in another term, and on a new connection with the leader."""
+    """The relay state of one peer. It is void in another term, and on a new connection with the
+    leader."""
 
     book: Logbook
     links: Links
     share: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
-    """Our learners, and which entry each gets next."""
+    """Our learners, with the index of the next entry for each."""
     via: PeerId | None = None
-    """Who relays for us."""
+    """Our own relay, if we have one."""
     flush_at: float = NEVER
     _term: int = 0
     _pending: list[Report] = field(default_factory=list[Report])
     _pending_bytes: int = 0
     _urgent: set[PeerId] = field(default_factory=set[PeerId])
-    """Whose urgent reports are pending."""
+    """Learners with a pending urgent report."""
 
     # What happens ---------------------------------------------------------------------------
 
     def new_leader(self) -> None:
-        """It begins with a plan of its own."""
+        """A new leader makes a plan of its own: the present one is void."""
         self.share.clear()
         self.via = None
         self._flushed()
 
     def take(self, peer: PeerId, message: Control, now: float) -> None:
-        """Of the leader, our relay or a learner of ours; anybody else's is dropped."""
+        """Handle a message of the leader, of our relay or of one of our learners; drop those of
+        other peers."""
         if isinstance(message, Relay | Via):
             self._told(peer, message)
         elif isinstance(message, Relayed):
@@ -73,7 +76,7 @@ class Relaying:
             self._collect(peer, message, now)
 
     def _told(self, peer: PeerId, message: Relay | Via) -> None:
-        """The leader's plan, as far as it concerns us."""
+        """The part of the leader's plan that concerns this peer."""
         if peer != self.raft.leader or message.term != self.raft.term:
             return
         self._term = message.term
@@ -84,12 +87,12 @@ class Relaying:
         self.share = {peer: known.get(peer, first) for peer in message.learners}
 
     def connected(self, peer: PeerId) -> None:
-        """What was under way is lost."""
+        """A new connection: entries that were under way are lost."""
         if peer in self.share:
             self.share[peer] = max(1, self.share[peer] - RESEND)
 
     def _collect(self, peer: PeerId, message: Reported, now: float) -> None:
-        """A learner reports something."""
+        """Collect a learner's report."""
         self._pending.append(Report(peer, self.links.peers[peer].incarnation, message))
         self._pending_bytes += len(encode(message))
         interval_s = self.raft.rules.heartbeat_interval_s
@@ -101,7 +104,7 @@ class Relaying:
             self.flush_at = now
 
     def listener(self, leader: PeerId | None) -> PeerId | None:
-        """Who hears what we have to say to the leader."""
+        """The peer to which our reports for the leader are sent."""
         through = self._current and self.via in self.raft.up
         return self.via if leader is not None and through else leader
 
@@ -112,7 +115,7 @@ class Relaying:
     # What we do -----------------------------------------------------------------------------
 
     def advance(self, now: float, leader: PeerId | None) -> list[Command]:
-        """Bring our learners what is committed; bring the leader what they said."""
+        """Send committed entries to our learners, and their reports to the leader."""
         if not self._current:
             return []
         commands = self._forward() if self.share else []
@@ -124,7 +127,7 @@ class Relaying:
     @property
     def deadline(self) -> float:
         if self.flush_at == NEVER:
-            return NEVER  # As mostly, and it is asked after each event.
+            return NEVER  # Mostly; this is called after each event.
         return self.flush_at if self._current and self.raft.leader in self.raft.up else NEVER
 
     @property
@@ -135,7 +138,7 @@ class Relaying:
     def _forward(self) -> list[Command]:
         commands: list[Command] = []
         made: dict[int, tuple[Relayed, int]] = {}
-        """By first entry: mostly the same for all."""
+        """By first index: mostly the same message for all learners."""
         last = self.raft.commit_index
         for learner, first in self.share.items():
             while first <= last and learner in self.raft.up:
@@ -147,9 +150,12 @@ class Relaying:
         return commands
 
     def _piece(self, first: int, last: int) -> tuple[Relayed, int]:
-        """What is committed from an entry on, as much as one message holds; and what follows it."""
+        """A message with committed entries from an index on, as many as fit, and the index after
+        them."""
         raft = self.raft
-        first = max(first, raft.log.base + 1)  # Who lacks more than we have asks the leader.
+        first = max(
+            first, raft.log.base + 1
+        )  # A learner that lacks earlier entries gets them from the leader.
         previous = first - 1
         term = raft.log.term_at(previous)
         assert term is not None, "we hold what is committed"

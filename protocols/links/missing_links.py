@@ -1,9 +1,9 @@
-"""Links that are missing between members who all hear the leader: who takes no part until they are
-there again.
+"""Missing links between members that all hear the leader: chooses the peers to exclude until the
+links are back.
 
-A round needs every contributor connected with every owner. The leader leaves out the fewest peers
-with whom gone all others are connected with each other: a smallest vertex cover of the missing
-links. Must NOT measure anything: members say themselves whom they miss.
+In a round every contributor must be connected with every owner. The leader excludes the smallest
+set of peers without which all others are connected with each other: a minimum vertex cover of the
+missing links. Must NOT measure links: members report which peers they miss.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
@@ -12,33 +12,34 @@ from dataclasses import dataclass, field
 from protocols.types.ids import PeerId
 
 STEPS_MAX = 4096
-"""Of the search for the smallest cover; what it found by then is taken. Enough for some 20 links
-that are missing at random, and more of what a partition leaves."""
+"""Steps of the search for the minimum cover; the best one found by then is taken. It is enough for
+about 20 links that are missing at random, and for more after a partition."""
 SAID_MAX = 3
-"""Links that a reason names."""
+"""Links that a reason lists by name."""
 
 Gap = tuple[PeerId, PeerId]
-"""A link that is missing; the smaller id first."""
+"""A missing link; the smaller id comes first."""
 
 
 @dataclass(slots=True)
 class Gaps:
-    """What members said of whom they miss."""
+    """The missing links that members have reported."""
 
     missed: dict[PeerId, frozenset[PeerId]] = field(default_factory=dict[PeerId, frozenset[PeerId]])
 
     def report(self, peer: PeerId, missed: Iterable[PeerId]) -> None:
-        """All whom the peer misses at this moment; nobody: as before."""
+        """Record all peers that this peer misses now; an empty report clears its earlier one."""
         self.forget(peer)
         if found := frozenset(missed) - {peer}:
             self.missed[peer] = found
 
     def forget(self, peer: PeerId) -> None:
-        """It is gone, or another one now."""
+        """Forget the reports of a peer that is gone or has restarted."""
         self.missed.pop(peer, None)
 
     def among(self, peers: Set[PeerId], *, but: PeerId) -> frozenset[Gap]:
-        """The links that are missing among these; of `but`, who leads, we know ourselves."""
+        """Missing links among these peers, without those of `but`, the leader, which knows its
+        own."""
         concerned = peers - {but}
         return frozenset(
             (min(one, other), max(one, other))
@@ -48,16 +49,17 @@ class Gaps:
         )
 
     def without(self, peers: Set[PeerId], *, but: PeerId, seats: Collection[PeerId]) -> set[PeerId]:
-        """Whom to leave out of these. `seats`: members, the longest-lived first: of two the later
-        one goes."""
+        """The peers to exclude from these. `seats`: members in the order in which they joined; of
+        two the later one is excluded."""
         if not self.missed:
             return set()
         return cover(self.among(peers, but=but), [peer for peer in seats if peer in peers])
 
 
 def cover(gaps: Set[Gap], order: Sequence[PeerId]) -> set[PeerId]:
-    """A smallest set that has an end of every gap, or nearly; of several the one that is found
-    first if who comes later in `order` goes first. All ends are in `order`."""
+    """A minimum vertex cover of the gaps, or nearly. Of several covers the one is taken that the
+    search finds first when it excludes later peers of `order` first. All ends of gaps are in
+    `order`."""
     neighbours: dict[PeerId, set[PeerId]] = {}
     for one, other in gaps:
         neighbours.setdefault(one, set()).add(other)
@@ -66,7 +68,7 @@ def cover(gaps: Set[Gap], order: Sequence[PeerId]) -> set[PeerId]:
 
 
 class _Search:
-    """Depth first, the peer with most gaps first; cut off where it cannot become better."""
+    """Depth-first branch and bound; the peer with the most gaps comes first."""
 
     def __init__(self, place: Mapping[PeerId, int]) -> None:
         self._place = place
@@ -87,7 +89,7 @@ class _Search:
                 continue
             peer = max(left, key=lambda each: (len(left[each]), self._place[each]))
             others = left[peer]
-            if len(others) > 1:  # Else nothing is gained by leaving it in.
+            if len(others) > 1:  # Otherwise keeping it gains nothing.
                 pending.append((_removed(left, others), chosen | others))
             pending.append((_removed(left, {peer}), chosen | {peer}))
         assert self._best is not None, "the first way down is always gone to its end"
@@ -95,7 +97,7 @@ class _Search:
 
 
 def _least(left: Mapping[PeerId, Set[PeerId]]) -> int:
-    """At least so many have to go yet."""
+    """A lower bound of the peers that must still be excluded."""
     most = max((len(others) for others in left.values()), default=0)
     gaps = sum(len(others) for others in left.values()) // 2
     return -(-gaps // most) if most else 0

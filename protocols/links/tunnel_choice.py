@@ -1,6 +1,6 @@
-"""Two peers that nobody can dial speak through a third one, that both have dialled.
+"""Chooses the peer that carries the connection of two peers that cannot be dialled.
 
-Must NOT know who is connected with the other one: whoever is asked says so.
+Must NOT know which peers the other end is connected with: the chosen peer answers that.
 """
 
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from hashlib import blake2b
 from protocols.types.ids import PeerId
 
 RELAYS_MAX = 8
-"""Tried for one pair, in turn."""
+"""Peers that are tried for one pair, in turn."""
 
 
 def relays(one: PeerId, other: PeerId, listening: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """Through whom these two speak, the first choice first.
+    """The peers that may carry the connection of these two, the first choice first.
 
-    Rendezvous hashing: every pair has an order of its own, so that pairs spread over those who
-    listen, and whoever comes or goes moves only the pairs that it serves.
+    Rendezvous hashing: each pair has an order of its own, so pairs spread over all listening peers,
+    and a peer that joins or leaves changes only the pairs that it carries.
     """
     pair = " ".join(sorted((one, other)))
 

@@ -22,7 +22,7 @@ from tests.cluster.running import (
     write_config,
 )
 
-OTHER_PROTOCOL = "import protocols.types.ids\nprotocols.ids.PROTOCOL_VERSION += 1"
+OTHER_PROTOCOL = "import protocols.types.ids\nprotocols.types.ids.PROTOCOL_VERSION += 1"
 IMPATIENT = "import peers.connections.dialer\npeers.connections.dialer.FIRST_DIAL_S = 0.1"
 
 DAEMON: dict[str, tuple[str, tuple[str, ...]]] = {
