@@ -183,7 +183,7 @@ class Links:
         return commands
 
     def barred_by(self, peer: PeerId, why: str) -> list[Command]:
-        """A peer reports that our certificate was revoked. A single peer is not believed."""
+        """A peer reports our certificate as revoked. One report alone proves nothing: note it."""
         if peer in self.barred or len(self.barred) >= PEERS_MAX:
             return []
         self.barred[peer] = why

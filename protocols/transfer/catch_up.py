@@ -1,8 +1,8 @@
-"""How a peer without the run's state gets it (protocol.md section 7).
+"""How a peer without the run's state gets one (protocol.md section 7).
 
-The log names donors, and then the roots of what they hold; the joiner takes cells from all of them.
-Must NOT decide who may join (leader/decisions.py), whom to ask for what (receiver.py), nor what a
-state means for rounds (rounds/fragment_rounds.py).
+The log names donors, then the roots of their states; the joiner takes cells from all donors. Must
+NOT decide which peer may join (leader/joins.py), which donor gives which cells (receiver.py), nor
+what a state means for rounds (rounds/fragment_rounds.py).
 """
 
 from collections.abc import Set
@@ -17,20 +17,20 @@ from protocols.types.ids import PeerId, Version
 
 
 class Catchup:
-    """What we need, and what we wait for."""
+    """The state that this peer needs, and the transfer that brings it."""
 
     def __init__(self, asking: str) -> None:
         self.asking = asking
-        """Why we want a cut, until we have one; "" when we need none."""
+        """Why this peer asks for a cut; "" once the log has one, or if none is needed."""
         self.since = 0.0
-        """When we began to need one (for people)."""
+        """Since when a state is needed; shown to people."""
         self.transfer: Intake | None = None
         self.complete = 0
-        """Log index of the last cut whose state is here; 0: none."""
+        """Log index of the last cut with a complete state; 0: none."""
         self._held: dict[int, dict[int, bytes]] = {}
-        """Digests of the cells that the shell has, by fragment, until a state is complete."""
+        """By fragment, digests of the cells that the shell has, until the state is complete."""
         self._over: tuple[int, set[PeerId]] = (0, set())
-        """A cut that is over, and which of its donors do not know."""
+        """(log index of a cut that is complete, its donors that do not know that yet)."""
 
     @property
     def deadline(self) -> float:
@@ -41,31 +41,31 @@ class Catchup:
         return bool(self.asking) or self.transfer is not None
 
     def ask(self, why: str, now: float) -> None:
-        """Our state is missing or not the run's: the leader shall give us a cut."""
+        """The state is missing or differs from the run's: ask the leader for a cut."""
         if not self.needed:
             self.since = now
         self.transfer = None
         self.asking = why
 
     def granted(self, index: int, cut: Cut, *, now: float, patience_s: float) -> list[Command]:
-        """The log holds a cut for us."""
+        """The log has a cut for this peer."""
         self.asking = ""
         self.transfer = Intake(index, cut, self._held, now=now, patience_s=patience_s)
         return [ExpectState(index, cut.donors, cut.versions)]
 
     def has_own(self, index: int) -> None:
-        """Our own checkpoint is the state that the log went back to at this index."""
+        """This peer's checkpoint is the state of the rollback at this log index."""
         self.asking, self.transfer, self.complete = "", None, index
 
     def failed(self, now: float) -> str:
-        """Why the present cut will not bring us our state; "": it may."""
+        """Why the present cut cannot bring the state; "" if it may."""
         transfer = self.transfer
         if transfer is None:
             return ""
         return "the transfer took too long" if now >= transfer.late_at else transfer.hopeless
 
     def request(self, now: float, connected: Set[PeerId], roots: tuple[str, ...]) -> list[Command]:
-        """Ask donors for what is due. `roots`: of our cut, as soon as the log says them."""
+        """Ask donors for leaves and cells. `roots`: those of the cut, once the log has them."""
         index, told = self._over[0], self._over[1] & connected
         self._over[1].difference_update(told)
         commands: list[Command] = [Send(donor, FetchState(index, ())) for donor in sorted(told)]
@@ -75,14 +75,14 @@ class Catchup:
         return commands
 
     def expected(self, cut_index: int, fragment: int) -> Version | None:
-        """The version that must arrive, or None if nobody asked for it."""
+        """The version that must arrive; None if this cut or fragment is not expected."""
         transfer = self.transfer
         if transfer is None or transfer.index != cut_index:
             return None
         return transfer.cut.versions[fragment] if fragment in transfer.missing else None
 
     def arrived(self, fragment: int) -> None:
-        """We took over a fragment of the cut."""
+        """This peer has adopted a fragment of the cut."""
         transfer = self.transfer
         assert transfer is not None
         transfer.missing.discard(fragment)

@@ -1,8 +1,9 @@
-"""What we owe others as donors: a copy of the state that a cut names, until they have it.
+"""The donor's side of a transfer: copies of the states that cuts name, until their receivers have
+them.
 
-The copy is made at the version that the cut names, before the next round is applied; what we say of
-it is only what it is. Of a cut's donors as many hash as have to agree, and one more only when they
-do not. Must NOT decide who gives what (receiver.py, of the joiner), nor hold cells.
+A copy is made at the version that the cut names, before the next round is applied. Of a cut's
+donors only as many hash as must agree, and another one if they do not. Must NOT decide which donor
+gives which cells (receiver.py, of the joiner), nor hold cells.
 """
 
 import hashlib
@@ -21,28 +22,29 @@ from protocols.types.ids import PeerId, Version
 from protocols.types.limits import FRAGMENTS_MAX, LEAF_BYTES, LEAVES_MAX
 
 KEEP_S = 300.0
-"""A copy that nobody asked anything of for so long is dropped: who needs it asks for another."""
+"""Seconds without a request after which a copy is dropped. A joiner that still needs it asks for
+another cut."""
 SPARE_S = 2.0
-"""When the roots are not in the log by then, the other donors hash too. The first ones need a
-second for some GiB."""
+"""Seconds after which the other donors hash too if the log has no roots. The first donors need one
+second for a few GiB."""
 
 
 @dataclass(slots=True)
 class Owed:
-    """A state that we are to give."""
+    """A state that this peer has to give to one receiver."""
 
     index: int
     versions: tuple[Version, ...]
     until: float
     hash_at: float
-    """When we hash, if the log has no roots by then."""
+    """When to hash, if the log has no roots by then."""
     copying: set[int] = field(default_factory=set[int])
-    """Fragments that the shell was told to copy."""
+    """Fragments that the shell is copying."""
     cells: dict[int, int] = field(default_factory=dict[int, int])
-    """By fragment: of the copies that are made."""
+    """By fragment, the number of cells of each finished copy."""
     hashing: bool = False
     leaves: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """By fragment: of the copies that are hashed."""
+    """By fragment, the leaves of each hashed copy."""
 
     @property
     def is_copied(self) -> bool:
@@ -50,16 +52,16 @@ class Owed:
 
 
 class Giving:
-    """To everybody whose cuts name us."""
+    """All states that this peer owes as a donor."""
 
     def __init__(self, me: PeerId, members: Membership) -> None:
         self._me = me
         self._members = members
         self._owed: dict[PeerId, Owed] = {}
         self._asked: dict[PeerId, dict[int, FetchState | FetchLeaves]] = {}
-        """Not answered yet: of which fragment each wants leaves, and at -1 which cells."""
+        """Unanswered requests by peer: for leaves by fragment, and for cells under -1."""
         self._unable: dict[PeerId, int] = {}
-        """Whose cuts name a state that we cannot give, with their places in the log."""
+        """Receivers of cuts with a state that this peer cannot give, with the cuts' log indexes."""
 
     @property
     def deadline(self) -> float:
@@ -68,15 +70,15 @@ class Giving:
         return min(due, default=NEVER)
 
     def owe(self, index: int, cut: Cut, now: float) -> list[Command]:
-        """We are a donor of this cut; an earlier one for the same peer is over."""
+        """This peer is a donor of the cut; an earlier cut of the same receiver is over."""
         peer = cut.info.peer
-        commands = self._release(peer)  # What it asked stays: it may have read of this cut first.
+        commands = self._release(peer)  # Its requests stay: it may have read of this cut first.
         hash_at = now if self._me in first_to_hash(cut) else now + SPARE_S
         self._owed[peer] = Owed(index, cut.versions, now + KEEP_S, hash_at)
         return commands
 
     def asked(self, peer: PeerId, message: FetchState | FetchLeaves, now: float) -> list[Command]:
-        """The joiner wants something (perhaps before we have read of its cut)."""
+        """A joiner asks for leaves or cells, perhaps before we have read of its cut."""
         owed = self._owed.get(peer)
         known = owed is not None and owed.index == message.index
         if isinstance(message, FetchState) and not message.cells:
@@ -90,7 +92,7 @@ class Giving:
         return []
 
     def copied(self, event: StateCopied) -> list[Command]:
-        """The shell made a copy, if it could."""
+        """The shell has made a copy, or could not."""
         for peer, owed in self._owed.items():
             if owed.index == event.cut_index:
                 if not event.cells:
@@ -99,7 +101,8 @@ class Giving:
         return []
 
     def hashed(self, event: StateHashed) -> tuple[list[Command], bool]:
-        """The shell looked at a copy; and whether it is another state than ours should be."""
+        """The shell has hashed a copy. Also returns whether it differs from the digest of our
+        state."""
         for peer, owed in self._owed.items():
             if owed.index == event.cut_index:
                 if event.state_digest != owed.versions[event.fragment].state_digest:
@@ -108,7 +111,7 @@ class Giving:
         return [], False
 
     def advance(self, applied: Sequence[int | None], now: float) -> list[Command]:
-        """Copy and hash what cuts name, and answer those who asked. Call it before rounds are
+        """Copy and hash the states that cuts name, and answer requests. Call it before rounds are
         applied. `applied`: the version of each fragment, None while it changes.
         """
         commands: list[Command] = []
@@ -133,7 +136,7 @@ class Giving:
         for version in owed.versions:
             fragment, held = version.fragment, applied[version.fragment]
             if fragment in owed.copying or held is None or held < version.round:
-                continue  # The last rounds before the cut are committed, and not applied here yet.
+                continue  # The last rounds before the cut are committed, but not applied here yet.
             if held > version.round:
                 return [*commands, *self._cannot(peer)]
             owed.copying.add(fragment)
@@ -151,7 +154,7 @@ class Giving:
         return [HashState(owed.index, version.fragment) for version in owed.versions]
 
     def _may_hash(self, peer: PeerId, owed: Owed) -> bool:
-        """Nobody said yet what we would find."""
+        """Is it this donor's turn to hash, since the log has no roots?"""
         index, cut = self._members.cuts.get(peer, (0, None))
         known = cut is not None and index == owed.index and bool(cut.roots)
         return owed.is_copied and not owed.hashing and not known
@@ -163,7 +166,7 @@ class Giving:
         return [*commands, Send(peer, NoState(index))]
 
     def _answer(self, peer: PeerId, message: FetchState | FetchLeaves) -> list[Command] | None:
-        """None: not yet, the copy is being made, or we read of the cut soon."""
+        """The answer to a request; None if the copy is not ready, or the cut is not read yet."""
         owed = self._owed.get(peer)
         if owed is None or owed.index != message.index:
             return [Send(peer, NoState(message.index))]
@@ -176,19 +179,19 @@ class Giving:
         return [ServeCells(peer, owed.index, known)]
 
     def drop(self, peer: PeerId) -> list[Command]:
-        """The peer wants nothing (more) from us."""
+        """The receiver needs nothing more from this peer."""
         self._asked.pop(peer, None)
         return self._release(peer)
 
     def drop_all(self) -> list[Command]:
-        """The run is at another state."""
+        """The run went back: all copies are void."""
         self._unable.clear()
         return [command for peer in list(self._owed) for command in self.drop(peer)]
 
     def jumped(self, *, is_member: bool, now: float) -> list[Command]:
-        """A snapshot took us over entries: whom it gives another cut, or none, wants nothing of
-        the one that we know. Where it has a cut that is new to us, and of whose trees the log does
-        not know yet, the leader waits for our word, even if that is that we are beyond it."""
+        """A snapshot replaced entries of the log: drop the copies for receivers that have another
+        cut now, or none. For a new cut without roots the leader waits for this donor's report, even
+        if it is that this peer cannot give the state any more."""
         known = self._unable | {peer: owed.index for peer, owed in self._owed.items()}
         cuts = self._members.cuts
         over = [peer for peer, index in known.items() if cuts.get(peer, (0, None))[0] != index]
@@ -199,11 +202,11 @@ class Giving:
         return commands
 
     def disconnected(self, peer: PeerId) -> None:
-        """It asks again for what it still lacks."""
+        """The receiver repeats its requests on a new connection."""
         self._asked.pop(peer, None)
 
     def reports(self) -> list[CutRoots]:
-        """What the leader has to know: of the copies that are hashed, and of what we lack."""
+        """Reports for the leader: roots of hashed copies, and cuts that this peer cannot give."""
         return [CutRoots(peer, index, ()) for peer, index in self._unable.items()] + [
             CutRoots(peer, owed.index, tuple(map(root_of, (owed.leaves[f] for f in range(size)))))
             for peer, owed in self._owed.items()
@@ -211,19 +214,19 @@ class Giving:
         ]
 
     def _release(self, peer: PeerId) -> list[Command]:
-        """What we know of its cut is over; what it asked of us is not."""
+        """Drop the copies for this receiver's cut, but not its requests."""
         self._unable.pop(peer, None)
         owed = self._owed.pop(peer, None)
         return [ReleaseCopy(peer, owed.index)] if owed is not None and owed.copying else []
 
 
 def root_of(leaves: bytes) -> str:
-    """64 hex digits: of a tree with these leaves."""
+    """The root of a tree with these leaves, 64 hex digits."""
     return hashlib.sha256(leaves).hexdigest()
 
 
 def _page(peer: PeerId, message: FetchLeaves, leaves: bytes) -> list[Command]:
-    """Beyond the last leaf there is nothing to answer."""
+    """A page of leaves; no command if the request is beyond the last leaf."""
     first = LEAF_BYTES * message.first
     page, total = leaves[first : first + LEAF_BYTES * LEAVES_MAX], len(leaves) // LEAF_BYTES
     of = (message.index, message.fragment, message.first, total)

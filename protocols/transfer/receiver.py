@@ -1,9 +1,10 @@
-"""Which cells of a cut's state we have, whom we ask for the others, and when for somebody else's.
+"""The receiver's side of a transfer: which cells are here, and which donor is asked for the others.
 
 Several donors give at once. Each is asked for the next few cells, and for more when most of them
-are here: so a fast one gives more than a slow one. What comes is compared with the tree whose root
-stands in the log: who sends anything else gives nothing more, and others give what it owes. Must
-NOT touch the bytes (the shell hashes them), nor decide who may join (leader/joins.py).
+are here, so a fast donor gives more than a slow one. Each cell is compared with a tree, and the
+tree with a root in the log: a donor that sends a wrong cell is not asked again, and other donors
+give its cells. Must NOT touch the bytes (the shell hashes them), nor decide which peer may join
+(leader/joins.py).
 """
 
 import hashlib
@@ -21,48 +22,48 @@ from protocols.types.ids import PeerId
 from protocols.types.limits import LEAF_BYTES, LEAVES_MAX, SPANS_MAX
 
 WINDOW_CELLS = 16
-"""Under way from one donor: 16 MiB fill a line of 1 Gbit/s and 100 ms."""
+"""Cells under way from one donor: 16 MiB fill a line of 1 Gbit/s and 100 ms."""
 REFILL_CELLS = 8
-"""More are asked for when so few are left: half a window is a second's work for nobody."""
+"""More cells are asked for when so few are left; half a window arrives in less than a second."""
 STALL_S = 5.0
-"""A donor that owes something and sends nothing for so long is one to whom others are preferred;
-twice as long each time, for a line may be just as slow as that."""
+"""Seconds. A donor that owes cells and sends nothing for so long is slow: others are preferred. The
+time doubles with each time, since a line may be just that slow."""
 CELLS_MAX = 1 << 20
-"""Of one fragment's state: 1 TiB."""
+"""Cells of one fragment's state: 1 TiB."""
 LIES = "what a donor sent was not the cut's state"
 assert WINDOW_CELLS <= SPANS_MAX
 
 Cell = tuple[int, int]
-"""(fragment, its number in the fragment's state)."""
+"""(fragment, index of the cell in the fragment's state)."""
 
 
 @dataclass(slots=True)
 class Giver:
-    """A donor, as far as we have to do with it."""
+    """The requests to one donor."""
 
     asked: list[Cell] = field(default_factory=list[Cell])
-    """What it owes us, in the order in which it gives it."""
+    """Cells that it owes, in the order in which it sends them."""
     since: float = 0.0
-    """When it gave us something last, or began to owe us anything."""
+    """When it sent a cell last, or began to owe cells."""
     patience_s: float = STALL_S
     slow: bool = False
-    """It let us wait too long, and has given nothing since."""
+    """It was silent for too long, and has sent nothing since."""
     why_not: str = ""
-    """It gives us nothing more, and why."""
+    """Why it is not asked any more; "" if it is."""
 
 
 @dataclass(slots=True)
 class Tree:
-    """The leaves of a fragment's tree, page by page."""
+    """The leaves of a fragment's tree as they arrive, page by page."""
 
     donor: PeerId
     due: float
-    """When we ask somebody else."""
+    """When another donor is asked."""
     digests: bytearray = field(default_factory=bytearray)
 
 
 class Intake:
-    """The state of one cut on its way to us."""
+    """The transfer of one cut's state to this peer."""
 
     def __init__(
         self,
@@ -73,36 +74,36 @@ class Intake:
         now: float,
         patience_s: float,
     ) -> None:
-        """`held`: digests of the cells that the shell has from an earlier cut, by fragment; it
-        becomes ours. `patience_s`: when nothing comes for so long, we need another cut."""
+        """`held`: by fragment, digests of the cells that the shell has from an earlier cut; this
+        object keeps it. `patience_s`: seconds without any cell until another cut is needed."""
         self.index = index
         self.cut = cut
         self.missing = {version.fragment for version in cut.versions}
-        """Fragments that are not ours yet."""
+        """Fragments that are not adopted yet."""
         self.late_at = now + patience_s
         self.givers = {donor: Giver() for donor in cut.donors}
         self.roots: tuple[str, ...] = ()
-        """Once the log has said them."""
+        """Roots of the trees, once the log has them."""
         self._patience_s = patience_s
         self._held = held
         self._trees: dict[int, Tree] = {}
         self._leaves: dict[int, bytes] = {}
-        """By fragment: those that belong to its root."""
+        """By fragment, the leaves that belong to its root."""
         self._wanted: deque[Cell] = deque()
-        """What nobody was asked for."""
+        """Cells of which no donor has been asked."""
         self._lacking: dict[int, int] = {}
-        """How many cells each fragment lacks, once we know its tree."""
+        """By fragment, the number of missing cells, once its tree is known."""
 
     @property
     def deadline(self) -> float:
-        """When something is due that no event triggers."""
+        """The next time at which `advance` has to run without an event."""
         due = [tree.due for fragment, tree in self._trees.items() if fragment not in self._leaves]
         due += [x.since + x.patience_s for x in self.givers.values() if x.asked]
         return min([self.late_at, *due])
 
     @property
     def hopeless(self) -> str:
-        """Why no donor will give us anything more; "" while one may."""
+        """Why no donor gives anything more; "" while one may."""
         reasons = [giver.why_not for giver in self.givers.values()]
         if not reasons:
             return "the donors are gone"
@@ -110,14 +111,15 @@ class Intake:
 
     @property
     def liar(self) -> str:
-        """Who sent what does not belong to the tree; "": nobody."""
+        """The donor that sent a wrong cell or leaf; "" if none did."""
         found = (p for p, x in self.givers.items() if x.why_not == LIES)
         return next(found, "")
 
     # What comes -----------------------------------------------------------------------------
 
     def leaves_received(self, donor: PeerId, page: Leaves, now: float) -> list[Command]:
-        """A page of a tree: once it is whole and has the root, we know what lacks."""
+        """A page of a tree arrived: once the tree is whole and has the root, the missing cells are
+        known."""
         tree = self._trees.get(page.fragment)
         if page.index != self.index or tree is None or tree.donor != donor:
             return []
@@ -140,7 +142,8 @@ class Intake:
         return self._lacks(page.fragment, page.total)
 
     def _lacks(self, fragment: int, total: int) -> list[Command]:
-        """What an earlier cut brought, and belongs to this one, need not come again."""
+        """The commands for cells of an earlier cut that belong to this one too, and need not be
+        sent again."""
         held = self._held.setdefault(fragment, {})
         for cell in [cell for cell in held if held[cell] != self._leaf(fragment, cell)]:
             del held[cell]
@@ -151,7 +154,8 @@ class Intake:
         return commands if lacking else [*commands, CheckState(self.index, fragment)]
 
     def cell_received(self, event: CellReceived, now: float) -> list[Command]:
-        """A cell came, from whomever: it belongs to the tree, or its sender lied."""
+        """A cell arrived from any donor: either it belongs to the tree, or its sender is
+        refused."""
         fragment, cell, donor = event.fragment, event.cell, event.sender
         giver = self.givers.get(donor)
         if event.cut_index != self.index or giver is None or fragment not in self._leaves:
@@ -162,14 +166,16 @@ class Intake:
         giver.since, giver.slow = now, False
         giver.patience_s = max(STALL_S, 4 * wait_s)
         if cell in self._held[fragment]:
-            return []  # Another one was quicker.
+            return []  # Another donor was quicker.
         self._held[fragment][cell] = event.digest
         self._moved(now)
         for other in self.givers.values():
             if (fragment, cell) in other.asked:
                 other.asked.remove((fragment, cell))
         if (fragment, cell) in self._wanted:
-            self._wanted.remove((fragment, cell))  # It came late, but it came.
+            self._wanted.remove(
+                (fragment, cell)
+            )  # It came late, and is no longer asked of any donor.
         commands: list[Command] = [KeepCell(donor, self.index, fragment, cell)]
         self._lacking[fragment] -= 1
         if not self._lacking[fragment]:
@@ -177,12 +183,12 @@ class Intake:
         return commands
 
     def no_state(self, donor: PeerId) -> None:
-        """It cannot give us the cut any more."""
+        """The donor cannot give the cut's state any more."""
         if donor in self.givers and not self.givers[donor].why_not:
             self._give_up(donor, "the donors had gone on")
 
     def disconnected(self, donor: PeerId) -> None:
-        """What was under way is lost: others are asked for it."""
+        """Cells under way from this donor are lost: others are asked for them."""
         giver = self.givers.get(donor)
         if giver is not None:
             self._take_back(giver)
@@ -191,14 +197,14 @@ class Intake:
                 del self._trees[fragment]
 
     def gone(self, donor: PeerId) -> None:
-        """It left the run."""
+        """The donor left the run."""
         self.disconnected(donor)
         self.givers.pop(donor, None)
 
     # What follows ---------------------------------------------------------------------------
 
     def advance(self, now: float, connected: Set[PeerId]) -> list[Command]:
-        """Ask whoever is there for what nobody was asked for, or was asked for in vain."""
+        """Ask connected donors for cells that no donor owes, or that a slow donor owes."""
         if not self.roots:
             return []
         ready = [p for p, x in self.givers.items() if p in connected and not x.why_not]
@@ -217,8 +223,8 @@ class Intake:
             tree = self._trees.get(fragment)
             if tree is not None and tree.donor in donors and now < tree.due:
                 continue
-            # One after the other, in the cut's order: those that have trees first, and each of them
-            # with other fragments.
+            # Each donor in turn, in the cut's order: donors with trees first, and each with other
+            # fragments.
             last = fragment % hashed
             if tree is not None and tree.donor in donors:
                 last = donors.index(tree.donor) + 1
@@ -241,7 +247,7 @@ class Intake:
                 changed.append(peer)
         idle = [peer for peer in donors if not self.givers[peer].asked]
         for peer in idle if not self._wanted else ():
-            # The end: who has nothing to do takes half of what the busiest one owes.
+            # At the end an idle donor takes half of the cells that the busiest one owes.
             busiest = max(donors, key=lambda other: len(self.givers[other].asked))
             owes = self.givers[busiest].asked
             if len(owes) < 2:
@@ -264,15 +270,15 @@ class Intake:
     # Helpers --------------------------------------------------------------------------------
 
     def _leaf(self, fragment: int, cell: int) -> bytes:
-        """b"" beyond the last one."""
+        """The leaf of this cell; b"" beyond the last one."""
         return self._leaves[fragment][LEAF_BYTES * cell : LEAF_BYTES * (cell + 1)]
 
     def _moved(self, now: float) -> None:
-        """Something came: the transfer goes on."""
+        """A cell or page arrived: the transfer goes on."""
         self.late_at = now + self._patience_s
 
     def _refuse(self, donor: PeerId, what: str) -> list[Command]:
-        """Whatever else it would send is not worth its bytes."""
+        """Ask this donor for nothing more, and note why."""
         if self.givers[donor].why_not == LIES:
             return []
         self._give_up(donor, LIES)
@@ -288,7 +294,7 @@ class Intake:
 
 
 def spans_of(cells: Sequence[Cell]) -> tuple[CellSpan, ...]:
-    """The same cells, in the same order, in stretches."""
+    """The same cells, in the same order, as ranges."""
     spans: list[CellSpan] = []
     for fragment, cell in cells:
         last = spans[-1] if spans else None

@@ -1,7 +1,8 @@
-"""What the trees of a cut's state are: two of its donors say the same, and it is written down.
+"""The leader's agreement on the hash trees of a cut's state: two of its donors must report the same
+roots.
 
-A joiner compares what it gets with that, whoever sends it. Must NOT look into a state, nor decide
-who gives one (leader/joins.py).
+The roots then go into the log, and a joiner compares each cell with them. Must NOT look into a
+state, nor choose donors (leader/joins.py).
 """
 
 from collections import Counter
@@ -13,38 +14,40 @@ from protocols.state.run_state import Membership
 from protocols.types.ids import PeerId
 
 WORDS_NEEDED = 2
-"""Equal ones. Of an only donor one has to do."""
+"""Equal reports that are needed; of a single donor one is enough."""
 
 
 def first_to_hash(cut: Cut) -> tuple[PeerId, ...]:
-    """As many donors as have to agree; the others hash when there are no roots in time, or when
-    somebody asks them for leaves."""
+    """The donors that hash at once: as many as must agree. Others hash if there are no roots in
+    time, or if they are asked for leaves."""
     return cut.donors[:WORDS_NEEDED]
 
 
 class Rooting:
-    """A leader's memory of what donors said."""
+    """The reports of donors, as the leader remembers them."""
 
     def __init__(self, me: PeerId, members: Membership) -> None:
         self.me = me
         self.members = members
         self._said: dict[tuple[PeerId, int], dict[PeerId, tuple[str, ...]]] = {}
-        """By (joiner, log index of its cut), by donor."""
+        """By (joiner, log index of its cut): the roots that each donor reported."""
 
     def take(self, donor: PeerId, report: CutRoots) -> None:
-        """A donor has copied and hashed what a cut names, or cannot."""
+        """A donor reports the roots of a cut, or that it cannot give the state."""
         index, cut = self.members.cuts.get(report.peer, (0, None))
         if cut is not None and index == report.index and donor in cut.donors and not cut.roots:
             self._said.setdefault((report.peer, index), {})[donor] = report.roots
 
     def next_entry(self, asking: Set[PeerId]) -> Roots | None:
-        """The next thing to put into the log, or None. `asking`: who wants a state itself."""
+        """The next Roots entry for the log; None if there is none. `asking`: peers that need a
+        state themselves."""
         for (peer, index), said in list(self._said.items()):
             known, cut = self.members.cuts.get(peer, (0, None))
             if cut is None or known != index or cut.roots:
                 del self._said[peer, index]
                 continue
-            # Who asks may have no copy to speak of; but what it says of one, it has looked at.
+            # A donor that asks for a state may have no copy; but it has hashed a copy that it
+            # reports.
             donors = set(cut.donors) & self.members.members.keys() - (asking - said.keys())
             donors -= {donor for donor, roots in said.items() if not roots}
             roots = self._agreed(donors, said)
@@ -54,11 +57,11 @@ class Rooting:
         return None
 
     def _agreed(self, donors: set[PeerId], said: dict[PeerId, tuple[str, ...]]) -> tuple[str, ...]:
-        """What two of the donors say, or the only one; (): not yet, or never."""
+        """The roots that two donors report, or the only donor; () if there are none yet."""
         needed = min(WORDS_NEEDED, len(donors))
         counts = Counter(roots for donor, roots in said.items() if donor in donors)
         roots, votes = max(counts.items(), key=lambda one: (one[1], one[0]), default=((), 0))
         if votes >= needed:
             return roots
-        # Where all differ, it is as with states: what we hold ourselves decides.
+        # If all differ, the leader's own report decides, as with states.
         return said[self.me] if donors <= said.keys() and self.me in donors else ()
