@@ -1,6 +1,7 @@
-"""What one peer holds of the rounds of one fragment: its own contribution, slices, results.
+"""The payloads that one peer holds of the rounds of one fragment: its contribution, slices,
+results.
 
-Only names and digests of bytes; the shell has the bytes. Must NOT decide which rounds are open
+These are names and digests; the shell has the bytes. Must NOT decide which rounds are open
 (fragment_rounds.py) nor what is committed (leader/decisions.py).
 """
 
@@ -23,7 +24,7 @@ from protocols.types.sample_ranges import Samples
 
 @dataclass(slots=True)
 class Own:
-    """A contribution of our ranks."""
+    """A contribution of this peer's ranks."""
 
     round: int
     tokens: int
@@ -31,15 +32,15 @@ class Own:
     since: float
     """When the ranks handed it over."""
     manifest: str = ""
-    """Empty until it is encoded."""
+    """Its name; empty until it is encoded."""
     samples: Samples = ()
-    """What its steps saw."""
+    """Samples of its inner steps."""
     line: int = 0
-    """See ContributionReady."""
+    """Bytes a second of this peer's line (see ContributionReady)."""
 
     @classmethod
     def of(cls, made: ContributionReady, round_: int, samples: Samples, now: float) -> "Own":
-        """`samples`: with those of earlier work that no round has counted."""
+        """`samples`: those of its steps and of earlier work that no round has counted."""
         return cls(round_, made.tokens, made.steps, now, samples=samples, line=made.line)
 
     def contributor(self, me: PeerId) -> Contributor:
@@ -47,17 +48,17 @@ class Own:
 
 
 OURS = PeerId("")
-"""We made it."""
+"""The sender of results that this peer made itself."""
 
 
 @record
 class PartResult:
-    """What an owner made of one part: the sum's terms, and the digest of its bytes."""
+    """The result of one part: its contributors, and the digest of its bytes."""
 
     contributors: tuple[Contributor, ...]
     digest: str
     sender: PeerId = OURS
-    """Who gave it to us."""
+    """The peer that sent it."""
 
     @classmethod
     def of(cls, event: ResultReceived) -> "PartResult":
@@ -65,7 +66,8 @@ class PartResult:
 
 
 def check_contributor(contributor: Contributor, sender: PeerId) -> None:
-    """Raises RemoteProtocolError unless the sender speaks of itself, and of something."""
+    """Raises RemoteProtocolError unless the contributor is the sender, with a name and counts
+    within the limits."""
     if contributor.peer != sender:
         raise RemoteProtocolError(sender, "names somebody else's contribution as its own")
     if contributor.tokens < 1 or not contributor.manifest:
@@ -76,70 +78,71 @@ def check_contributor(contributor: Contributor, sender: PeerId) -> None:
 
 
 SliceKey = tuple[int, int, int]
-"""(round, view, part), and not the attempt: a new attempt sums again from bytes already here."""
+"""(round, view, part) without the attempt: a new attempt uses the slices that are here already."""
 
 
 @dataclass(slots=True)
 class Holdings:
-    """Payloads of others, and our own sums, by round."""
+    """Payloads of other peers, and this peer's own sums, by round."""
 
     gossip: bool = False
-    """No two pairs hold the same result."""
+    """In a gossip run each pair has a result of its own."""
     slices: dict[SliceKey, dict[PeerId, Contributor]] = field(
         default_factory=dict[SliceKey, dict[PeerId, Contributor]]
     )
     begun: dict[SliceKey, dict[PeerId, Contributor]] = field(
         default_factory=dict[SliceKey, dict[PeerId, Contributor]]
     )
-    """Slices of which something is here. If the connection ends, the rest comes with the next one,
-    or another attempt does without it."""
+    """Slices of which some pieces are here. If the connection ends, the others come by the next
+    one, or another attempt excludes the sender."""
     sums: dict[tuple[Stamp, int], tuple[Contributor, ...]] = field(
         default_factory=dict[tuple[Stamp, int], tuple[Contributor, ...]]
     )
-    """What is summed in our own parts, done or not, by (attempt, part)."""
+    """Contributors of our own sums, begun or done, by (attempt, part)."""
     void: dict[Stamp, frozenset[PeerId]] = field(default_factory=dict[Stamp, frozenset[PeerId]])
-    """Whose slices of our own parts turned out not to be averageable, by attempt."""
+    """By attempt, peers with slices in our parts that cannot be averaged."""
     results: dict[Stamp, dict[int, PartResult]] = field(
         default_factory=dict[Stamp, dict[int, PartResult]]
     )
     usurped: Stamp | None = None
-    """The last attempt of which we held what was not its sender's to give: what the owner sent
-    meanwhile was not kept."""
+    """The last attempt of which we held a result that its sender does not own; the owner's result
+    was refused meanwhile."""
 
     def add_begun(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
-        """False if another contribution of the same peer is here, whole or on its way."""
+        """A slice has begun to arrive. False if another contribution of the same peer is here or
+        arriving."""
         key, peer = (stamp.round, stamp.view, part), contributor.peer
         if self.slices.get(key, {}).get(peer, contributor) != contributor:
             return False
         return self.begun.setdefault(key, {}).setdefault(peer, contributor) == contributor
 
     def add_slice(self, stamp: Stamp, part: int, contributor: Contributor) -> bool:
-        """False if another contribution of the same peer is here: the first one stays.
-
-        A restarted peer's recomputed slice must not be mixed with slices of its first one.
-        """
+        """A slice has arrived. False if another contribution of the same peer is here: the first
+        one stays. Slices of a restarted peer must not be mixed with those that its earlier
+        incarnation sent."""
         held = self.slices.setdefault((stamp.round, stamp.view, part), {})
         return held.setdefault(contributor.peer, contributor) == contributor
 
     def add_result(self, stamp: Stamp, part: int, result: PartResult) -> bool:
-        """False if another result of this part is here: the first one stays."""
+        """A result has arrived. False if another result of this part is here: the first one
+        stays."""
         return self.results.setdefault(stamp, {}).setdefault(part, result) == result
 
     def wakes(
         self, event: SliceBegun | SliceReceived | ResultReceived, plan: Plan | None, me: PeerId
     ) -> bool:
-        """Can anything follow from these bytes, which were just added? `plan`: the open one."""
+        """Can the core act on these bytes, which were just added? `plan`: the open one."""
         stamp, part = event.stamp, event.part
         if plan is None or plan.stamp != stamp:
-            return True  # Of a committed round, or of another attempt.
+            return True  # It is of a committed round, or of another attempt.
         if not isinstance(event, ResultReceived):
             return (stamp, part) not in self.sums and bool(self.terms(plan, part, me))
         whole = not self.missing_parts(stamp, plan.num_parts)
         return whole or event.sender != plan.owner_of(part)
 
     def drop_usurped(self, plan: Plan) -> list[int]:
-        """Forget what others than the parts' owners gave us before we had read who they are; of
-        which parts."""
+        """Drop results that came from peers that do not own the parts, before the log told us the
+        owners. Returns the parts."""
         held = self.results.get(plan.stamp, {})
         wrong = [x for x in held if held[x].sender not in (OURS, plan.owner_of(x))]
         for part in wrong:
@@ -149,7 +152,7 @@ class Holdings:
         return wrong
 
     def reduced(self, event: PartReduced) -> None:
-        """Our own sum of a part is ready, or cannot be made of what some contributed."""
+        """Our own sum of a part is ready, or impossible with some of the contributions."""
         stamp, part = event.stamp, event.part
         if event.void:
             self.void[stamp] = self.void.get(stamp, frozenset()) | set(event.void)
@@ -157,8 +160,8 @@ class Holdings:
             self.add_result(stamp, part, PartResult(self.sums[stamp, part], event.digest))
 
     def terms(self, plan: Plan, part: int, me: PeerId) -> tuple[Contributor, ...]:
-        """What our sum of a part is to be made of, in its order; () unless all of it is here, or on
-        its way."""
+        """The contributors of our sum of a part, in order; () unless all of their slices are here
+        or arriving."""
         key = (plan.stamp.round, plan.stamp.view, part)
         held = self.begun.get(key, {}) | self.slices.get(key, {})
         peers = plan.summed_by(me)
@@ -167,12 +170,13 @@ class Holdings:
         return tuple(held[peer] for peer in peers)
 
     def absent(self, plan: Plan, part: int, me: PeerId) -> set[PeerId]:
-        """Whose slice our sum of a part waits for."""
+        """The peers with missing slices for our sum of a part."""
         held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
         return set(plan.summed_by(me)) - held.keys()
 
     def awaited(self, plan: Plan, me: PeerId) -> tuple[PeerId, ...]:
-        """Whose slices our sums wait for; if there are none, whose results we do."""
+        """The peers with missing slices for our sums; if there are none, those with missing
+        results."""
         absent = set[PeerId]().union(*(self.absent(plan, x, me) for x in plan.owned_by(me)))
         if not absent and not plan.pairs:
             owners = plan.parts.owners
@@ -187,8 +191,8 @@ class Holdings:
         return [part for part in range(parts) if part not in have]
 
     def digest(self, stamp: Stamp, parts: int) -> str:
-        """One digest over all parts and what was summed in them; "" unless all are here, with
-        equal terms. In a gossip run it only says of which attempt ours is."""
+        """The digest over all parts and their contributors; "" unless all parts are here with equal
+        contributors. In a gossip run it only names the attempt."""
         if self.missing_parts(stamp, parts):
             return ""
         if self.gossip:
@@ -200,7 +204,7 @@ class Holdings:
         return digest_text("\n".join([*terms, *(have[part].digest for part in range(parts))]))
 
     def drop_slices(self, round_: int) -> None:
-        """Contributions to this round and before."""
+        """Drop the slices of this round and all earlier ones."""
         for slices in (self.slices, self.begun):
             for key in [key for key in slices if key[0] <= round_]:
                 del slices[key]
@@ -208,7 +212,7 @@ class Holdings:
             del self.void[stamp]
 
     def drop_results(self, round_: int) -> bool:
-        """Results of this round and before; True if there were any."""
+        """Drop the results of this round and all earlier ones; True if there were any."""
         found = [stamp for stamp in self.results if stamp.round <= round_]
         for stamp in found:
             del self.results[stamp]

@@ -1,6 +1,7 @@
-"""What a peer did already, for whom, in the rounds of one fragment: nothing is done twice.
+"""Remembers which actions a peer has done in each round, and for which peers, so that none is done
+twice.
 
-Must NOT know what a deed means: a name, and what tells one from another, is all.
+An action is a name with details that tell it from others. Must NOT know what it means.
 """
 
 from collections.abc import Set
@@ -13,7 +14,7 @@ Deed = tuple[object, ...]
 
 @dataclass(slots=True)
 class Deeds:
-    """By round: what was started or sent already, and to whom."""
+    """By round, the actions that are done, and for which peers."""
 
     by_round: dict[int, dict[Deed, set[PeerId]]] = field(
         default_factory=dict[int, dict[Deed, set[PeerId]]]
@@ -23,7 +24,7 @@ class Deeds:
         return peer in self.by_round.get(round_, {}).get(deed, ())
 
     def once(self, peer: PeerId, round_: int, *deed: object) -> bool:
-        """Is it to be done for this peer? It counts as done now."""
+        """True if the action is not done yet for this peer; it counts as done from now on."""
         done = self.by_round.setdefault(round_, {}).setdefault(deed, set())
         if peer in done:
             return False
@@ -31,7 +32,7 @@ class Deeds:
         return True
 
     def anew(self, peers: Set[PeerId], round_: int, *deed: object) -> list[PeerId]:
-        """Those of the peers for whom this was not done yet: it counts as done now."""
+        """The peers for which the action is not done yet; it counts as done from now on."""
         done = self.by_round.setdefault(round_, {}).setdefault(deed, set())
         if peers <= done:
             return []
@@ -40,13 +41,13 @@ class Deeds:
         return new
 
     def forget(self, peer: PeerId) -> None:
-        """The connection with this peer is new: what it needs is done again."""
+        """The connection with this peer is new: actions for it are to be done again."""
         for deeds in self.by_round.values():
             for peers in deeds.values():
                 peers.discard(peer)
 
     def forget_kinds(self, *kinds: str) -> None:
-        """Of all rounds, for everybody."""
+        """Forget actions of these kinds in all rounds and for all peers."""
         for deeds in self.by_round.values():
             for deed in [deed for deed in deeds if deed[0] in kinds]:
                 del deeds[deed]

@@ -1,4 +1,4 @@
-"""Which payloads may still count, by what we have read of the log (I3).
+"""Decides which payloads may still count, by the log that this peer has read (I3).
 
 Must NOT remember payloads, nor look at anything but their stamps and senders.
 """
@@ -11,14 +11,15 @@ from protocols.types.frozen import record
 from protocols.types.ids import PeerId, Stamp
 
 PARKED_ROUNDS = 2
-"""Payloads are kept for this many rounds beyond the last commit; a faster peer needs one."""
+"""Payloads are kept for so many rounds beyond the last commit; a faster peer is one ahead."""
 PARKED_PLANS = 4
-"""And for so many views or attempts beyond our log: their sender has read more of it."""
+"""Payloads are kept for so many views or attempts beyond our log: their sender has read more of
+it."""
 
 
 @record
 class Fence:
-    """Of one fragment. It bounds what a member can make us keep."""
+    """The fence of one fragment. It bounds the payloads that a member can make this peer keep."""
 
     members: Membership
     fragment: int
@@ -28,31 +29,32 @@ class Fence:
         return self.members.committed(self.fragment) + 1
 
     def may_count(self, stamp: Stamp, part: int = 0) -> bool:
-        """Is the round open, and the view not over? A new attempt uses the slices of old ones."""
+        """Is the round open, and the view still valid? A new attempt uses slices of earlier
+        ones."""
         first = self.open_round
         if not self._in_run(stamp) or part >= OWNERS_MAX:
             return False
         if not first <= stamp.round < first + PARKED_ROUNDS:
-            return False  # Of a finished round: counting it would average two models.
+            return False  # The round is committed: counting the payload would average two models.
         plan = self._plan(stamp.round)
         oldest = plan.stamp.view if plan else 0
         newest = self.members.views[-1].view if self.members.views else 0
         return oldest <= stamp.view <= newest + PARKED_PLANS
 
     def may_slice(self, stamp: Stamp, part: int, sender: PeerId, me: PeerId) -> bool:
-        """As `may_count`. In a gossip run a slice is of all the fragment, and nobody but a partner
-        makes us keep it."""
+        """As `may_count`. In a gossip run a slice is the whole fragment, and is kept from the
+        partner only."""
         if not self.may_count(stamp, part):
             return False
         plan = self._plan(stamp.round) if self.members.gossip else None
         if plan is None or plan.stamp.view != stamp.view:
-            return True  # Of a view that we have not read of, its sender knows more.
+            return True  # The sender knows more about a view that we have not read.
         return sender in plan.summed_by(me)
 
     def may_result(self, stamp: Stamp, part: int, sender: PeerId) -> bool:
-        """Is it of the committed attempt, or of one that can still be committed?"""
+        """Is the result of the committed attempt, or of one that can still be committed?"""
         if self.members.gossip:
-            return False  # Everybody makes its own.
+            return False  # Each peer makes its own result.
         commit = self.members.commit(self.fragment, stamp.round)
         if commit is not None:
             return stamp == self.stamp_of(commit) and part < len(commit.borders) - 1
@@ -66,7 +68,7 @@ class Fence:
         return oldest <= stamp.attempt < oldest + PARKED_PLANS
 
     def stamp_of(self, commit: Commit) -> Stamp:
-        """The attempt that was committed."""
+        """The stamp of the committed attempt."""
         assert self.members.run is not None
         return Stamp(
             run=self.members.run.run,
@@ -78,7 +80,7 @@ class Fence:
         )
 
     def _plan(self, round_: int) -> Plan | None:
-        """Mostly it is the open one, which is known."""
+        """The plan of a round; mostly that of the open one, which is cached."""
         if round_ == self.open_round:
             return self.members.open_plan(self.fragment)
         return self.members.plan(self.fragment, round_)

@@ -1,8 +1,8 @@
 """One peer's part in the rounds of one fragment.
 
-Level-triggered: every input only changes what is known, then `advance` does whatever can be done
-now and was not done yet. So a message that comes early, twice or after a reconnect needs no case
-of its own. Must NOT decide what is committed (leader/decisions.py) nor touch bytes.
+The machine is level-triggered: an input only changes what is known, then `advance` does everything
+that is possible and not done. So a message that comes early, twice or after a reconnect needs no
+case of its own. Must NOT decide what is committed (leader/decisions.py) nor touch bytes.
 """
 
 from collections.abc import Set
@@ -41,41 +41,42 @@ from protocols.types.ids import PeerId, Stamp
 from protocols.types.sample_ranges import RANGES_MAX, Samples, subtract, union
 
 KEEP_ROUNDS = 1
-"""Results stay this many rounds after their commit, for whoever still lacks them; none does if the
-commit says that all hold it."""
+"""Results are kept for so many rounds after their commit, for peers that lack them; they are freed
+at once if the commit says that all hold them."""
 NO_RANKS = -1
 VOID = -(1 << 40)
-"""Of ranks whose work belongs to a lineage that is over: older than anything."""
+"""The base of ranks with work of a lineage that is over: older than any round."""
 
 
 @dataclass(slots=True)
 class FragmentRounds:
-    """What this peer knows and did about one fragment."""
+    """The rounds of one fragment on this peer."""
 
     me: PeerId
     fence: Fence
     outer_steps: int
     version: int = -1
-    """Last applied round; -1: no state yet."""
+    """The last applied round; -1: there is no state yet."""
     state_digest: str = ""
     damaged: bool = False
-    """It is not what its digest says: nobody hears that we have one, until we get another."""
+    """The state differs from its digest: it is not reported until it is replaced."""
     base: int = NO_RANKS
-    """The version that the ranks' parameters started from, or one of the two names for none."""
+    """The version that the ranks' parameters started from; NO_RANKS or VOID if there is none."""
     own: Own | None = None
-    """The contribution that our ranks wait for a result of."""
+    """The contribution of which the ranks await the result."""
     given: Own | None = None
-    """The newest contribution that was encoded; it outlives the ranks that made it."""
+    """The newest encoded contribution; it outlives the ranks that made it."""
     carried: Samples = ()
-    """What the ranks' parameters saw that no round has counted: it goes into the next one."""
+    """Samples in the ranks' parameters that no round has counted; the next contribution has
+    them."""
     applying: Stamp | None = None
-    """The attempt whose outer step is being made."""
+    """The attempt of the outer step that is being made."""
     awaited: int | None = None
-    """The round of the state that a transfer brings us: we go on from there, even if back."""
+    """The round of the state that a transfer brings; it may be an earlier one."""
     done: Deeds = field(default_factory=Deeds)
     hurried: Stamp | None = None
-    """The leader said last that others wait for us in this round."""
-    moved: bool = False  # Since somebody looked: our contribution, or our outer step.
+    """The round in which the leader asked us last to contribute early."""
+    moved: bool = False  # Since the last check: a contribution was made, or an outer step.
     stall: Stall = field(default_factory=Stall)
     fetching: Fetching = field(default_factory=Fetching)
     fragment: int = field(init=False)
@@ -89,39 +90,40 @@ class FragmentRounds:
     # Inputs ---------------------------------------------------------------------------------
 
     def contribute(self, made: ContributionReady, now: float) -> list[Command]:
-        """The ranks are at their boundary and wait."""
+        """The ranks have contributed at a boundary and wait."""
         assert self.own is None, "the ranks contributed twice without a result"
         assert made.tokens > 0, "a contribution without tokens has no weight"
         if self.base == NO_RANKS:
-            return []  # Of ranks that are gone.
+            return []  # It is of ranks that are gone.
         seen, round_ = union(self.carried, made.samples), self.next_round
         self.own = Own.of(made, round_, seen, now)
         if self.version < 0:
-            self.own.round = 0  # They wait for the state that we wait for.
+            self.own.round = 0  # They wait for the same state as this peer.
             return []
-        # Others may have trained meanwhile what is not ours; what no message holds, nobody counts.
+        # Other peers may hold some of these samples now; and a message holds only so many ranges.
         ours = len(seen) <= RANGES_MAX and self.members.ledger.may_count(self.me, seen)
         if self.finished or not ours:
             return self._resume("anew")
         if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:
-            # Too old for that round: it moves along to what we have, or to the next state we get.
+            # Too old for that round: it is rebased to the present state, or to the next one.
             if self.version > self.base:
                 return self._resume("rebase")
             self.own.round = 0
             return []
         if made.round is not None and made.round < round_:
-            # Committed meanwhile. In the next one all others would wait for us at other fragments.
+            # The round is committed. In the next one all others would wait for us at other
+            # fragments.
             self.own.round = made.round
             return self._resume("rebase") if self.version >= made.round else []
         return []
 
     def encoded(self, round_: int, manifest: str) -> None:
-        """Our contribution is bytes now, the same ones for every attempt."""
+        """The contribution has a name; its bytes are the same for every attempt."""
         if self.given is not None and self.given.round == round_:
             self.given.manifest = manifest
 
     def received(self, event: SliceBegun | SliceReceived | ResultReceived) -> bool:
-        """True if the bytes are worth keeping. Raises RemoteProtocolError for a false name."""
+        """True if the payload is to be kept. Raises RemoteProtocolError for a false contributor."""
         stamp, part, sender = event.stamp, event.part, event.sender
         if not isinstance(event, ResultReceived):
             check_contributor(event.contributor, sender)
@@ -134,56 +136,59 @@ class FragmentRounds:
         return self.held.add_result(stamp, part, PartResult.of(event))
 
     def part_reduced(self, event: PartReduced) -> None:
-        """Our own sum is ready or cannot be made, if its plan still stands."""
+        """Our own sum is ready, or cannot be made; ignored if its plan is void."""
         plan = self.members.plan(self.fragment, event.stamp.round)
         if plan is not None and plan.stamp == event.stamp:
             self.held.reduced(event)
 
     def applied(self, round_: int, digest: str) -> list[Command]:
-        """The outer step is made: let the ranks go on if they wait for it."""
+        """The outer step is made: the ranks go on if they wait for it."""
         assert self.applying, "a round was applied that nobody asked for"
         assert round_ == self.version + 1, "rounds are applied in order"
         self.applying = None
         released, resumed = self._moved(round_, digest), list[Command]()
         if self.own is not None and (self.own.round <= round_ or self.finished):
             resumed = self._resume("counted" if self._counted(round_) else "rebase")
-        return resumed + released  # The ranks wait for nothing but their result.
+        return resumed + released  # The result comes first, since the ranks wait for it.
 
     def state_received(self, round_: int, digest: str) -> list[Command]:
-        """A transfer replaced our state; ranks that wait are moved along with it."""
+        """A transfer replaced the state; waiting ranks are rebased to it."""
         assert not self.applying, "a state is adopted between two rounds"
         skipped = range(self.version + 1, round_ + 1)
         self.awaited = None
         commands = self._moved(round_, digest)
         if self.own is None or (self.own.round > round_ and not self.finished):
-            return commands  # Its round may still count it: only that commit can tell.
-        # Work that a skipped round counted is in the new state already; other work stays local.
+            return commands  # Its round may still count it: only the commit can tell.
+        # The new state contains work that a skipped round counted; other work stays local.
         return commands + self._resume("counted" if any(map(self._counted, skipped)) else "rebase")
 
     def start(self, *, first: bool) -> list[Command]:
-        """Give freshly attached ranks their first parameters."""
+        """Give newly attached ranks their first parameters."""
         self.own = None
         return self._resume("anew", first=first)
 
     def trainers_lost(self) -> None:
-        """What they had not contributed is gone; the outer state is not."""
+        """The ranks are lost, with the work that they had not contributed. The outer state is
+        not."""
         self.own, self.base, self.carried = None, NO_RANKS, ()
 
     def forget(self, peer: PeerId) -> None:
-        """The connection with this peer is new: what it needs is sent again."""
+        """The connection with this peer is new: its payloads and reports are sent again."""
         self.done.forget(peer)
 
     def forget_reports(self) -> None:
-        """There is a new leader, or a new term: it hears everything once more."""
+        """There is a new leader, or a new term: it gets all reports again."""
         self.done.forget_kinds("have", "ready", "hold", "void")
 
     def restored(self) -> None:
-        """The run went back to a cut: nothing of what we hold belongs to it.
+        """The run went back to other versions: state, payloads and the ranks' work are void.
 
-        Nor what our ranks did: they go on from the cut when they wait for a result next.
+        The ranks go on from the restored state when they wait for a result next.
         """
         self.version, self.state_digest, self.damaged = -1, "", False
-        if self.base >= self.outer_steps and self.own is None:  # Its end is ahead of them again.
+        if (
+            self.base >= self.outer_steps and self.own is None
+        ):  # The last round is ahead of them again.
             self.own = Own(round=0, tokens=0, steps=0, since=0.0)
         self.base = NO_RANKS if self.base == NO_RANKS else VOID
         if self.own is not None:
@@ -192,20 +197,20 @@ class FragmentRounds:
         self._drop_rounds()
 
     def voided(self) -> list[Command]:
-        """The run goes on from the state that we have. Nothing that was under way will count: the
-        work stays in the ranks' parameters, and goes into a later round."""
+        """The run went back to the state that this peer has. No open round counts: the work stays
+        in the ranks' parameters and goes into a later round."""
         self._drop_rounds()
         return self._resume("rebase") if self.own is not None else []
 
     def _drop_rounds(self) -> None:
-        """Nothing that was under way is of use any more."""
+        """Drop everything about open rounds."""
         self.given = self.awaited = self.hurried = None
         self.done, self.held = Deeds(), Holdings(self.members.gossip)
         self.fetching.start_anew()
         self.stall.over()
 
     def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
-        """Serve a result that somebody lacks, if we still have it."""
+        """Send a result to a peer that lacks it, if it is still here."""
         result = self.held.result(stamp, part)
         if result is None or self.members.gossip:
             return []
@@ -219,30 +224,30 @@ class FragmentRounds:
 
     @property
     def needs_no_steps(self) -> bool:
-        """Whatever step our ranks make from now on, no round of it counts: its last result is here,
-        or the contribution to its last round is on its way."""
+        """No further inner step can count: the last result is here, or the contribution to the last
+        round is on its way."""
         return self.finished or (self.own is not None and self.version + 1 >= self.outer_steps)
 
     @property
     def next_round(self) -> int:
-        """What our ranks may contribute to next. Ranks that crashed may have contributed to the
-        open round already: never twice to one."""
+        """The round to which the ranks may contribute next. Ranks that crashed may have contributed
+        to the open round already; a peer never contributes twice to one round."""
         contributed = (known.round + 1 for known in (self.own, self.given) if known is not None)
         return max(self.fence.open_round, *contributed, 0)
 
     @property
     def others_wait(self) -> bool:
-        """Somebody contributed to the open round, and we are in its roster."""
+        """Has another peer contributed to the open round, and are we in its roster?"""
         plan, hurried = self.members.open_plan(self.fragment), self.hurried
         if plan is None or hurried is None or not self.takes_part(plan):
             return False
-        # A view or an attempt that came since still waits for us; another lineage does not.
+        # A later view or attempt still waits for us; another lineage does not.
         here, there = plan.stamp, hurried
         return (here.lineage, here.round) == (there.lineage, there.round)
 
     @property
     def behind(self) -> bool:
-        """The results we lack cannot be had any more: only a transfer helps."""
+        """Missing results cannot be had any more: a transfer is needed."""
         if self.version < 0:
             return False
         committed = self.members.committed(self.fragment)
@@ -251,36 +256,36 @@ class FragmentRounds:
 
     @property
     def moves(self) -> bool:
-        """We are making a step, or shall be once the result is here."""
+        """An outer step is being made, or will be once the result is here."""
         lacks = self.members.committed(self.fragment) > self.version
         return bool(self.applying) or (lacks and not self.behind)
 
     @property
     def deadline(self) -> float:
-        """When something happens here without any event."""
+        """The next time at which `advance` has to run without an event."""
         return min(self.fetching.at, self.stall.at)
 
     def left(self, held: Samples) -> Samples:
-        """Of the samples that we hold: those that our ranks may still draw."""
+        """Those of the held samples that the ranks may still draw."""
         held = subtract(held, self.own.samples if self.own is not None else self.carried)
         undecided = self.given is not None and self.given.round >= self.fence.open_round
-        # Ranks that crashed may have handed it over: it can be counted without them.
+        # A contribution of crashed ranks may still be counted.
         return subtract(held, self.given.samples) if self.given and undecided else held
 
     def missing(self) -> tuple[PeerId, ...]:
-        """Whom the open round waits for, as seen from here."""
+        """The peers that the open round waits for, as this peer sees it."""
         plan = self.members.open_plan(self.fragment)
         return self.held.awaited(plan, self.me) if plan is not None else ()
 
     # What can be done now -------------------------------------------------------------------
 
     def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
-        """Everything that is possible and not done yet."""
+        """Do everything that is possible and not done yet."""
         commands = self._forget_unusable()
         if self.version < 0:
             return commands
         commands += self._apply(now, connected)
-        # Before Hold: with a commit, everybody who holds its result has reported its state.
+        # Before Hold: at a commit every peer that holds the result has reported its state.
         hears = leader if not self.damaged else None
         if hears is not None and self.done.once(hears, self.version, "have"):
             have = Have(self.members.lineage, self.fragment, self.version, self.state_digest)
@@ -298,7 +303,7 @@ class FragmentRounds:
         return commands + self._complain(plan, now, leader)
 
     def _offer(self, plan: Plan, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
-        """Encode our contribution once, and bring each slice to its owner."""
+        """Encode the contribution once, and send each slice to its owner."""
         round_ = plan.stamp.round
         if not self.takes_part(plan):
             return []
@@ -322,7 +327,8 @@ class FragmentRounds:
 
     def _hold(self, plan: Plan, leader: PeerId | None) -> list[Command]:
         if leader is None or self.version != plan.stamp.round - 1:
-            return []  # Holding means: could take the step, so no earlier round is missing.
+            # A peer holds a result only if it could apply it, so no earlier round is missing.
+            return []
         deed = (leader, plan.stamp.round, "hold", plan.stamp)
         if self.done.is_done(*deed):
             return []
@@ -332,7 +338,7 @@ class FragmentRounds:
         return []
 
     def _complain(self, plan: Plan | None, now: float, leader: PeerId | None) -> list[Command]:
-        """Say whom we wait for, so that the leader leaves out the right one."""
+        """Report the awaited peers, so that the leader excludes the right one."""
         takes_part = leader is not None and plan is not None and self._offered(plan) is not None
         attempt = plan.stamp if plan is not None and takes_part and not self.finished else None
         if not self.stall.is_slow(attempt, now) or attempt is None or leader is None:
@@ -340,11 +346,11 @@ class FragmentRounds:
         return [Send(leader, Waiting(attempt, self.missing()))]
 
     def takes_part(self, plan: Plan) -> bool:
-        """We are in its roster, and not an earlier life of ours."""
+        """Is this peer in the roster, in this incarnation?"""
         return self.me in plan.counted
 
     def _offered(self, plan: Plan) -> Own | None:
-        """Our contribution to this round, once it is encoded."""
+        """This peer's contribution to the round, once it has a name."""
         own = self.given
         return own if own and own.round == plan.stamp.round and own.manifest else None
 
@@ -368,15 +374,16 @@ class FragmentRounds:
         ]
 
     def _pass_by(self, commit: Commit, stamp: Stamp) -> list[Command]:
-        """Of a gossip run's round we have no result, and nobody else has ours."""
+        """In a gossip run, no other peer has our result of this round."""
         if any(term.peer == self.me for term in commit.contributors):
-            self.fetching.nobody_has_it()  # It was an earlier life's, or the log took us for lost.
+            # An earlier incarnation contributed, or the log had removed us.
+            self.fetching.nobody_has_it()
             return []
         self.applying, self.moved = stamp, True
         return [SkipRound(stamp)]
 
     def _moved(self, round_: int, digest: str) -> list[Command]:
-        """Our state is another one now."""
+        """The state has changed."""
         self.version, self.state_digest = round_, digest
         self.fetching.start_anew()
         self.held.drop_slices(round_)
@@ -388,18 +395,18 @@ class FragmentRounds:
         return [ReleaseRound(self.fragment, over)]
 
     def _forget_unusable(self) -> list[Command]:
-        """While our state is long in coming, results pile up that it will contain."""
+        """Drop results that the awaited state will contain."""
         oldest = self.members.committed(self.fragment) - KEEP_COMMITS
         if not self.held.drop_results(oldest):
             return []
         return [ReleaseRound(self.fragment, oldest)]
 
     def _resume(self, kind: Verdict, *, first: bool = False) -> list[Command]:
-        # The ranks' work since `base` stays in the parameters unless it is too old, also what they
-        # did after a contribution that was counted. No commit older than that has to be known.
+        # Work since `base` stays in the ranks' parameters unless it is too old, also the steps
+        # after a counted contribution. Older commits need not be known.
         if self.version - self.base > STALENESS_ROUNDS_MAX:
             kind = "anew"
-        # A rebase keeps the work in the parameters, and with it what it was made of.
+        # A rebase keeps the work in the parameters, and so its samples.
         self.carried = self.own.samples if self.own is not None and kind == "rebase" else ()
         self.own, self.base = None, self.version
         return [Resume(self.fragment, self.version, kind, first, self.finished)]

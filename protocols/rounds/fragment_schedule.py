@@ -1,9 +1,8 @@
-"""Which fragment the ranks contribute to at their next boundary.
+"""Chooses the fragment to which the ranks contribute at their next boundary.
 
-All peers take the fragments in one order, each from where it stands itself. So a peer that comes
-in the middle, or missed a round, needs no clock and no step number of others to fall in, and
-nobody waits for a round whose contributor waits for a later one. Must NOT say when a boundary is:
-that is the method's.
+All peers take the fragments in the same order, each from its own position. So a peer that joins in
+the middle, or missed a round, needs neither a clock nor step numbers of others, and no two peers
+wait for each other's rounds. Must NOT decide when a boundary is (the method).
 """
 
 from collections.abc import Collection, Sequence
@@ -11,20 +10,20 @@ from typing import Protocol
 
 
 class Rounds(Protocol):
-    """Of one fragment, as `protocols.rounds.fragment_rounds.FragmentRounds`."""
+    """The rounds of one fragment, as `FragmentRounds` implements them."""
 
     @property
     def next_round(self) -> int:
-        """What our ranks may contribute to next."""
+        """The round to which the ranks may contribute next."""
         ...
 
 
 def next_fragment(rounds: Sequence[Rounds], left: Collection[int]) -> int:
-    """The one that is furthest back, of those `left`: the others have had their last result, or
-    our ranks wait for one.
+    """The fragment of `left` that is furthest back. Fragments outside `left` had their last result,
+    or the ranks wait for one.
 
-    Within a round fragments come in the order 1, 2, ..., 0: the anchor is the last, so that samples
-    are accounted for until all is over.
+    Within a round the order is 1, 2, ..., 0: the anchor is the last one, so that samples are
+    accounted for until the end.
     """
     assert left, "a boundary after the last result"
     return min(left, key=lambda f: (rounds[f].next_round, f == 0, f))

@@ -1,7 +1,7 @@
-"""Our own sums in a round: begun when all of their terms are here, or on their way, and given to
-everybody who receives the result.
+"""This peer's own sums in a round: begun when all slices are here or arriving, and sent to all
+receivers.
 
-Must NOT decide whose contributions are in one (the plan does), nor touch bytes.
+Must NOT decide which contributions are in a sum (the plan does), nor touch bytes.
 """
 
 from collections.abc import Set
@@ -14,12 +14,12 @@ from protocols.types.ids import PeerId
 
 
 def reduce(plan: Plan, me: PeerId, *, held: Holdings, done: Deeds) -> list[Command]:
-    """Begin each sum of ours that can be made and was not begun."""
+    """Begin each of our sums that can be made and is not begun."""
     commands: list[Command] = []
     for part in plan.owned_by(me):
         terms = held.terms(plan, part, me)
         if terms and done.once(me, plan.stamp.round, "reduce", plan.stamp, part):
-            # Always from the slices, never from a sum that a lost peer is in.
+            # Always from the slices, never from a sum that contains a lost peer.
             held.sums[plan.stamp, part] = terms
             start, stop = plan.parts.borders[part : part + 2]
             commands.append(ReducePart(plan.stamp, part, start, stop, terms))
@@ -29,9 +29,9 @@ def reduce(plan: Plan, me: PeerId, *, held: Holdings, done: Deeds) -> list[Comma
 def share(
     plan: Plan, me: PeerId, receivers: Set[PeerId], *, held: Holdings, done: Deeds
 ) -> list[Command]:
-    """Give our sums to those who have not got them."""
+    """Send our sums to the receivers that have not got them."""
     if plan.pairs:
-        return []  # Each of a pair makes it from the same two, and no other has a use for it.
+        return []  # Both peers of a pair make it, and no other peer needs it.
     return [
         SendResult(peer, plan.stamp, part, terms)
         for part in plan.owned_by(me)

@@ -1,6 +1,7 @@
-"""What does not come in time in a round: whom to ask for it, and when to complain.
+"""Timeouts of a round: which peer to ask for a missing result, and when to tell the leader.
 
-Must NOT decide who is left out (leader/decisions.py), nor what is missing (contributions.py).
+Must NOT decide which peer is excluded (leader/decisions.py), nor what is missing
+(contributions.py).
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
 
 FETCH_RETRY_S = 1.0
 FETCHES_MAX = 6
-"""After asking this often for a result, ask for a transfer of the whole state."""
+"""After so many requests for a result, ask for a transfer of the whole state."""
 
 
 @dataclass(slots=True)
 class Fetching:
-    """A committed result is on its way; if it does not come, ask one holder after the other."""
+    """A committed result is missing: wait for it, then ask one holder after the other."""
 
     at: float = NEVER
     """When to ask next."""
     tries: int = 0
 
     def over(self) -> None:
-        """It is here, or nothing is committed that we lack."""
+        """No committed result is missing."""
         self.at = NEVER
 
     def start_anew(self) -> None:
-        """Our state is another one now: what we lacked is in it."""
+        """The state was replaced, and contains the missing result."""
         self.at, self.tries = NEVER, 0
 
     def nobody_has_it(self) -> None:
-        """There is nobody to ask."""
+        """No peer can have the result: a transfer is needed at once."""
         self.tries = FETCHES_MAX + 1
 
     @property
@@ -53,7 +54,8 @@ class Fetching:
     def fetch(
         self, now: float, commit: Commit, stamp: Stamp, *, held: Holdings, holders: Sequence[PeerId]
     ) -> list[Command]:
-        """Call it while the result lacks. `held` may lose what is not the committed result."""
+        """Call this while the result is missing. It drops parts of `held` that are not the
+        committed result."""
         if self.at == NEVER:
             self.at = now + FETCH_RETRY_S
         if now < self.at:
@@ -63,8 +65,8 @@ class Fetching:
         commands: list[Command] = []
         parts = len(commit.borders) - 1
         if not held.missing_parts(stamp, parts):
-            # Complete, and yet not what was committed: trust none of it. The shell too keeps the
-            # first bytes of each part.
+            # Complete, but not the committed result: trust no part of it. The shell keeps the first
+            # bytes of each part too.
             held.drop_results(commit.round)
             commands.append(ReleaseRound(commit.fragment, commit.round))
         if holders:
@@ -76,9 +78,9 @@ class Fetching:
 
 @dataclass(slots=True)
 class Asking:
-    """An open round's result that we lack and that will not come by itself. We contribute nothing
-    to it: two at least must hold it, and what came before we had read of its round was dropped. Or
-    somebody gave us another in its place."""
+    """Asks for an open round's result that is missing and is not sent again. Either we contribute
+    nothing, but at least two peers must hold the result, and pieces that came before we read of the
+    round were dropped; or another peer had sent us a wrong result."""
 
     after_s: float = 30.0
     at: float = NEVER
@@ -86,8 +88,8 @@ class Asking:
     def ask(
         self, now: float, plan: Plan | None, *, held: Holdings, connected: Set[PeerId]
     ) -> list[Command]:
-        """Ask its owners now and then. None: we wait for no plan's result."""
-        if plan is None:  # As mostly.
+        """Ask the owners of the plan's parts from time to time; None if there is no such plan."""
+        if plan is None:  # Mostly.
             self.at = NEVER
             return []
         owners = plan.parts.owners
@@ -105,7 +107,7 @@ class Asking:
 
 
 def plan_of_others(rounds: FragmentRounds) -> Plan | None:
-    """Of the open round, if we could hold its result, and it does not come by itself."""
+    """The plan of the open round, if we could hold its result and it is not sent to us again."""
     plan = rounds.members.open_plan(rounds.fragment)
     if plan is None or rounds.version != plan.stamp.round - 1 or plan.pairs:
         return None
@@ -114,9 +116,9 @@ def plan_of_others(rounds: FragmentRounds) -> Plan | None:
 
 
 def disown(plan: Plan, connected: Set[PeerId], *, held: Holdings) -> list[Command]:
-    """Whoever has read less of the log than the sender of a result cannot tell whether it owns the
-    part. Now we can: what is not its own is dropped, and the owner sends its once more. Before our
-    own sums, which would be taken for second ones."""
+    """Drop results from peers that do not own the parts, and ask the owners to send theirs again. A
+    result may arrive before we have read the plan that names its owner. Call this before our own
+    sums are made, which would be refused as second results."""
     commands: list[Command] = []
     for part in held.drop_usurped(plan):
         commands.append(DropResult(plan.stamp, part))
@@ -127,7 +129,7 @@ def disown(plan: Plan, connected: Set[PeerId], *, held: Holdings) -> list[Comman
 
 
 def accuse(plan: Plan, leader: PeerId | None, *, held: Holdings, done: Deeds) -> list[Command]:
-    """Tell the leader, who leaves them out, whose contributions our sums cannot be made with."""
+    """Tell the leader which contributions cannot be averaged; it excludes their peers."""
     void = tuple(sorted(held.void.get(plan.stamp, ())))
     if leader is None or not void:
         return []
@@ -137,20 +139,20 @@ def accuse(plan: Plan, leader: PeerId | None, *, held: Holdings, done: Deeds) ->
 
 @dataclass(slots=True)
 class Stall:
-    """An attempt that we take part in is slow: the leader is told, and leaves somebody out. It is
-    told again and again, since the leader's own clock may start later than ours: whom we wait for
-    is another one by then, or it is another leader."""
+    """An attempt that this peer takes part in is slow: the leader is told, and excludes a peer. It
+    is told repeatedly, since its own timeout may begin later than ours, and the awaited peer or the
+    leader may have changed by then."""
 
     after_s: float = 30.0
     at: float = NEVER
     attempt: Stamp | None = None
 
     def over(self) -> None:
-        """We wait for no attempt."""
+        """No attempt is awaited."""
         self.at, self.attempt = NEVER, None
 
     def is_slow(self, attempt: Stamp | None, now: float) -> bool:
-        """True now and then in a long attempt. None: we take part in none."""
+        """True from time to time in a long attempt. None: this peer takes part in none."""
         if attempt != self.attempt:
             self.attempt = attempt
             self.at = now + self.after_s if attempt else NEVER
