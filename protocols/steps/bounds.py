@@ -1,6 +1,7 @@
-"""How far a peer may go in a stepwise run, by what it has read of the log.
+"""The steps that a peer of a stepwise run may make and keep payloads of, by the log that it has
+read.
 
-Must NOT remember anything: what a peer holds and did is step_machine.py.
+Must NOT remember what a peer holds or did (step_machine.py).
 """
 
 from protocols.interface.events import StepReceived
@@ -19,26 +20,27 @@ PARKED_VIEWS = 4
 
 @record
 class Reach:
-    """What the log allows us in the view that we make steps in: it holds until the log goes on."""
+    """The steps that the log allows in the view in which this peer makes steps; valid until the
+    next log entry."""
 
     run: Run
     lineage: int
     view: View
     begun: int
-    """The last step before this view: the one before ended with it, for all."""
+    """The last step before this view; the view before ended with it."""
     last: int
     """The last step that may be completed now."""
     limit: int
     """Payloads of later steps are not kept."""
     first_batch: int
-    """That of step 0, if this view had begun with it."""
+    """The batch of step 0, as if this view had begun with it."""
 
     def batch(self, step: int) -> int:
-        """Number of the batch that we make our payload of this step from."""
+        """Number of the batch of which this peer makes its payload of a step."""
         return self.first_batch + step * len(self.view.roster)
 
     def is_ours(self, event: StepReceived) -> bool:
-        """A payload of a step that may be completed now, from the peer that made it."""
+        """Is it a payload of a step that may be completed now, from the peer that made it?"""
         stamp, peer, view = event.stamp, event.peer, self.view
         return (
             stamp.round <= self.limit
@@ -51,13 +53,14 @@ class Reach:
 
 
 class StepBounds:
-    """Of one peer. What follows from the log alone is worked out once for each of its entries."""
+    """The bounds of one peer. Values that follow from the log alone are computed once for each
+    entry."""
 
     def __init__(self, me: Identity, members: Membership) -> None:
         self.me = me
         self.members = members
         self._index = -1
-        """What is noted below is of the log up to here."""
+        """Log index for which the cached values below are valid."""
         self._reach: Reach | None = None
         self._last: int | None = None
         self._begun = self._limit = 0
@@ -65,7 +68,7 @@ class StepBounds:
 
     @property
     def is_member(self) -> bool:
-        """We are in, and not only an earlier life of ours."""
+        """Is this peer a member, in this incarnation?"""
         info = self.members.members.get(self.me.peer)
         return info is not None and info.incarnation == self.me.incarnation
 
@@ -76,41 +79,42 @@ class StepBounds:
 
     @property
     def newest(self) -> int:
-        """Number of the newest view; 0: there is none."""
+        """Number of the newest view; 0 if there is none."""
         return self.members.views[-1].view if self.members.views else 0
 
     @property
     def runs(self) -> bool:
-        """The newest view makes steps."""
+        """Does the newest view make steps?"""
         return bool(self.members.views) and not self.members.course.halted
 
     @property
     def reach(self) -> Reach | None:
-        """In the view that we make steps in, while it runs; None: we make none."""
+        """The reach in the view in which this peer makes steps; None if it makes none."""
         self._read()
         return self._reach
 
     @property
     def own_view(self) -> View | None:
-        """The view that we make steps in, while it runs."""
+        """The running view in which this peer makes steps; None if there is none."""
         reach = self.reach
         return reach.view if reach is not None else None
 
     @property
     def begun(self) -> int:
-        """The last step before the newest view: the view before ended with it, for all."""
+        """The last step before the newest view; the view before ended with it."""
         self._read()
         return self._begun
 
     @property
     def last(self) -> int | None:
-        """The last step that may be completed now, while it does not depend on how far we are."""
+        """The last step that may be completed now; None if it depends on this peer's own
+        progress."""
         self._read()
         return self._last
 
     @property
     def limit(self) -> int:
-        """Together with the floor it bounds what we keep."""
+        """Payloads of later steps are not kept; with `floor` it bounds the kept payloads."""
         self._read()
         return self._limit
 
@@ -121,13 +125,14 @@ class StepBounds:
         return stamp
 
     def frontier(self, completed: int) -> int:
-        """The last step that we may complete now. `completed`: the furthest so far."""
+        """The last step that this peer may complete now. `completed`: the furthest so far."""
         if self.last is not None:
             return self.last
-        return max(self.members.course.step, completed, self.begun)  # Others count on our report.
+        # Other peers rely on our report.
+        return max(self.members.course.step, completed, self.begun)
 
     def _read(self) -> None:
-        """What the log says by now."""
+        """Compute the cached values for the present log."""
         members = self.members
         if self._index == members.index:
             return
@@ -146,7 +151,7 @@ class StepBounds:
         return Reach(self.run, members.lineage, view, *bounds, batch)
 
     def find_last(self) -> int | None:
-        """`last`, worked out anew."""
+        """Compute `last`."""
         agreed = self.members.course
         if agreed.close is not None:
             return agreed.close.last_step
@@ -156,34 +161,36 @@ class StepBounds:
         return min(self.run.outer_steps, max(self._begun, agreed.step) + tentative)
 
     def highest(self, payloads: Payloads) -> int:
-        """No `target` is beyond this step."""
+        """An upper bound of `target`."""
         agreed = self.members.course
         if agreed.close is not None:
             return agreed.close.last_step
         return max(agreed.step, self.begun, payloads.furthest(self.newest) - 1)
 
     def lacks(self, step: int, stamp: Stamp, payloads: Payloads) -> bool:
-        """A payload of this stamp is of our next step, and others of that step are missing."""
+        """Is the stamp of our next step, of which other payloads are missing?"""
         view = self.own_view
         if view is None or (stamp.view, stamp.round) != (view.view, step):
             return False
         return len(payloads.of(view.view, step)) < len(view.roster)
 
     def reach_target(self, step: int, payloads: Payloads) -> bool:
-        """Others cannot have got beyond this step, or have not."""
+        """Is it certain that no other peer is beyond this step?"""
         return step >= self.highest(payloads) or step >= self.target(payloads)
 
     def target(self, payloads: Payloads) -> int:
-        """The last step that others have certainly completed, or will from what they hold."""
+        """The last step that other peers have completed, or will complete with the payloads that
+        they hold."""
         agreed = self.members.course
         if agreed.close is not None:
             return agreed.close.last_step
         return max(agreed.step, self.begun, self._seen(payloads))
 
     def _seen(self, payloads: Payloads) -> int:
-        """The last step that others completed, going by what they sent: who sends a payload has
-        completed the step before. But nobody has who lacks ours; and where nobody needs ours, one
-        alone is not believed: a roster is never more than a step apart."""
+        """The last step that other peers have completed, concluded from their payloads: the sender
+        of a payload has completed the step before. Not counted are peers that lack our payload; and
+        if no peer needs ours, a single peer is not believed, since a roster is never more than one
+        step apart."""
         if not self.runs:
             return 0
         newest = payloads.newest(self.newest)
@@ -193,23 +200,24 @@ class StepBounds:
         return min(last[-2:]) - 1
 
     def is_of_roster(self, event: StepReceived) -> bool:
-        """Of one that makes this step, as far as the log says."""
+        """Is it a payload of a peer that makes this step, as far as the log says?"""
         stamp = event.stamp
         if stamp.view > self.newest:
-            # Its sender has read more of the log. Nobody passes on what nobody can ask for yet.
+            # Its sender has read more of the log. Only its own payload: others cannot be asked for
+            # yet.
             return stamp.view <= self.newest + PARKED_VIEWS and event.sender == event.peer
         view = step_view(self.members, stamp.round)
         return view is not None and view.view == stamp.view and event.peer in view.roster
 
     def floor(self, ours: int) -> int:
-        """Payloads up to here are of no use: we have what they led to, or will get it. `ours`: the
-        step of our copy of the state; negative: we have none."""
+        """Payloads up to this step are not needed: the state after them is here, or will be
+        transferred. `ours`: the step of our copy of the state; negative if there is none."""
         agreed = self.members.course.base
-        # Ranks that stay away would make us keep the payloads of the whole run.
+        # Otherwise a peer without ranks would keep the payloads of the whole run.
         return max(ours, agreed - 2 * self.run.snapshot_every_steps) if ours >= 0 else agreed
 
     def reaches(self, step: int, payloads: Payloads) -> bool:
-        """From the state after this step we can get to what is committed."""
+        """Can the committed step be reached from the state after this step?"""
         steps = range(step + 1, self.members.course.step + 1)
         views = ((step_view(self.members, step), step) for step in steps)
         return all(v is not None and not payloads.missing(v, step) for v, step in views)

@@ -1,6 +1,6 @@
-"""How a peer gets payloads of steps that it lacks, and gives others what it holds.
+"""Fetches payloads of steps that a peer lacks, and serves those that it holds.
 
-Must NOT decide which payloads are of use (step_machine.py): whoever calls says from which step on.
+Must NOT decide which payloads are needed: the caller (step_machine.py) names the first step.
 """
 
 from collections.abc import Set
@@ -14,16 +14,16 @@ from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 
 FETCH_STEPS = 16
-"""Asked for at a time by who is far behind."""
+"""Steps that a peer far behind asks for at a time."""
 FETCH_RETRY_S = 1.0
 FETCHES_MAX = 6
-"""After asking this often for the same step, ask for a transfer of the whole state."""
+"""After so many requests for the same step, ask for a transfer of the whole state."""
 RELEASED_FETCHES = 2
-"""After asking so often, what others need no more is gone."""
+"""After so many requests, payloads that no other peer needs are taken for gone."""
 
 
 class Refill:
-    """Asks one holder after the other, from the first step that lacks on."""
+    """Asks one holder after the other, from the first incomplete step on."""
 
     def __init__(self, bounds: StepBounds) -> None:
         self.at = NEVER
@@ -31,18 +31,18 @@ class Refill:
         self.tries = 0
         self._bounds = bounds
         self._step = 0
-        """The first one that lacks."""
+        """The first incomplete step."""
         self._asked: set[tuple[PeerId, int, PeerId]] = set()
-        """(whom, for which step, of whose payload): the answer may come long after."""
+        """(asked peer, step, peer of the payload): an answer may come much later."""
 
     def over(self) -> None:
-        """We lack nothing that anybody has."""
+        """No payload is missing that another peer has."""
         self.at, self.tries, self._step = NEVER, 0, 0
 
     def ask(
         self, first: int, payloads: Payloads, now: float, connected: Set[PeerId]
     ) -> list[Command]:
-        """What others have of the steps from `first` on and we lack, if it is time to ask."""
+        """Requests for missing payloads of the steps from `first` on, if it is time to ask."""
         members, target = self._bounds.members, self._bounds.target(payloads)
         lacking = {
             (step, peer)
@@ -53,7 +53,7 @@ class Refill:
         if not lacking:
             self.over()
             return []
-        # A payload may be on its way, unless nobody will send it any more.
+        # A payload may be on its way, unless no peer will send it again.
         at_once = members.course.close is not None or target >= first + 2
         if not self._is_due(min(lacking)[0], now, at_once=at_once):
             return []
@@ -68,11 +68,11 @@ class Refill:
         return (holder, step, whose) in self._asked
 
     def prune(self, floor: int) -> None:
-        """Steps up to here are of no use any more."""
+        """Steps up to this one are not needed any more."""
         self._asked = {one for one in self._asked if one[1] > floor}
 
     def give(self, peer: PeerId, message: FetchSteps, payloads: Payloads) -> list[Command]:
-        """Whatever we hold of what the peer lacks."""
+        """Send the requested payloads that are here."""
         if message.lineage != self._bounds.members.lineage:
             return []
         commands: list[Command] = []
@@ -89,10 +89,10 @@ class Refill:
         return commands
 
     def is_hopeless(self, ours: int) -> bool:
-        """Nobody has what follows our step any more."""
+        """Does no peer have the payloads after our step any more?"""
         members = self._bounds.members
         if 0 <= ours < members.course.base and step_view(members, ours + 1) is None:
-            return True  # Nobody knows even who made the steps between.
+            return True  # The views of the steps between are forgotten.
         released = self.tries >= RELEASED_FETCHES and ours < members.course.base
         return released or self.tries > FETCHES_MAX
 
@@ -108,7 +108,7 @@ class Refill:
     def _provided(
         self, lacking: set[tuple[int, PeerId]], connected: Set[PeerId]
     ) -> dict[PeerId, set[tuple[int, PeerId]]]:
-        """By whom the Close names for it."""
+        """By holder, the (step, peer) of payloads that the Close assigns to it."""
         close = self._bounds.members.course.close
         asked: dict[PeerId, set[tuple[int, PeerId]]] = {}
         for provider in close.providers if close is not None else ():

@@ -1,7 +1,7 @@
-"""Payloads of steps that a peer holds.
+"""The payloads of steps that a peer holds.
 
-Only names and digests of bytes; the shell has the bytes. Must NOT decide which may be taken
-(step_machine.py) nor which steps are part of the model (leader/step_views.py).
+These are names and digests; the shell has the bytes. Must NOT decide which payloads are accepted
+(step_machine.py) nor which steps are committed (leader/step_views.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,19 +13,20 @@ from protocols.types.ids import PeerId, StepPayloads
 
 @dataclass(slots=True)
 class Payloads:
-    """By view too: a step that is tried again in another view has other payloads."""
+    """By view and step: a step that is tried again in another view has other payloads."""
 
     held: dict[tuple[int, int], dict[PeerId, str]] = field(
         default_factory=dict[tuple[int, int], dict[PeerId, str]]
     )
-    """By (view, step) and peer."""
+    """Digests by (view, step) and peer."""
     _newest: dict[int, dict[PeerId, int]] = field(default_factory=dict[int, dict[PeerId, int]])
-    """By view and peer: the last step in `held`."""
+    """By view and peer, the last step in `held`."""
     _furthest: dict[int, int] = field(default_factory=dict[int, int])
-    """By view: that of all peers."""
+    """By view, the last step in `held` of any peer."""
 
     def add(self, view: int, step: int, peer: PeerId, digest: str) -> bool:
-        """False if another payload of the same peer is here: the first one stays."""
+        """Add a payload. False if another one of the same peer and step is here: the first one
+        stays."""
         self._noted(view, step, peer)
         held = self.held.get((view, step))
         if held is None:
@@ -37,25 +38,25 @@ class Payloads:
         return self.held.get((view, step), {})
 
     def missing(self, view: View, step: int) -> tuple[PeerId, ...]:
-        """Whose we lack, in the order of the roster."""
+        """The peers with missing payloads, in the order of the roster."""
         held = self.of(view.view, step)
         return tuple(peer for peer in view.roster if peer not in held)
 
     def listed(self, view: int, first: int, count: int) -> tuple[StepPayloads, ...]:
-        """What we hold of some steps."""
+        """The held payloads of some steps."""
         found = ((step, self.of(view, step)) for step in range(first, first + count))
         return tuple(StepPayloads(step, tuple(sorted(held))) for step, held in found if held)
 
     def newest(self, view: int) -> Mapping[PeerId, int]:
-        """Of everybody of whom a payload is here: the step of the last one."""
+        """By peer, the step of its last payload."""
         return self._newest.get(view, {})
 
     def furthest(self, view: int) -> int:
-        """The last step of which any payload is here; 0: none is."""
+        """The last step of which any payload is here; 0 if none is."""
         return self._furthest.get(view, 0)
 
     def prune(self, fits: Callable[[int, int], bool]) -> None:
-        """Forget those whose (view, step) does not fit any more."""
+        """Drop the payloads with a (view, step) for which `fits` is False."""
         self.held = {key: held for key, held in self.held.items() if fits(*key)}
         self._newest, self._furthest = {}, {}
         for (view, step), held in self.held.items():

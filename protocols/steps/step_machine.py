@@ -1,11 +1,11 @@
-"""One peer's part in a stepwise run: payloads of a fixed roster in, one state for all out.
+"""One peer's part in a stepwise run: a fixed roster exchanges payloads, and all get the same state.
 
-A step is applied when all payloads of its roster are held; nothing is voted on. Steps are tentative
-until a StepCommit: everybody keeps the last committed copy of the state (the base) and the payloads
-since, and can make its state from them again. Level-triggered like rounds/fragment_rounds.py: what
-the log and others say is remembered, then `advance` does whatever can be done now. A payload, or an
-answer of our ranks, wakes only what makes and applies the next step. Must NOT decide what is
-committed or how a view ends (leader/step_views.py), nor touch bytes.
+A step is applied when the payloads of its whole roster are here; there is no vote. Steps are
+tentative until a StepCommit: every peer keeps its last committed copy of the state (the base) and
+the payloads since, and can make its state from them again. The machine is level-triggered as
+rounds/fragment_rounds.py: inputs are remembered, then `advance` does everything that is possible. A
+payload, or an answer of the ranks, wakes only the part that makes and applies the next step. Must
+NOT decide what is committed or how a view ends (leader/step_views.py), nor touch bytes.
 """
 
 from collections.abc import Set
@@ -40,69 +40,70 @@ NONE = -1
 
 
 class Steps:
-    """What this peer holds, what it made of it, and what it said of that."""
+    """The steps of one peer: held payloads, its state, and its reports."""
 
     def __init__(self, me: Identity, members: Membership) -> None:
         self.me = me.peer
         self.members = members
         self.bounds = StepBounds(me, members)
         self.version = NONE
-        """The step of our ranks' state; NONE: they have none."""
+        """The step of the ranks' state; NONE if they have none."""
         self.state_digest = ""
         self.base = NONE
-        """The step of the copy that we keep."""
+        """The step of the kept copy of the state."""
         self.base_digest = ""
         self.awaited: int | None = None
-        """The step of the state that a transfer brings us."""
+        """The step of the state that a transfer brings."""
         self.applying: Stamp | None = None
         self.own: StepMade | None = None
-        """The newest payload of our ranks."""
+        """The newest payload of this peer's ranks."""
         self.payloads = Payloads()
         self.digests: dict[int, tuple[int, str]] = {}
-        """By step since the base: (view, state digest) at steps that everybody reports."""
+        """By step since the base, (view, state digest) of steps that all peers report."""
         self.damaged = False
-        """Our copy is not what its digest says: nobody hears of one, until we get another."""
+        """The copy differs from its digest: it is not reported until it is replaced."""
         self.stall, self.refill = Stall(), Refill(self.bounds)
         self.able = False
-        """Our ranks could make steps with the others when we looked last: they are there, or will
-        be in no time."""
+        """At the last check the ranks could make steps with the others: they are up to date, or
+        soon will be."""
         self.woken = True
-        """More is another than what makes and applies the next step: the log, say, or who leads."""
+        """Something other than a payload or an answer has changed, the log or the leader for
+        example: a full pass is needed."""
         self.awake = False
-        """A payload came from which something may follow."""
+        """A payload came on which the core can act."""
         self._steady: Reach | None = None
-        """How far we may go, if all went as it should when we looked last."""
+        """The reach, if the last pass found a steady run; None otherwise."""
         self._unsent = True
-        """Somebody may lack our newest payloads."""
+        """A peer may lack our newest payloads."""
         self._recheck = False
         """The log went on while a step was being applied."""
         self._at = 0
-        """The view in which our version was made; 0: it is the base."""
+        """The view in which `version` was made; 0 if it is the base."""
         self._reached = (0, NONE)
-        """(view, step): the furthest that we completed, even if the ranks must get there again."""
+        """(view, step) of the furthest completed step, even if the ranks must make it again."""
         self._loading = False
         self.making: MakeStep | None = None
-        """What our ranks are at."""
+        """The payload that the ranks are making."""
         self._strays = 0
-        """How often we made another state than the committed one from our copy. Once, and it may
-        have been our memory; then nobody is given the copy until it was seen to lead there."""
+        """How often our copy led to another state than the committed one. Once may be a memory
+        error; then the copy is not given to others until it has led to a committed state."""
         self._returned: Returned | None = None
-        """When the log said that we count no more, last."""
+        """The last exclusion of this peer by the log."""
         self.sent: dict[tuple[int, int], set[PeerId]] = {}
-        """The receivers of our own payloads by (view, step), each on its present connection."""
+        """By (view, step), the receivers of our payloads, each on its present connection."""
         self._receivers: tuple[PeerId, ...] = ()
         """The connected peers that get our payloads, in order."""
         self._pruned = (0, NONE)
-        """(log index, floor) when we forgot payloads last."""
+        """(log index, floor) at the last removal of payloads."""
         self._reports = StepReports(me, members, self.bounds)
 
     # Inputs ---------------------------------------------------------------------------------
 
     def received(self, event: StepReceived) -> bool:
-        """True if the bytes are worth keeping (I3)."""
+        """True if the payload is to be kept (I3)."""
         stamp, whose = event.stamp, event.peer
         steady, ahead = self._steady, stamp.round - self.version
-        # Of two steps ahead: its sender has made the step that we are making.
+        # It is two steps ahead: its sender has made the step that we are making.
         near = ahead == 1 or (ahead == 2 and self.applying is not None)
         usual = near and steady is not None and not self.woken and steady.is_ours(event)
         if not (usual or self._is_expected(event)):
@@ -115,24 +116,24 @@ class Steps:
             return kept
         self._steady = None
         if self.version < self.members.course.step:
-            self.woken = True  # We may get to what is committed, and shall say so.
+            self.woken = True  # The committed step may be in reach, which is to be reported.
         waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
         self.awake = self.woken or not waits
         return kept
 
     def _is_expected(self, event: StepReceived) -> bool:
-        """By a full look: of a step and a roster that the log admits, and not unasked."""
+        """The full check: the log admits its step and roster, and it was not sent unasked."""
         expected = self.expects(event.stamp, event.sender, event.peer)
         return expected and self.bounds.is_of_roster(event)
 
     def made(self, event: StepMade) -> None:
-        """Our ranks' payload is bytes now, the same ones for every view."""
+        """The ranks have made a payload; its bytes are the same for every view."""
         making = self.making
         if making is not None and making.step == event.step and making.batch == event.batch:
             self.making, self.own = None, event
 
     def applied(self, event: StepApplied) -> None:
-        """Our ranks have the state after the step."""
+        """The ranks have the state after the step."""
         if event.stamp != self.applying:
             return  # They had to go back meanwhile.
         step, view = event.stamp.round, event.stamp.view
@@ -140,7 +141,7 @@ class Steps:
         told = self._recheck or self.members.course.halted > 0
         self._recheck = False
         self.version, self.state_digest, self._at = step, event.state_digest, view
-        self.sent.pop((view, step - 1), None)  # If the ranks go back, it is sent once more.
+        self.sent.pop((view, step - 1), None)  # If the ranks go back, it is sent again.
         if step > self._reached[1] or self._reached[0] != view:
             self._reached = (view, step)
         if step_progress.commits(self.bounds.run, step):
@@ -149,9 +150,9 @@ class Steps:
         self.woken = self.woken or told
 
     def loaded(self, event: BaseLoaded) -> bool:
-        """Our ranks have the base; False if that is not what it was."""
+        """The ranks have loaded the base; False if its digest differs."""
         if not self._loading or event.step != self.base:
-            return True  # Of ranks that are gone.
+            return True  # It is of ranks that are gone.
         self._loading, self._steady = False, None
         if event.state_digest != self.base_digest:
             self.base = NONE
@@ -160,7 +161,7 @@ class Steps:
         return True
 
     def state_received(self, step: int, digest: str) -> list[Command]:
-        """A copy of the run's state is here: ours, or what a donor sent."""
+        """A copy of the run's state is here, from this peer or from a donor."""
         self._void()
         self.refill.over()
         same = (step, digest) == (self.base, self.base_digest)
@@ -170,12 +171,13 @@ class Steps:
         return [ReleaseSteps(step)]
 
     def trainers_lost(self) -> None:
-        """The state is gone with them. What they sent is not: they get it back step by step."""
+        """The ranks are lost, and their state with them. Payloads are not: new ranks apply them
+        again."""
         self.version, self.applying, self._steady = NONE, None, None
         self._loading, self.making = False, None
 
     def restored(self) -> None:
-        """The run went back to a cut: nothing of what we hold belongs to it."""
+        """The run went back to another version: state and payloads are void."""
         self._void()
         self.base, self.base_digest, self.awaited, self.damaged = NONE, "", None, False
         self._reached, self._returned, self._strays = (0, NONE), None, 0
@@ -183,24 +185,25 @@ class Steps:
         self._reports.clear()
 
     def forget(self, peer: PeerId) -> None:
-        """The connection with this peer is new: what it may lack is sent again."""
+        """The connection with this peer is new: payloads that it may lack are sent again."""
         for peers in self.sent.values():
             peers.discard(peer)
 
     def forget_reports(self) -> None:
-        """There is a new leader, or a new term: it hears everything once more."""
+        """There is a new leader, or a new term: it gets all reports again."""
         self._reports.clear()
         self.stall.over()
 
     def fetched(self, peer: PeerId, message: FetchSteps) -> list[Command]:
-        """Somebody lacks payloads; we give what we hold of them."""
+        """A peer asks for payloads; send those that are here."""
         return self.refill.give(peer, message, self.payloads)
 
     # Questions ------------------------------------------------------------------------------
 
     def expects(self, stamp: Stamp, sender: PeerId, whose: PeerId) -> bool:
-        """A payload of this step may come now: nobody makes us hold others (I3). Nor is another's
-        taken from anybody whom we did not ask for it: the first one stays, and it may be a lie."""
+        """May a payload of this step come now? All others are refused (I3). The payload of a third
+        peer is accepted only from a peer that was asked for it: the first payload stays, and it
+        might be forged."""
         if (stamp.run, stamp.lineage) != (self.bounds.run.run, self.members.lineage):
             return False
         if sender != whose and not self.refill.has_asked(sender, stamp.round, whose):
@@ -209,24 +212,25 @@ class Steps:
 
     @property
     def finished(self) -> bool:
-        """The last step is committed, and we have the state after it."""
+        """The last step is committed, and the state after it is here."""
         return self.base >= self.bounds.run.outer_steps
 
     @property
     def strayed(self) -> bool:
-        """What is committed cannot be reached from our copy."""
+        """The committed state cannot be reached from our copy."""
         return self._strays > 1
 
     @property
     def behind(self) -> bool:
-        """What we lack cannot be had any more, or we lost our way: only a transfer helps."""
+        """Missing payloads cannot be had any more, or our copy leads astray: a transfer is
+        needed."""
         if self.awaited is not None:
             return False
         return self.strayed or self.refill.is_hopeless(max(self.version, self.base))
 
     @property
     def completed(self) -> int:
-        """The furthest step that we completed and nobody took back."""
+        """The furthest completed step that the log has not made void."""
         view, step = self._reached
         owner = step_view(self.members, step)
         stands = step <= self.base or (owner is not None and owner.view == view)
@@ -234,22 +238,22 @@ class Steps:
 
     @property
     def sure(self) -> bool:
-        """Our copy is the run's state after its step, as far as we can tell."""
+        """Our copy is the run's state after its step, as far as this peer knows."""
         return not (self._strays or self.damaged)
 
     @property
     def frontier(self) -> int:
-        """The last step that we may complete now."""
+        """The last step that this peer may complete now."""
         last = self.bounds.last
         return last if last is not None else self.bounds.frontier(self.completed)
 
     @property
     def deadline(self) -> float:
-        """When something happens here without any event."""
+        """The next time at which `advance` has to run without an event."""
         return min(self.refill.at, self.stall.at)
 
     def missing(self) -> tuple[PeerId, ...]:
-        """Whom the next step waits for, as seen from here."""
+        """The peers that the next step waits for, as this peer sees it."""
         view = step_view(self.members, self.version + 1)
         lacking = self.payloads.missing(view, self.version + 1) if view is not None else ()
         return tuple(peer for peer in lacking if peer != self.me)
@@ -257,9 +261,9 @@ class Steps:
     # What can be done now -------------------------------------------------------------------
 
     def go_on(self, now: float) -> list[Command] | None:
-        """The next step of a steady run, which is most of what a small step costs. None: it is not
-        steady, and needs a full look. The same as `advance` would do, without what it would only
-        look at: sims/simulator/twin_cores.py compares the two."""
+        """The next step of a steady run, which is most of the cost of a small step. None: the run
+        is not steady, and a full pass is needed. The commands are those of `advance`, without its
+        checks; sims/simulator/twin_cores.py compares the two."""
         reach = self._steady
         if reach is None or self.woken:
             return None
@@ -274,7 +278,7 @@ class Steps:
         if len(held) == len(view.roster) and step <= reach.last:
             commands += self._apply(view, reach)
         elif self.me in held:
-            self.stall.is_slow(self.bounds.stamp(view.view, step), now)  # It begins to wait.
+            self.stall.is_slow(self.bounds.stamp(view.view, step), now)  # The wait begins.
         return commands
 
     def advance(
@@ -285,7 +289,8 @@ class Steps:
         *,
         ready: bool,
     ) -> list[Command]:
-        """Everything that is possible and not done yet. `ready`: our ranks can be given a state."""
+        """Do everything that is possible and not done yet. `ready`: the ranks can be given a
+        state."""
         woken, self.woken, self.awake = self.woken, False, False
         commands = self._follow() if woken else []
         if ready and self.version < 0 <= self.base and not (self._loading or self.strayed):
@@ -306,7 +311,7 @@ class Steps:
         if 0 < first <= highest:
             commands += self.refill.ask(first, self.payloads, now, connected)
         else:
-            self.refill.over()  # As nearly always.
+            self.refill.over()  # Nearly always.
         near = self.version + FETCH_STEPS
         reaches = near >= highest or self.bounds.reach_target(near, self.payloads)
         self.able = self.version >= 0 and reaches
@@ -318,17 +323,17 @@ class Steps:
         return commands + self._complain(reach, now, leader)
 
     def _is_up_to_date(self, reach: Reach | None) -> bool:
-        """Our ranks have all that is committed."""
+        """The ranks have the committed state."""
         agreed = self.members.course.step
         return reach is not None and self.version >= max(agreed, self.base, reach.begun) >= 0
 
     def _follow(self) -> list[Command]:
-        """Give up what the log says is void; take what it says is agreed as the new base."""
+        """Drop steps that the log made void; take a newly committed step as the base."""
         members, agreed, commands = self.members, self.members.course, list[Command]()
         returned = members.returned.get(self.me)
         if returned != self._returned:
             self._returned = returned
-            self._void()  # Whoever said so had a reason: our state may be wrong.
+            self._void()  # Our state may be wrong, which is why we were excluded.
         view = step_view(members, self.version) if self.version > self.base else None
         if (view is not None and view.view != self._at) or self._beyond_end:
             self._void()  # The others ended that view before this step.
@@ -344,7 +349,7 @@ class Steps:
                     self._strays += 1
                 self._void()
                 self.digests.pop(step, None)
-        stay = self.awaited is not None  # Another base is coming: keep what follows it.
+        stay = self.awaited is not None  # Another base is coming: keep the payloads after it.
         if agreed.base > self.base >= 0 and agreed.base in self.digests and not stay:
             self.base, (_, self.base_digest) = agreed.base, self.digests[agreed.base]
             self._strays = 0
@@ -362,7 +367,7 @@ class Steps:
         for key in [x for x in self.sent if x[0] != newest or x[1] < self.version]:
             del self.sent[key]
         if self._pruned == (self.members.index, floor):
-            return  # What fits depends on nothing else, and what comes is looked at then.
+            return  # `fits` depends on nothing else, and new payloads are checked when they arrive.
         self._pruned = (self.members.index, floor)
 
         def fits(view: int, step: int) -> bool:
@@ -375,7 +380,7 @@ class Steps:
             del self.digests[step]
 
     def _make(self, reach: Reach) -> list[Command]:
-        """Our ranks make their payload as soon as they have the state for it."""
+        """Have the ranks make their payload as soon as they have the state for it."""
         step, view = self.version + 1, reach.view.view
         if not reach.begun < step <= reach.last:
             return []
@@ -393,10 +398,11 @@ class Steps:
         return [self.making]
 
     def _send(self, view: View, step: int) -> list[Command]:
-        """Our payload of a step goes to all other peers, for none can go on without it.
+        """Send our payload of a step to all other peers of the roster, since none can go on without
+        it.
 
-        That of the step before, too, over a new connection: a roster is never more than a step
-        apart.
+        Over a new connection also the payload of the step before: a roster is never more than one
+        step apart.
         """
         self._unsent = False
         digest = self.payloads.of(view.view, step).get(self.me)
@@ -412,21 +418,22 @@ class Steps:
         return [SendStep(lacking, stamp, self.me, digest)] if lacking else []
 
     def _apply(self, view: View | None, reach: Reach | None) -> list[Command]:
-        """Our ranks add up the next step, of this view, as soon as all of its payloads are here."""
+        """Have the ranks apply the next step of this view as soon as all of its payloads are
+        here."""
         step = self.version + 1
         held = self.payloads.of(view.view, step) if view is not None else {}
         if view is None or len(held) < len(view.roster):
             return []
         terms = tuple([(peer, held[peer]) for peer in view.roster if peer in held])
         if len(terms) < len(view.roster):
-            return []  # Some are of peers that came when the sender had read more of the log.
+            return []  # Some are of peers that joined later: their sender has read more of the log.
         self.applying, run = self.bounds.stamp(view.view, step), self.bounds.run
         following = self._following(reach) if reach is not None and view is reach.view else None
         return [ApplyStep(self.applying, terms, step_progress.keeps(run, step), following)]
 
     def _following(self, reach: Reach) -> MakeStep | None:
-        """What our ranks make by themselves when they have applied the next step; None: nothing
-        before we have looked at what came of that one, or it is made already."""
+        """The payload that the ranks make by themselves after the next step; None if the step must
+        be checked first, or the payload is made already."""
         step = self.version + 1
         made = self.own is not None and self.own.step > step
         if made or step >= reach.last or self.awaited is not None:
@@ -436,7 +443,8 @@ class Steps:
         return MakeStep(step + 1, reach.batch(step + 1))
 
     def _complain(self, reach: Reach | None, now: float, leader: PeerId | None) -> list[Command]:
-        """Say for which peers we wait too long: the leader goes on without the right one."""
+        """Report the peers that are awaited for too long, so that the leader excludes the right
+        one."""
         step = self.version + 1
         held = self.payloads.of(reach.view.view, step) if reach is not None else {}
         waits = self.me in held and self.applying is None
@@ -454,8 +462,8 @@ class Steps:
         return self.bounds.floor(self.base if self.awaited is None else self.awaited)
 
     def _void(self) -> None:
-        """What we made since the last commit is not the run's: back to the base, and on from
-        there with the payloads that are."""
+        """Our steps since the last commit are void: go back to the base, and on from there with the
+        payloads that count."""
         self.version, self.applying, self.own, self._steady = NONE, None, None, None
         self._loading, self.making = False, None
         agreed = self.members.course.step

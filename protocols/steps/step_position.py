@@ -1,6 +1,6 @@
-"""What a peer of a stepwise run tells the leader of where it stands, each thing once.
+"""The reports of a peer of a stepwise run to the leader about its position, each sent once.
 
-Must NOT decide what is made, nor how a view ends (leader/step_views.py).
+Must NOT decide which steps are made, nor how a view ends (leader/step_views.py).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class StepReports:
-    """Remembers what the leader heard last."""
+    """Remembers the last report of each kind."""
 
     def __init__(self, me: Identity, members: Membership, bounds: StepBounds) -> None:
         self.me = me
         self.members = members
         self.bounds = bounds
         self._said: dict[object, Control] = {}
-        """By kind."""
+        """The last report by kind."""
 
     def clear(self) -> None:
-        """The leader is another one, or may have missed what we said: it hears all of it again."""
+        """The leader is another one, or may have missed reports: it gets all of them again."""
         self._said.clear()
 
     def news(self, leader: PeerId | None, steps: Steps) -> list[Command]:
-        """What it does not know yet; None: nobody hears us."""
+        """New reports for `leader`; none if it is None, i.e. no leader is connected."""
         if leader is None or not self.bounds.is_member:
-            self._said.clear()  # Of an earlier time as a member, or to somebody else.
+            self._said.clear()  # These were of an earlier membership, or to another leader.
             return []
         reports = self._all(steps)
         new = [report for kind, report in reports.items() if self._said.get(kind) != report]
@@ -64,7 +64,8 @@ class StepReports:
         return reports
 
     def _stopped(self, steps: Steps, view: int) -> Control:
-        """What comes late is kept, and counts if the Close says so; it is no news."""
+        """The report of a stopped peer. Later payloads are kept for the Close, but not reported
+        again."""
         held = steps.payloads.listed(view, steps.completed + 1, HELD_STEPS_MAX)
         stamp, halted = self.bounds.stamp(view, steps.completed), self.members.course.halted
         said, report = self._said.get("stopped"), Stopped(stamp, halted, held)
