@@ -1,7 +1,7 @@
-"""What the leader decides: the next entry of the log, and why.
+"""The leader's decisions: the next entry of the log, and why.
 
-It looks at the membership that the log led to and at what peers reported. Must NOT send anything,
-and must not remember a decision anywhere but in the log.
+They follow from the replicated state and the reports of peers. Must NOT send anything, and must not
+remember a decision anywhere but in the log.
 """
 
 from collections import Counter
@@ -50,27 +50,27 @@ from protocols.wire.codec import one_line
 
 @dataclass(slots=True)
 class Leader:
-    """The leader's knowledge beyond the log, and its rules."""
+    """The leader's knowledge beyond the log, and the rules of its decisions."""
 
     me: PeerId
     members: Membership
-    """What the whole log says, entries that are not committed yet included: whoever leads decides
-    on top of what it has decided."""
+    """The state after the whole log, entries that are not committed yet included: a leader decides
+    on top of its own decisions."""
     rules: ProtocolConfig
     reports: Reports
     admission: Admission
     raft: Raft
     closing: Closing
     since: float = 0.0
-    """When it was elected."""
+    """When this peer was elected."""
     began_with: frozenset[PeerId] = frozenset()
-    """Members and joiners at that time."""
+    """Members and joiners at the election."""
     _looked_at: float = 0.0
-    """When `next_entry` was asked last."""
+    """When `next_entry` was called last."""
     gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
-    """Peers to strike from the log: (left by itself, why)."""
+    """Peers to remove from the log: (left by itself, why)."""
     leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
-    """When we first looked whether each that wants to leave may."""
+    """By peer that wants to leave, when it was first checked whether it may."""
     leasing: Leasing = field(default_factory=Leasing)
     votes: Votes = field(init=False)
 
@@ -80,12 +80,12 @@ class Leader:
 
     @property
     def has_of_gate(self) -> bool:
-        """The gate asks for entries that the log does not hold yet."""
+        """Are there admissions or revocations that the log does not hold yet?"""
         return bool(self.admission.spendings or self.votes.asked)
 
     @property
     def unfit(self) -> set[PeerId]:
-        """Peers that must not lead after us: they go, or lose their votes."""
+        """Peers that must not lead next: they leave, or lose their votes."""
         return {*self.gone, *self.votes.leaving}
 
     # Reports --------------------------------------------------------------------------------
@@ -96,13 +96,14 @@ class Leader:
 
     @property
     def able(self) -> set[PeerId]:
-        """Who can contribute, as it said in the present lineage."""
+        """Peers that reported in the present lineage that they can contribute."""
         return self.reports.said.able
 
     def take(self, peer: PeerId, message: Control, now: float) -> str:
-        """Remember a report; return how the peer differs from the majority, if it does.
+        """Remember a report. Returns how the peer's state differs from the majority's; "" if it
+        does not.
 
-        Raises RemoteProtocolError for what nobody may send to a leader.
+        Raises RemoteProtocolError for a message that no peer may send to a leader.
         """
         here = self.members.lineage
         match message:
@@ -110,7 +111,8 @@ class Leader:
                 self.admission.join(peer, message, now)
                 self.able.discard(peer)
             case Told(term=term):
-                if term == self.raft.term:  # Else an earlier leader heard it all, perhaps we.
+                # Otherwise it was meant for an earlier leader, perhaps for us.
+                if term == self.raft.term:
                     self.accounts.of(peer).told = True
             case Kept() if peer in self.members.seats and is_sound(message.remaining):
                 self.admission.kept[peer] = message
@@ -121,7 +123,7 @@ class Leader:
             case CaughtUp(lineage=of) if of == here:
                 self.admission.has_caught_up(peer, message)
             case Leave() if peer == self.me:
-                pass  # We hand over (peer/core.py), or go last (peer/shutdown.py).
+                pass  # The leader hands over (peer/core.py), or leaves last (peer/shutdown.py).
             case Leave():
                 self.lose(peer, message.why, left=True)
             case CutRoots():
@@ -131,7 +133,7 @@ class Leader:
             case Hold() if peer in self.members.receivers:
                 self.reports.hold(peer, message)  # It counts once the peer is a member.
             case _ if peer not in self.members.members:
-                pass  # Struck from the log meanwhile: it will learn that from the log.
+                pass  # The peer was removed meanwhile, and will read that in the log.
             case Able(lineage=of) if of == here:
                 self.able.add(peer)
             case Unable(lineage=of) if of == here:
@@ -151,14 +153,14 @@ class Leader:
             case Stopped():
                 self.closing.stands(peer, message)
             case Join() | CaughtUp() | Able() | Unable() | Wants():
-                pass  # A Restore took back what it speaks of: once that is read it is said anew.
+                pass  # A Restore made it void: the peer reports again once it has read that.
             case _:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
         return ""
 
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
-        """The peer is gone, or about to go. Who only wants to go may be needed yet: then the leader
-        must know what it holds, or that it lacks a state like all others."""
+        """The peer is gone, or wants to leave. A peer that wants to leave may still be needed: the
+        leader must know what it holds, or that it lacks a state as all others do."""
         self.accounts.drop(peer)
         if left and peer in self.members.readers:
             self.accounts.of(peer).going = True
@@ -175,7 +177,8 @@ class Leader:
     # Decisions ------------------------------------------------------------------------------
 
     def restarted(self, peer: PeerId) -> None:
-        """The peer is back in a new life that holds nothing of what the old one said."""
+        """The peer is back in a new incarnation, which holds nothing that the earlier one
+        reported."""
         self.able.discard(peer)
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
@@ -184,41 +187,41 @@ class Leader:
         self.closing.forget(peer)
 
     def next_entry(self, now: float) -> e.Entry | None:
-        """The next thing to put into the log, or None. Call again after applying it."""
+        """The next entry for the log, or None. Call again after applying it."""
         self._looked_at, open_ = now, self.reports.all_open()
         body = self._strike() or self.votes.next_revocation()
         if body is None and (body := self._next_commit(open_, now) or self.closing.next_commit()):
-            self.leaves_since.clear()  # Nobody has had time to say that it made this step.
+            self.leaves_since.clear()  # No peer has had time to report this step.
         if body is None and self.informed(now):
             timeout_s = self.rules.reduction_timeout_s
             linked = self.reports.linked(self.able & self.members.members.keys())
             body = self._next_attempt(open_, now) or self._next_view(open_, linked)
             body = body or self.closing.next_change(now, linked, timeout_s=timeout_s)
-            # Who was struck (all, where a witness leads) may be coming back now, with the state.
+            # Removed peers (all, if a witness leads) may be returning now, with the state.
             struck = self.began_with - self.members.readers.keys() or not self.members.members
-            # Nor is anybody a member yet who holds what the run has only just gone back to.
+            # Nor is any peer a member yet that holds the state to which the run has just gone back.
             waits = struck or (self.members.restored is not None and not self.members.views)
             patience_s = self.rules.silence_timeout_s if waits else 0.0
             if body is None and (body := self.admission.restore(now, patience_s=patience_s)):
-                self.leaves_since.clear()  # They have to say anew what they hold.
+                self.leaves_since.clear()  # They have to report again what they hold.
         body = body or self.admission.next_entry(now) or self.votes.next_voter()
         return body or self.leasing.next_entry(self.members)
 
     def hopeless(self, now: float) -> bool:
-        """Nobody has the run's state, and nobody will."""
+        """No peer has the run's state, and none will."""
         patience_s = self.rules.silence_timeout_s
         return self.admission.over(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
-        """Everybody who is here has told us what it knows, or had its time: what looks missing
-        in a new term may only not have been said yet."""
+        """Have all connected peers repeated their reports in this term, or had the time to? What
+        looks missing in a new term may only not be reported yet."""
         if now >= self.since + self.rules.election_timeout_s:
             return True
         here = self.members.members.keys() & (self.raft.up | {self.me})
         return all(map(self.accounts.told, here))
 
     def deadline(self) -> float:
-        """When `next_entry` may decide something that no report triggers."""
+        """The next time at which `next_entry` may decide something without a report."""
         times = [
             self.admission.deadline(),
             self.admission.hopeless_since + self.rules.silence_timeout_s,
@@ -228,26 +231,27 @@ class Leader:
         ]
         for _, plan, reports in self.reports.all_open():
             times.append(self._patience(plan, reports, self._alive(plan, reports)))
-        # What was due when we looked last could not be decided then: something else must happen.
+        # What was due at the last call could not be decided then: something else must happen first.
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
     def _strike(self) -> e.Entry | None:
         revoked = self.members.spendings.revoked
         for peer in sorted(revoked.keys() & self.members.readers.keys() - {self.me}):
-            if self.gone.get(peer, (True, ""))[0]:  # Nor may it stay until it is not needed.
+            # It left by itself: it need not stay until it is not needed.
+            if self.gone.get(peer, (True, ""))[0]:
                 why = f"its certificate was revoked by {revoked[peer].by}"
                 self.lose(peer, why, left=False)
         for peer, (left, why) in list(self.gone.items()):
             since = self.leaves_since.setdefault(peer, self._looked_at)
             patient = self._looked_at < since + self.rules.transfer_timeout_s
             if left and self.admission.needs(peer, patient=patient):
-                continue  # The result that we lack could leave with it.
+                continue  # A result that we lack could be lost with it.
             if peer in self.raft.log.voters:
                 if self.raft.reconfiguring:
                     continue  # One voter at a time, or two majorities might not overlap.
                 reached = self.raft.up | {self.me}
                 if left and not self.raft.log.is_majority(reached, without=peer):
-                    continue  # First the voters that we do not reach are struck, with its help.
+                    continue  # First the voters that cannot be reached are removed, with its vote.
             del self.gone[peer], self.leaves_since[peer]
             self.admission.struck(peer)
             if peer in self.members.readers:
@@ -276,22 +280,22 @@ class Leader:
         return None
 
     def _agreed(self, plan: Plan, reports: RoundReports, now: float) -> str:
-        """The result digest that may be committed now, or "".
+        """The result digest that may be committed now; "" if there is none.
 
-        Every live roster member must hold it; after the deadline a majority of the roster; never
-        fewer than two live members, or one if there is only one; and never what a revoked peer
-        contributed. In a gossip run nobody else has what one lacks, so it is every one, whatever
-        the time.
+        Every live peer of the roster must hold the result; after the deadline a majority of the
+        roster; never fewer than two live members, or one if there is only one; and no contribution
+        of a revoked peer may be in it. In a gossip run no other peer has a missing result, so every
+        live peer must hold its own at any time.
         """
         live = self.members.members.keys()
         if not self.members.spendings.revoked.keys().isdisjoint(plan.roster):
-            return ""  # Who holds the result or not: the next attempt is without that peer's work.
+            return ""  # Held or not: the next attempt excludes that contribution.
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
         if not held or not reports.everybody_ready(plan):
             return ""
         digest, _ = Counter(held.values()).most_common(1)[0]
         holding = {peer for peer, theirs in held.items() if theirs == digest}
-        # Who is not in the roster counts for the minimum of two only.
+        # Peers outside the roster count for the minimum of two only.
         roster, least = set(plan.roster), 1 if plan.pairs else min(2, len(live))
         late = not plan.pairs and now >= reports.plan_since + self.rules.reduction_timeout_s
         enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
@@ -311,17 +315,17 @@ class Leader:
                 attempt=plan.stamp.attempt + 1,
                 roster=tuple(sorted(roster)),
                 owners=replace_owners(plan.parts, sorted(roster)),
-                why=one_line(why),  # It names peers, however many.
+                why=one_line(why),  # It may name many peers.
             )
         return None
 
     def _smaller_roster(
         self, plan: Plan, reports: RoundReports, now: float
     ) -> tuple[set[PeerId], str]:
-        """Who stays in the round, and why somebody does not ("": the plan may stand)."""
+        """The peers that stay in the round, and why others do not ("" if the plan may stand)."""
         live = self._alive(plan, reports)
         if not live:
-            return live, ""  # Nobody left: `_next_view` opens the round anew.
+            return live, ""  # No peer is left: `_next_view` opens the round again.
         gone = set(plan.roster) - live
         if gone:
             return live, f"without {self._names(gone)}"
@@ -335,20 +339,20 @@ class Leader:
             return live - missing, f"{self._names(missing)} not ready within the grace window"
         slow = reports.blamed(plan, live, but=self.me)
         if live == slow:
-            reports.plan_since = now  # Nobody else could do it faster.
+            reports.plan_since = now  # No other peer could do it faster.
             return live, ""
         return live - slow, f"no result in time because of {self._names(slow)}"
 
     def _patience(self, plan: Plan, reports: RoundReports, alive: set[PeerId]) -> float:
-        """Until when the latest attempt may stand as it is."""
+        """The time until which the latest attempt may stand."""
         if alive and reports.everybody_ready(plan):
             return reports.plan_since + self.rules.reduction_timeout_s
-        # Only those whom we could still count wait for the others.
+        # Only peers that can still be counted wait for the others.
         return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
 
     def _next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
-        """The roster is everybody who said it can contribute, and can exchange with the others;
-        whose line is slow owns nothing."""
+        """The next View: its roster is all peers that can contribute and are connected with each
+        other; peers with a slow line own no part."""
         run = None if self.members.stepwise else self.members.run
         roster = tuple(sorted(linked))
         newest = self.members.views[-1] if self.members.views else None
@@ -358,9 +362,9 @@ class Leader:
         parts = self.reports.parts(run, roster)
         if newest is not None and newest.roster == roster:
             same = all(self.members.counts(peer, newest.view) for peer in roster)
-            # Of a dead one somebody contributed to it, and nobody of its roster is left.
+            # The round has a contribution, but no peer of its roster is left.
             dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
-            known = self.reports.lines.owners(roster)  # Nobody yet, where a term has just begun.
+            known = self.reports.lines.owners(roster)  # Unknown at the beginning of a term.
             if same and not dead and (not known or parts == newest.parts):
                 return None
         if self.members.is_over:
@@ -373,7 +377,8 @@ class Leader:
         )
 
     def _next_first_round(self, fragment: int) -> int:
-        """A round that somebody already contributed to goes on as it is, if it can."""
+        """The first round of the next view: an open round with contributions goes on in the old
+        view if it can."""
         plan, reports = self.reports.open(fragment)
         committed = self.members.committed(fragment)
         if plan is None or reports is None or not reports.ready:
@@ -381,7 +386,7 @@ class Leader:
         return committed + 2 if self._alive(plan, reports) else committed + 1
 
     def _alive(self, plan: Plan, reports: RoundReports) -> set[PeerId]:
-        """Who of the roster can still be counted: contributed, or is able to."""
+        """Peers of the roster that can still be counted: they have contributed, or can."""
         return {peer for peer in plan.counted if peer in self.able or peer in reports.ready}
 
     def _names(self, peers: set[PeerId]) -> str:

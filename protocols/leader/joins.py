@@ -1,7 +1,7 @@
-"""Who gets into the run, and from whom it gets its state: the leader's decisions on joining.
+"""The leader's decisions on joining: which peer gets in, and which donors give it the state.
 
-A member whose state is missing or wrong asks in the same way; when nobody has the state any more,
-the run goes back to the best checkpoint. Must NOT send anything, and must not remember a decision
+A member with a missing or wrong state asks in the same way. If no peer has the state any more, the
+run goes back to the best checkpoint. Must NOT send anything, and must not remember a decision
 anywhere but in the log.
 """
 
@@ -24,18 +24,18 @@ from protocols.types.ids import PeerId, PeerInfo, Version
 from protocols.types.limits import DONORS_MAX
 
 HOLD_DOWN_S = 2.0
-"""A peer that was lost twice waits this long before it gets in again, then twice as long each
-time: who comes and goes costs the others an attempt each time."""
+"""Seconds that a peer waits after its second loss before it gets in again; doubled with each
+further loss. A peer that flaps costs the others an attempt each time."""
 HOLD_DOWN_MAX_S = 120.0
 COPIES_MAX = 2
-"""That a donor makes and hashes at a time."""
+"""Copies that a donor makes and hashes at a time."""
 ACCUSERS = 2
-"""So many peers that got a wrong state from a donor are believed; one alone may lie."""
+"""So many peers that got a wrong state from a donor are believed; a single one may lie."""
 
 
 @dataclass(slots=True)
 class Admission:
-    """Open requests."""
+    """Open requests of peers, and the decisions on them."""
 
     me: PeerId
     members: Membership
@@ -43,30 +43,30 @@ class Admission:
     accounts: Accounts = field(default_factory=Accounts)
     joins: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
     asked_at: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
-    """When each of `joins` asked."""
+    """When each peer of `joins` asked."""
     caught_up: dict[PeerId, CaughtUp] = field(default_factory=dict[PeerId, CaughtUp])
-    """Who holds the state of which cut (or Restore)."""
+    """By peer, its report that it holds the state of a Cut (or Restore)."""
     kept: dict[PeerId, Kept] = field(default_factory=dict[PeerId, Kept])
-    """What is in the newest checkpoint of those who ask."""
+    """By peer, its newest checkpoint."""
     accused: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
-    """Donors whose state was not what they had reported, and who says so."""
+    """By donor that gave another state than it had reported, the peers that say so."""
     witnesses: dict[PeerId, Witnessing] = field(default_factory=dict[PeerId, Witnessing])
-    """Who wants to vote, and nothing else."""
+    """Witnesses that ask to get in."""
     spendings: dict[PeerId, e.TokenSpent] = field(default_factory=dict[PeerId, e.TokenSpent])
-    """Whose certificates wait for the log (peer/certificates.py)."""
+    """Admissions that wait for the log (peer/certificates.py)."""
     hopeless_since: float = NEVER
-    """Since when nobody can give a state, or say whose is right."""
+    """Since when no peer can give a state, or none can tell which state is right."""
     rooting: Rooting = field(init=False)
 
     def __post_init__(self) -> None:
         self.rooting = Rooting(self.me, self.members)
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
-        """The peer wants a state."""
+        """The peer asks for a state."""
         seat = self.members.seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
-            # Its round may still be open: what its earlier life sent must not be listed as
-            # contributed when this life contributes other bytes.
+            # Its round may still be open: a contribution of its earlier incarnation must not be
+            # listed if this one contributes other bytes.
             self.reports.forget(peer)
         elif self._is_out(peer, join):
             return
@@ -76,102 +76,103 @@ class Admission:
             self._accuse(PeerId(join.against), peer)
 
     def has_caught_up(self, peer: PeerId, report: CaughtUp) -> None:
-        """The peer has the state of a cut, or of the Restore: it wants none any more."""
+        """The peer has the state of a Cut, or of the Restore, and asks for none any more."""
         self.caught_up[peer] = report
         self.joins.pop(peer, None)
         self.asked_at.pop(peer, None)
 
     def _goes(self, peer: PeerId, word: Join | CaughtUp) -> bool:
-        """The life that says this wants to leave."""
+        """Does this incarnation want to leave?"""
         return self.accounts.goes(peer, word.incarnation)
 
     def _is_out(self, peer: PeerId, word: Join | CaughtUp) -> bool:
-        """It wanted to leave, is out, and only has not read that yet."""
+        """Is the peer out of the run as it wanted, and has only not read that yet?"""
         return self._goes(peer, word) and peer not in self.members.readers
 
     def _accuse(self, donor: PeerId, peer: PeerId) -> None:
-        """Two say that a state is not what its holder reported: it is as if nobody had it."""
+        """A peer accuses a donor. If ACCUSERS do, the donor counts as having no state."""
         if donor == peer:
-            self.reports.forget_states(donor)  # It has found out by itself, and says no more of it.
+            # The donor found out by itself, and reports it no more.
+            self.reports.forget_states(donor)
             return
         accusers = self.accused.setdefault(donor, set())
         if len(accusers) < ACCUSERS:
             accusers.add(peer)
         if self.members.is_over:
-            return  # Nobody can make this state again: whoever came so far is tried again.
+            return  # No peer can make this state again: all donors are tried again.
         if len(accusers) == ACCUSERS or self.members.receivers.keys() <= {donor, peer}:
             self.reports.forget_states(donor)
 
     def gone(self, peer: PeerId) -> None:
-        """Whatever it asked for is void."""
+        """The peer is gone: its requests are void."""
         self.accused.pop(peer, None)
         for table in self._tables:
             table.pop(peer, None)
 
     @property
     def _tables(self) -> tuple[dict[PeerId, Any], ...]:
-        """What peers asked for."""
+        """The tables of open requests."""
         return self.joins, self.asked_at, self.caught_up, self.kept, self.witnesses
 
     def struck(self, peer: PeerId) -> None:
-        """It is out. Nobody makes another state after the last one: of that, those who are still
-        in decide, or whoever waits for the one that the others took along waits for ever."""
+        """The peer was removed. After the last round no other state is made, so the remaining peers
+        decide: otherwise a peer could wait for ever for a state that the others took along."""
         self.gone(peer)
         if self.members.is_over:
             self.reports.forget_states(peer)
 
     def keep(self, peers: Set[PeerId]) -> None:
-        """Forget what any other peer asked for, or was asked about."""
+        """Forget the requests of all other peers, and accusations of them."""
         keep_only(peers, *self._tables, self.accused)
         for accusers in self.accused.values():
-            if len(accusers) < ACCUSERS:  # Else it is found wrong for good.
+            if len(accusers) < ACCUSERS:  # Otherwise it is found wrong for good.
                 accusers.intersection_update(peers)
 
     def next_entry(self, now: float) -> e.Entry | None:
-        """The next thing to put into the log, or None. Call again after applying it."""
+        """The next entry for the log, or None. Call again after applying it."""
         first = self._next_spending() or self._next_witness() or self._next_member()
         return first or self.rooting.next_entry(self.joins.keys()) or self._next_cut(now)
 
     def deadline(self) -> float:
-        """When somebody's hold-down is over."""
+        """The next end of a hold-down."""
         ends = [self._admitted_at(peer) for peer in self.joins]
         return min((end for end in ends if end > 0), default=NEVER)
 
     def needs(self, peer: PeerId, *, patient: bool) -> bool:
-        """It holds a committed state that we still lack, or may do so. A witness lacks none: while
-        one leads, that is for those who stay, unless one of them can give it.
+        """Does the peer hold a committed state that we lack, or might it? A witness lacks no state;
+        while one leads, the remaining peers must have the state.
 
-        What joiners hold is no help before they are members, nor what we hold as one of them:
-        nobody is given it.
+        States of joiners do not count before they are members, nor ours while we are one: they are
+        given to no peer.
         """
         receivers = self.members.receivers.keys()
         takers = {self.me} if self.me in receivers else receivers - {peer}
         states = [self.reports.states(v.fragment, v.round) for v in self._versions()]
-        # A joiner that has all of its cut is a member as soon as that is written down: it makes
-        # the steps since then as members do.
+        # A joiner that has all of its cut becomes a member with the next entry: it makes the steps
+        # since then as members do.
         said = self.caught_up.get(peer)
         comes = said is not None and self._let_in(peer, said) is not None
         joins = peer in self.members.joiners and not comes
         if joins and not all(peer in reported for reported in states):
-            return False  # It got a part of the state and no more: nobody can go on from that.
+            return False  # It has only a part of the state: no peer can go on from that.
         for reported in states:
             givers = reported.keys() & self.members.members.keys()
             stay = givers - {peer, *self.accounts.going} if self.me not in takers else set[PeerId]()
             if takers <= givers or stay:
                 continue
-            # Nobody who could give it has said yet that it made the last step, or that it holds
-            # what a new term began with: it may be this one.
+            # No possible donor has reported the last step yet, or the state with which a new term
+            # began: it may be this peer.
             maybe = patient and not givers and (comes or peer in self.members.members)
             if peer in reported or maybe:
                 return True
         return False
 
     def restore(self, now: float, *, patience_s: float) -> e.Restore | None:
-        """Go back to the kept cut with most committed tokens, once nobody can give a state, or
-        nobody can say whose state is right (two peers that differ, say).
+        """A rollback to the kept versions with the most committed tokens, once no peer can give a
+        state, or it cannot be told which state is right (of two peers that differ, for example).
 
-        `patience_s`: somebody who has it may be coming back just now. Between members that differ
-        nobody who comes can decide: it would get its state from one of them.
+        `patience_s`: a peer that has the state may be returning. If members differ, a returning
+        peer cannot decide, since it would get its state from one of them.
         """
         split = self._is_split
         if not split and not self._nobody_has_state():
@@ -182,19 +183,20 @@ class Admission:
         if not usable or not (split or now >= self.hopeless_since + patience_s):
             return None
         self.accused.clear()
-        self.joins.clear()  # Who does not hold just that asks again when it has read this.
+        # A peer that does not hold these versions asks again when it has read this.
+        self.joins.clear()
         self.hopeless_since = NEVER
         return recovery.best(usable)
 
     def over(self, now: float, *, patience_s: float) -> bool:
-        """As `restore`, and there is no checkpoint to go back to: this is the end. Not while a
-        witness keeps the log for those who trained, and are all out: they may come back."""
+        """As `restore`, but there is no checkpoint, so the run is lost. Not while a witness keeps
+        the log for peers that trained and are all out: they may return."""
         late = now >= self.hopeless_since + patience_s
         return late and bool(self.members.receivers) and not self._usable()
 
     @property
     def _is_split(self) -> bool:
-        """All members said what they have, and it is not for the leader to choose."""
+        """Have all members reported their states, without a majority for any?"""
         asking = self.joins.keys()
         return any(self.reports.is_split(f, asking) for f in range(self.members.fragments))
 
@@ -202,23 +204,24 @@ class Admission:
         return recovery.usable(self.members, self.reports, self.kept.values(), self._versions())
 
     def _nobody_has_state(self) -> bool:
-        """Every member asks for a state and none has one to give; or a witness leads, and all who
-        trained are out."""
+        """Does every member ask for a state, so that none can give one? Or does a witness lead,
+        with all peers that trained out?"""
         if not (self.joins or self.accused):
-            return False  # As nearly always.
+            return False  # Nearly always.
         receivers = self.members.receivers.keys()
         if not receivers <= self.joins.keys() | self.accused.keys():
             return False
         if any(map(self._makes_a_step, receivers - self.joins.keys())):
-            return False  # Accused or not: of a new round nobody has had time to say anything.
+            return False  # Accused or not: no peer has had time to report a new round.
         versions, members = self._versions(), self.members.members.keys()
         states = [self.reports.states(v.fragment, v.round).keys() & members for v in versions]
         if self.members.is_over and all(states):
-            return False  # Somebody came to the end, and its ranks are gone: nothing to repeat.
+            # A peer reached the end, and its ranks are gone: nothing is to be repeated.
+            return False
         return not any(self._donors(peer, versions) for peer in receivers)
 
     def _makes_a_step(self, peer: PeerId) -> bool:
-        """What it reported last is believed, and not of the last committed round."""
+        """Is its last report believed, and not of the last committed round?"""
         said = self.reports.newest_of(peer)
         return any(v.state_digest and v.round < self.members.cut_round(v.fragment) for v in said)
 
@@ -245,7 +248,8 @@ class Admission:
         return None
 
     def _let_in(self, peer: PeerId, report: CaughtUp) -> e.Member | None:
-        """The entry that makes a member of who holds what it says; None: not what counts now."""
+        """The Member entry for a peer that holds the reported state; None if it does not count
+        now."""
         if self._is_out(peer, report):
             return None
         cut = self.members.cuts.get(peer)
@@ -260,34 +264,34 @@ class Admission:
 
     def _next_cut(self, now: float) -> e.Entry | None:
         if not self.joins or (self._is_split and not self.members.agreed_digest):
-            return None  # A copy would give a majority to any one of those who differ.
+            return None  # A copy would give a majority to one of the peers that differ.
         versions, busy = self._versions(), self._busy()
         for peer, join in list(self.joins.items()):
             able = self._donors(peer, versions) if not self._goes(peer, join) else ()
             donors = [donor for donor in able if donor not in busy]
             if len(donors) < min(WORDS_NEEDED, len(able)):
-                continue  # It waits for its turn: if all came at once, none would be in time.
+                continue  # It waits for its turn: if all joined at once, none would be in time.
             if not donors or now < self._admitted_at(peer):
-                continue  # Nobody reported the newest state yet; the next Have asks again.
+                continue  # No peer has reported the newest state yet; the next Have calls again.
             if not has_room(self.members, peer):
-                continue  # It said hello when there was: now it waits until somebody goes.
+                continue  # There was room at its hello: now it waits until a peer leaves.
             del self.joins[peer]
             self.asked_at.pop(peer, None)
-            # In a gossip run no two have the same state: one of them alone gives it.
+            # In a gossip run no two states are equal: there is one donor.
             most = 1 if self.members.gossip else DONORS_MAX
             return e.Cut(self._info(peer, join), tuple(donors[:most]), versions)
         return None
 
     def _busy(self) -> set[PeerId]:
-        """Who copies and hashes its state for as many as it does at a time. Who has done that only
-        sends, as fast as a joiner's line takes it."""
+        """Donors that are making and hashing COPIES_MAX copies. A donor that has finished them only
+        sends, as fast as a joiner's line allows."""
         waiting, cuts = self.members.joiners.keys() - self.joins, self.members.cuts
         open_ = [cuts[peer][1] for peer in waiting if peer in cuts and not cuts[peer][1].roots]
         copies = Counter(donor for cut in open_ for donor in cut.donors)
         return {donor for donor, number in copies.items() if number >= COPIES_MAX}
 
     def _admitted_at(self, peer: PeerId) -> float:
-        """A peer that flaps waits longer each time."""
+        """The time from which the peer may get in: a peer that flaps waits longer each time."""
         losses = self.members.losses.get(peer, 0)
         if losses < 2 or peer in self.members.receivers:
             return 0.0
@@ -312,26 +316,26 @@ class Admission:
         )
 
     def _donors(self, joiner: PeerId, versions: tuple[Version, ...]) -> tuple[PeerId, ...]:
-        """Live members that hold exactly these versions, as another one confirms.
+        """Live members that hold exactly these versions, confirmed by another member.
 
-        The one that failed the joiner last time comes last; the leader only in its turn.
+        The donor that failed the joiner last time comes last; the leader has no preference.
         """
         donors = self.members.members.keys() - {joiner}
-        # Nor does the word of one come that two have found wrong: nobody believes it.
+        # Nor is a donor waited for that ACCUSERS have found wrong: its report is not believed.
         wrong = {peer for peer, accusers in self.accused.items() if len(accusers) == ACCUSERS}
         silent = donors - self.joins.keys() - wrong
         for version in versions:
             states = self.reports.states(version.fragment, version.round)
             equal = {peer for peer, digest in states.items() if digest == version.state_digest}
-            sure = equal - self.joins.keys()  # Who asks for a state knows that its own is none.
+            sure = equal - self.joins.keys()  # A peer that asks for a state has none.
             if not sure and len(equal) < 2:
-                return ()  # The only one: what it copies is not what it said it has.
+                return ()  # The only one, and its copy is not the state that it reported.
             few = 2 * len(sure & silent) <= len(silent)
             if not self.members.agreed_digest and few and silent - states.keys():
-                return ()  # Half of them may be wrong; what the others say is under way.
+                return ()  # Half of them may be wrong; the reports of the others are under way.
             donors = donors & equal
         order = sorted(donors, key=lambda peer: (peer == self.me, peer))
         last = self.members.cuts.get(joiner)
-        # Go round, starting after the one that failed: several of them may be bad.
+        # In turn, starting after the one that failed: several may be bad.
         tried = order.index(last[1].donors[0]) + 1 if last and last[1].donors[0] in donors else 0
         return (*order[tried:], *order[:tried])

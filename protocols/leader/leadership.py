@@ -1,6 +1,7 @@
-"""Whom we follow, or what we hold while we lead; and who must hear everything once more.
+"""The leader that this peer follows, or its own term as leader; and which leader needs all reports
+again.
 
-Must NOT elect anybody (raft/node.py), nor decide what goes into the log (decisions.py).
+Must NOT elect a leader (raft/node.py), nor decide what goes into the log (decisions.py).
 """
 
 from protocols.leader.term import Office
@@ -10,12 +11,12 @@ from protocols.state.run_state import Membership
 from protocols.types.ids import PeerId
 
 Term = tuple[PeerId | None, int]
-"""(who leads, in which term)."""
+"""(leader, term)."""
 NOBODY: Term = (None, -1)
 
 
 class Government:
-    """`office` is there only while we lead."""
+    """`office` is None unless this peer leads."""
 
     def __init__(self, raft: Raft, members: Membership, links: Links) -> None:
         self.office: Office | None = None
@@ -23,14 +24,15 @@ class Government:
         self._members = members
         self._links = links
         self._reported = NOBODY
-        """Whom our reports are meant for."""
+        """The leader and term that our reports are meant for."""
         self._told_all = NOBODY
-        """And whom we told that it has them all."""
+        """The leader and term to which we sent Told."""
         self._led = NOBODY
-        """Who was heard to lead last."""
+        """The leader and term that were heard last."""
 
     def follow(self, now: float) -> bool:
-        """Take or leave the office as the last election says; True: somebody new hears us."""
+        """Begin or end our own term as the last election says; True if there is a new leader or
+        term."""
         raft = self._raft
         if self.office is not None and (not raft.leads or self.office.term != raft.term):
             self.office = None
@@ -43,11 +45,11 @@ class Government:
         return changed
 
     def is_led_by(self, peer: PeerId) -> bool:
-        """It leads in our term, even if we have not heard it for a while and look for another."""
+        """Does the peer lead in our term, even if it was silent and we look for another leader?"""
         return self._led == (peer, self._raft.term)
 
     def reconnected(self, peer: PeerId, incarnation: int) -> None:
-        """What we told the leader on the last connection may be lost."""
+        """The leader has reconnected: reports on the last connection may be lost."""
         if self.office is not None:
             self.office.connected(peer, incarnation)
         if peer == self._raft.leader:
@@ -58,11 +60,11 @@ class Government:
             self.office.disconnected(peer)
 
     def is_hopeless(self, now: float) -> bool:
-        """We lead, and nobody has the run's state, nor will."""
+        """Do we lead, and no peer has the run's state, nor will have it?"""
         return self.office is not None and self.office.leader.hopeless(now)
 
     def owes_word(self) -> bool:
-        """True once for each leader and term: it waits for the word that it has heard all."""
+        """True once for each leader and term: it waits for Told."""
         owed = self._told_all != self._reported
         self._told_all = self._reported
         return owed

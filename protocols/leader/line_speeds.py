@@ -1,11 +1,11 @@
-"""How fast members send, as they say, and whose line is too slow to bring others what it sums.
+"""The line speeds that members report, and which lines are too slow to own parts.
 
-With N nodes of which i owns the share s of a fragment, it sends (1 - s) of it to the other owners
-and (N - 1) s of results: 1 + (N - 2) s of the fragment, and receives as much. Who is slower than
-half of what is usual has the least to wait for, and lets others wait least, where it owns nothing
-(from three nodes on; of two each sends all of it either way). Between half and all of the usual
-speed equal parts cost at most a third more than the best ones would, and speeds are not known that
-well. So a part is everybody's equally or nobody's. Must NOT know what is cut into parts.
+Of N nodes one that owns the share s of a fragment sends (1 - s) of it to the other owners and (N -
+1) s of results: 1 + (N - 2) s of the fragment, and receives as much. A node with less than half of
+the usual speed delays the round least if it owns nothing (from three nodes on; of two nodes each
+sends the whole fragment either way). Between half and all of the usual speed equal parts cost at
+most a third more than the best ones, and speeds are not known more exactly. So a node owns an equal
+part or none. Must NOT know what is divided into parts.
 """
 
 from collections import deque
@@ -14,24 +14,25 @@ from dataclasses import dataclass, field
 from protocols.types.ids import PeerId
 
 SLOW, USUAL = 0.5, 0.75
-"""Of the usual speed: below the first nobody owns anything, until it is above the second."""
+"""Shares of the usual speed: a node below the first owns nothing until it is above the second."""
 KEPT = 4
-"""Speeds of each; the best of them counts, as whoever had little to send looks slow."""
+"""Remembered speeds of each node; the best one counts, since a node with little to send looks
+slow."""
 
 
 @dataclass(slots=True)
 class Lines:
-    """Of the members; the leader's, and begun anew in each term."""
+    """The speeds of members, as the leader of one term knows them."""
 
     _told: dict[PeerId, deque[int]] = field(default_factory=dict[PeerId, deque[int]])
     _slow: set[PeerId] = field(default_factory=set[PeerId])
     _answers: dict[tuple[PeerId, ...], tuple[PeerId, ...]] = field(
         default_factory=dict[tuple[PeerId, ...], tuple[PeerId, ...]]
     )
-    """Of rosters, since anybody said anything: the leader asks at every event."""
+    """Cached owners by roster since the last report: the leader asks after each event."""
 
     def told(self, peer: PeerId, line: int) -> None:
-        """Bytes a second; 0: it does not know."""
+        """Note a speed in bytes a second; 0 if it is not known."""
         self._answers.clear()
         kept = self._told.setdefault(peer, deque(maxlen=KEPT))
         if line:
@@ -43,10 +44,10 @@ class Lines:
         self._slow.discard(peer)
 
     def owners(self, roster: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-        """Who of them should own parts, never nobody; () while somebody has not said anything.
+        """The peers of the roster that should own parts, at least one; () until all have reported.
 
-        The usual speed is the upper one in the middle, of those that are known: nobody makes all
-        others slow alone, and whose line was never full is not slow.
+        The usual speed is the upper median of the known ones, so a single peer cannot make all
+        others look slow, and a peer with a line that was never full is not slow.
         """
         if roster not in self._answers:
             self._answers = {roster: self._owners(roster)}

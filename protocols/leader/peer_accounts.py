@@ -1,7 +1,8 @@
-"""What the leader knows of each peer beyond the log: one record per life, dropped as a whole.
+"""The leader's knowledge of each peer beyond the log: one record per incarnation, dropped as a
+whole.
 
-A record is of the life in which the peer is connected, or may come back. Another life begins with
-an empty one. Must NOT decide anything (decisions.py, joins.py), nor hold what belongs to a round
+A record is of the incarnation that is connected, or may reconnect. Another incarnation begins with
+an empty record. Must NOT decide anything (decisions.py, joins.py), nor hold reports about rounds
 (reports.py).
 """
 
@@ -15,47 +16,47 @@ from protocols.types.ids import PeerId
 
 @dataclass(slots=True)
 class Account:
-    """What one life of a peer said of itself in this term."""
+    """The reports of one incarnation of a peer about itself in this term."""
 
     incarnation: int
-    """Which life, as its connection says; 0: the leader itself, or a peer that was lost."""
+    """The incarnation of its connection; 0 for the leader itself, or a lost peer."""
     told: bool = False
-    """It has repeated in this term everything that it knows."""
+    """It has repeated all of its reports in this term."""
     broken: str = ""
-    """Why its disk takes nothing; "" if it does."""
+    """Why its disk fails; "" if it works."""
     going: bool = False
-    """It wants to leave: it says what it lacks, and gets nothing."""
+    """It wants to leave: its reports count, but it gets no state."""
 
 
 @dataclass(slots=True)
 class Accounts:
-    """Of one leader, for one term."""
+    """The records of one leader in one term."""
 
     links: Links = field(default_factory=Links)
     _of: dict[PeerId, Account] = field(default_factory=dict[PeerId, Account])
 
     def of(self, peer: PeerId) -> Account:
-        """That of its present life, to be written to."""
+        """The record of the present incarnation, for changes."""
         known, life = self._of.get(peer), self.links.life(peer, 0)
         if known is None or known.incarnation != life:
             self._of[peer] = known = Account(life)
         return known
 
     def goes(self, peer: PeerId, incarnation: int) -> bool:
-        """This life of the peer wants to leave."""
+        """Does this incarnation of the peer want to leave?"""
         known = self._of.get(peer)
         return known is not None and known.going and known.incarnation == incarnation
 
     def told(self, peer: PeerId) -> bool:
-        """Its present life has repeated everything."""
+        """Has its present incarnation repeated all reports?"""
         known = self._of.get(peer)
         return known is not None and known.told and self._is_present(peer, known)
 
     def broken(self, peer: PeerId) -> str:
-        """Why its disk takes nothing, as its present life says; "" if it does."""
+        """Why the disk of its present incarnation fails; "" if it works."""
         known = self._of.get(peer)
         if known is None or not known.broken:
-            return ""  # As nearly always.
+            return ""  # Nearly always.
         return known.broken if self._is_present(peer, known) else ""
 
     @property
@@ -68,7 +69,7 @@ class Accounts:
         self._of.pop(peer, None)
 
     def keep(self, peers: Set[PeerId]) -> None:
-        """Nobody will ask for any other peer."""
+        """Drop the records of all other peers."""
         keep_only(peers, self._of)
 
     def _is_present(self, peer: PeerId, known: Account) -> bool:
@@ -76,7 +77,7 @@ class Accounts:
 
 
 def keep_only(peers: Set[PeerId], *tables: dict[PeerId, Any]) -> None:
-    """Forget what is said of any other peer."""
+    """Drop the rows of all other peers from these tables."""
     for table in tables:
         if not table.keys() <= peers:
             for peer in table.keys() - peers:

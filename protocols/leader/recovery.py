@@ -1,7 +1,8 @@
-"""Where a run can go back to when nobody can give its state any more, or none knows which is right.
+"""The versions to which a run can go back if no peer can give its state, or none knows which is
+right.
 
-To a checkpoint that somebody kept; or to what members have in memory, when it is only the result of
-a committed round that is gone with all who had it. Must NOT say when it is time (joins.py).
+These are checkpoints of peers; and versions in memory, if only the result of a committed round was
+lost with all its holders. Must NOT decide when to go back (joins.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from protocols.types.ids import Version
 def usable(
     members: Membership, reports: Reports, kept: Iterable[Kept], committed: tuple[Version, ...]
 ) -> list[Restore]:
-    """All that the run can go back to; `committed`: what it cannot go on from."""
+    """All possible rollbacks; `committed`: the versions that cannot be had any more."""
     disks = [
         back_to(members, cut)
         for cut in kept
@@ -29,14 +30,14 @@ def usable(
 
 
 def best(cuts: Sequence[Restore]) -> Restore:
-    """That of most committed tokens; the rest makes it the same one whoever leads."""
+    """The rollback with the most committed tokens; ties are broken equally by every leader."""
     rest = {cut: [(v.round, v.state_digest) for v in cut.versions] for cut in cuts}
     return max(cuts, key=lambda cut: (cut.tokens, cut.live, rest[cut]))
 
 
 def cut_at(members: Membership, versions: tuple[Version, ...]) -> Kept | None:
-    """The run at these versions, which somebody holds; None: nobody remembers what was trained
-    until then."""
+    """The run at these versions, which a peer holds; None if the samples until then are
+    forgotten."""
     anchor = versions[0].round
     remaining = remaining_at(members, anchor)
     if remaining is None:
@@ -45,7 +46,7 @@ def cut_at(members: Membership, versions: tuple[Version, ...]) -> Kept | None:
 
 
 def back_to(members: Membership, kept: Kept) -> Restore:
-    """The entry with which everybody goes on from this cut."""
+    """The Restore entry for these versions."""
     return Restore(
         parent_lineage=members.lineage,
         versions=kept.versions,
@@ -60,8 +61,8 @@ def back_to(members: Membership, kept: Kept) -> Restore:
 
 
 def _live(members: Membership, reports: Reports, committed: tuple[Version, ...]) -> list[Restore]:
-    """What members have in memory, if it is a state that the run went through. Not in a stepwise
-    run: there it is the ranks that have the state."""
+    """Rollbacks to versions in members' memory that the run went through. Not in a stepwise run,
+    where the ranks have the state."""
     if members.stepwise:
         return []
     known = dict.fromkeys(reports.newest_of(peer) for peer in members.members)
@@ -75,12 +76,12 @@ def _live(members: Membership, reports: Reports, committed: tuple[Version, ...])
 
 
 def _is_agreed(members: Membership, reports: Reports, version: Version) -> bool:
-    """The log names this state, or most members have it."""
+    """Does the log name this state, or do most members have it?"""
     agreed = _named(members, version) or reports.sure_digest(version.fragment, version.round)
     return agreed == version.state_digest
 
 
 def _named(members: Membership, version: Version) -> str:
-    """The state after this round, as the log has it; "": it does not say."""
+    """The digest of the state after this round in the log; "" if it is not there."""
     following = members.commit(version.fragment, version.round + 1)
     return following.previous_state_digest if following is not None else ""

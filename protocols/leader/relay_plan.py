@@ -1,8 +1,8 @@
-"""Which voter carries the log to which learner, and brings back what that reports: the leader's
-plan, so that its own load does not grow with the run.
+"""The leader's plan of relays: which voter passes the log to which learner, so that the leader's
+load does not grow with the run.
 
-A relay is only ever a shorter way: whoever gets nothing through one is served by the leader itself.
-Must NOT carry anything (links/log_relay.py), nor decide anything about rounds.
+A relay is only a shortcut: a learner that gets nothing through it is served by the leader. Must NOT
+pass the log on (links/log_relay.py), nor decide anything about rounds.
 """
 
 from binascii import crc32
@@ -21,16 +21,16 @@ from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId
 
 LEARNERS_MIN = 8
-"""Fewer are served by the leader itself: a relay costs each of them a hop."""
+"""Fewer learners are served by the leader directly, since a relay costs each of them a hop."""
 LAG_MAX = 64
-"""Who lacks more entries reads from the leader, until it has caught up."""
+"""A learner that lacks more entries reads from the leader until it has caught up."""
 DIRECT_ROUNDS = 4
-"""For whom a relay was no help, the leader itself does its work for so many reduction timeouts."""
+"""A learner that its relay failed is served by the leader for so many reduction timeouts."""
 
 
 def deal(learners: Iterable[PeerId], relays: Iterable[PeerId]) -> dict[PeerId, PeerId]:
-    """Who relays for whom: the same for the same two sets, and the loss of a relay moves only its
-    own learners (rendezvous hashing)."""
+    """By learner, its relay (rendezvous hashing): the loss of a relay moves only its own
+    learners."""
     among = sorted(relays)
     if not among:
         return {}
@@ -42,24 +42,25 @@ def deal(learners: Iterable[PeerId], relays: Iterable[PeerId]) -> dict[PeerId, P
 
 @dataclass(slots=True)
 class Relays:
-    """Of one leader, for one term."""
+    """The relays of one leader in one term."""
 
     raft: Raft
     links: Links
     members: Membership
-    """What the leader's whole log says."""
+    """The state after the leader's whole log."""
     reports: Reports
     via: dict[PeerId, PeerId] = field(default_factory=dict[PeerId, PeerId])
-    """By learner: its relay."""
+    """By learner, its relay."""
     _ever: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
-    """By learner: its relays in this term, since what is under way may be of an earlier plan."""
+    """By learner, its relays in this term: reports under way may be of an earlier plan."""
     _direct_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     _look_at: float = 0.0
 
     # What happens ---------------------------------------------------------------------------
 
     def connected(self, peer: PeerId) -> None:
-        """What it was told on an earlier connection is void, and so is what it carried."""
+        """A new connection: orders on the earlier one may be lost, and entries that it passed
+        on."""
         self.disconnected(peer)
 
     def disconnected(self, peer: PeerId) -> None:
@@ -67,25 +68,26 @@ class Relays:
             self._look_at = 0.0
 
     def reported(self, relay: PeerId, passed: Passed) -> list[Report]:
-        """What of it counts. Raises RemoteProtocolError for what nobody asked this peer to say."""
+        """The reports that count. Raises RemoteProtocolError if the peer was no relay of a
+        learner."""
         if passed.term != self.raft.term:
-            return []  # Whoever it is of repeats it in this term.
+            return []  # It is of an earlier term: its learners report again in this one.
         for report in passed.reports:
             known = self._ever.get(report.peer)
             if known is None and report.peer not in self.members.receivers:
-                continue  # It is out, and forgotten; what was under way of it counts no more.
+                continue  # The learner is out and forgotten.
             if known is None or relay not in known:
                 raise RemoteProtocolError(relay, f"speaks for {report.peer}, and is not its relay")
         return [
             report
             for report in passed.reports
             if report.peer in self._ever
-            # Another life of it holds nothing of what an earlier one said.
+            # Reports of an earlier incarnation do not count.
             if report.peer in self.raft.up and self.links.life(report.peer, 0) == report.incarnation
         ]
 
     def keep(self, peers: Set[PeerId]) -> None:
-        """Forget of any other peer that it was a relay, or had one."""
+        """Forget all other peers as relays and learners."""
         keep_only(peers, self._ever, self._direct_until)
         for relays in self._ever.values():
             relays.intersection_update(peers)
@@ -94,7 +96,7 @@ class Relays:
 
     @property
     def deadline(self) -> float:
-        """When to look again; never while there are too few to relay for."""
+        """When to check the plan again; NEVER if there are too few learners."""
         return self._look_at if self._has_many else NEVER
 
     @property
@@ -102,7 +104,7 @@ class Relays:
         return bool(self.via) or len(self.members.receivers) >= LEARNERS_MIN
 
     def orders(self, now: float) -> list[Command]:
-        """Look at each heartbeat, and when a relay or one of its learners is gone."""
+        """Changes of the plan; checked at each heartbeat, and when a relay or learner is gone."""
         if not self._has_many:
             self._look_at = 0.0
             return []
@@ -136,7 +138,7 @@ class Relays:
         return commands
 
     def _learners(self, now: float) -> list[PeerId]:
-        """Who can be served through a relay."""
+        """The learners that can be served by a relay."""
         raft, replication = self.raft, self.raft.replication
         least = max(1, raft.commit_index - LAG_MAX)
         direct = {peer for peer, until in self._direct_until.items() if now < until}
@@ -146,8 +148,8 @@ class Relays:
         )
 
     def _overdue(self, now: float) -> set[PeerId]:
-        """Learners of whom something is missing that others have said long ago. They may be slow,
-        or their relay may keep it to itself: before anybody is left out, the leader asks itself."""
+        """Learners with missing reports that others sent long ago. They may be slow, or their relay
+        may hold reports back: the leader serves them directly before it excludes any."""
         found: set[PeerId] = set()
         for _, plan, reports in self.reports.all_open():
             if not reports.ready:

@@ -1,7 +1,7 @@
-"""What the leader leases to whom: in bulk and ahead of need, several peers in one entry.
+"""The leader leases samples to peers: in bulk and ahead of need, several peers in one entry.
 
-Must NOT remember who holds what: the ledger on top of the whole log says so, also for what is not
-committed yet.
+Must NOT remember which peer holds what: the ledger after the whole log has it, uncommitted entries
+included.
 """
 
 from dataclasses import dataclass, field
@@ -13,31 +13,32 @@ from protocols.types.ids import PeerId
 from protocols.types.sample_ranges import Grant, SampleRange, Samples, count, first, subtract, union
 
 FREE_RANGES_MAX = 32
-"""Beyond that, what others left behind in pieces goes to somebody else, or later."""
+"""Ranges of freed samples in one grant; more go to another peer, or later."""
 
 WANTS_MAX = 1 << 26
-"""Samples that nobody draws between a few results."""
+"""Samples that a peer may want ahead; no node draws so many between a few results."""
 
 
 @dataclass(slots=True)
 class Leasing:
-    """Who wants how many samples ahead."""
+    """By peer, how many samples it wants ahead."""
 
     wants: dict[PeerId, Wants] = field(default_factory=dict[PeerId, Wants])
     _enough_at: int = -1
-    """Log index at which nobody needed more: so it is until that or what they want is another."""
+    """Log index at which no peer needed more; valid until the log or a request changes."""
 
     def wanted(self, peer: PeerId, wants: Wants) -> None:
-        """The peer says what it wants."""
+        """Note how many samples the peer wants."""
         ahead, carried = min(wants.ahead, WANTS_MAX), min(wants.carried, WANTS_MAX)
         self.wants[peer], self._enough_at = Wants(ahead, carried, wants.lineage), -1
 
     def forget(self, peer: PeerId) -> None:
-        """It is gone, or in another life."""
+        """The peer is gone, or has restarted."""
         self.wants.pop(peer, None)
 
     def next_entry(self, members: Membership) -> Lease | None:
-        """Once somebody has only half of what it wants ahead, all who lack a quarter get more."""
+        """A Lease, once a peer has only half of the samples it wants: all peers that lack a quarter
+        get more."""
         if self._enough_at == members.index:
             return None
         low = {p: lack for p in self.wants if (lack := self._lack(members, p))}
@@ -58,7 +59,7 @@ class Leasing:
         return Lease(tuple(grants))
 
     def _lack(self, members: Membership, peer: PeerId) -> int:
-        """How many samples it has less than it wants; 0 for who is no member."""
+        """How many samples the peer lacks; 0 if it is no member."""
         info, wants = members.members.get(peer), self.wants[peer]
         if info is None:
             return 0

@@ -1,8 +1,8 @@
-"""The leader's decisions about a stepwise run: what is committed, when everybody stops, how a view
-ends and the next one begins (protocol.md section 5).
+"""The leader's decisions about a stepwise run: commits of steps, and how a view stops, ends and is
+followed by the next one (protocol.md section 5).
 
-It looks at what the whole log says and at what peers reported in this term. Must NOT send
-anything, and must not remember a decision anywhere but in the log.
+They follow from the state after the whole log and the reports of this term. Must NOT send anything,
+and must not remember a decision anywhere but in the log.
 """
 
 from collections import Counter
@@ -22,11 +22,11 @@ from protocols.wire.codec import one_line
 
 @dataclass(slots=True)
 class StepReports:
-    """What peers said of the steps of one lineage. A Restore opens another lineage, and nothing of
-    this is looked at any more."""
+    """The reports about steps of one lineage. A Restore opens another lineage, and all of this is
+    dropped."""
 
     lineage: int
-    """As stamps have it."""
+    """The lineage, as in stamps."""
     states: dict[tuple[int, int], dict[PeerId, str]] = field(
         default_factory=dict[tuple[int, int], dict[PeerId, str]]
     )
@@ -39,32 +39,32 @@ class StepReports:
 
 @dataclass(slots=True)
 class Closing:
-    """What peers said of their steps, and the rules."""
+    """The reports of peers about their steps, and the rules of the decisions."""
 
     me: PeerId
     members: Membership
-    """What the whole log says, as for decisions.py."""
+    """The state after the whole log, as in decisions.py."""
     _said: StepReports = field(default_factory=lambda: StepReports(0))
-    """Of the lineage that the log was in when anybody looked last."""
+    """The reports of the lineage at the last access."""
     _phase: tuple[int, bool] = (0, False)
-    """Since when everybody stands still, and whether the log says how the view ends."""
+    """(log index at which the view stopped, whether the log has its Close)."""
     _since: float = NEVER
-    """When we first saw this phase."""
+    """When this phase began here."""
 
     # Reports --------------------------------------------------------------------------------
 
     @property
     def said(self) -> StepReports:
-        """Of the present lineage, nothing where a Restore has just opened it."""
+        """The reports of the present lineage; empty if a Restore has just opened it."""
         if self._said.lineage != self.members.lineage:
             self._said = StepReports(self.members.lineage)
         return self._said
 
     def stepped(self, peer: PeerId, message: Stepped) -> str:
-        """Remember a state; return how the peer differs from the majority, if it does."""
+        """Remember a state. Returns how it differs from the majority's; "" if it does not."""
         stamp, course = message.stamp, self.members.course
         if stamp.round < course.step or not self._may_be(stamp):
-            return ""  # Of a state that is agreed already, or that a Restore took back.
+            return ""  # The state is committed already, or a Restore took it back.
         known = self.said.states
         states = known.setdefault((stamp.view, stamp.round), {})
         states[peer] = message.state_digest
@@ -82,14 +82,15 @@ class Closing:
             self.said.waiting[peer] = (message.stamp, frozenset(message.peers))
 
     def _may_be(self, stamp: Stamp) -> bool:
-        """Can anybody be there, by a log that has whatever its sender has read?"""
+        """Can a peer be at this stamp, by our log, which has all that its sender has read?"""
         views, furthest = self.members.views, furthest_step(self.members)
         newest = views[-1].view if views else 0
         known = stamp.lineage == self.members.lineage
         return known and stamp.view <= newest and stamp.round <= furthest
 
     def forget(self, peer: PeerId) -> None:
-        """It is gone, or back in a new life that holds nothing of what the old one said."""
+        """The peer is gone, or back in a new incarnation, which holds nothing that the earlier one
+        reported."""
         self.said.stopped.pop(peer, None)
         self.said.waiting.pop(peer, None)
         for states in self.said.states.values():
@@ -98,9 +99,9 @@ class Closing:
     # Decisions ------------------------------------------------------------------------------
 
     def next_commit(self) -> e.StepCommit | None:
-        """The furthest step at which all of the newest roster arrived at one state."""
+        """A commit of the furthest step at which the whole newest roster has the same state."""
         if not self.said.states:
-            return None  # As in every run of rounds.
+            return None  # A run of rounds.
         run, views = self.members.run, self.members.views
         roster = self._counted()
         if run is None or not views or not roster:
@@ -110,7 +111,7 @@ class Closing:
             if step <= self.members.course.step or not commits(run, step):
                 continue
             if owner is None or owner.view != view or not roster <= states.keys():
-                continue  # Of a view that ended before; or somebody is not there yet.
+                continue  # The view ended before; or a peer is not there yet.
             digests = {states[peer] for peer in roster}
             if len(digests) == 1:
                 return e.StepCommit(views[-1].view, step, digests.pop())
@@ -119,8 +120,8 @@ class Closing:
     def next_change(
         self, now: float, able: Set[PeerId], *, timeout_s: float
     ) -> e.View | e.Halt | e.Close | None:
-        """What brings the run to the roster that it should have. `able`: whose ranks could make
-        a step; `timeout_s`: who says nothing for so long is left out."""
+        """The next entry towards the roster that the run should have. `able`: peers with ranks that
+        can make a step; `timeout_s`: a peer that reports nothing for so long is excluded."""
         run, views, course = self.members.run, self.members.views, self.members.course
         if run is None or not self.members.stepwise or course.step >= run.outer_steps:
             return None
@@ -139,13 +140,13 @@ class Closing:
         return self._reopen(views[-1], course.close, able, late=late)
 
     def deadline(self, timeout_s: float) -> float:
-        """When `next_change` gives somebody up."""
+        """When `next_change` excludes silent peers."""
         return self._since + timeout_s if self._phase[0] else NEVER
 
     # While steps are made -------------------------------------------------------------------
 
     def _halt(self, view: e.View, able: Set[PeerId]) -> e.Halt | None:
-        """Why everybody has to stop, if there is a reason."""
+        """A Halt, if there is a reason to stop the view."""
         wrong = self._differing()
         if wrong:
             return self._stop(view, wrong, "whose state differs")
@@ -155,7 +156,7 @@ class Closing:
         idle = set(view.roster) - able
         if idle:
             return e.Halt(view.view, (), one_line(f"{self._names(idle)} cannot take part"))
-        # Who comes waits for the next commit: a roster that changes all the time makes no steps.
+        # A joiner waits for the next commit: a roster that changes all the time makes no steps.
         fresh = able - set(view.roster) if self.members.course.view == view.view else set[PeerId]()
         if not fresh:
             return None
@@ -168,8 +169,8 @@ class Closing:
         return e.Halt(view.view, tuple(sorted(without)), one_line(why))
 
     def _differing(self) -> set[PeerId]:
-        """Whose state at some step is not that of the others; all of them, if none is that of
-        most: each makes its own again from the last agreed one."""
+        """Peers with a state that differs at some step; the whole roster if no state has a
+        majority: each makes its state again from the last agreed one."""
         roster, course = self._counted(), self.members.course
         for (view, step), states in sorted(self.said.states.items(), key=_by_step):
             said = {peer: digest for peer, digest in states.items() if peer in roster}
@@ -184,29 +185,30 @@ class Closing:
         return set()
 
     def _blamed(self, view: e.View) -> set[PeerId]:
-        """For whom most wait, at the earliest step that does not end: later ones wait for it."""
+        """The peers for which most others wait, at the earliest incomplete step."""
         roster = self._counted()
         waiting = {
             peer: (stamp.round, absent & roster)
             for peer, (stamp, absent) in self.said.waiting.items()
             if stamp.view == view.view and peer in roster and absent & roster
         }
-        self.said.waiting.clear()  # Who waits still says so again, in another view.
+        self.said.waiting.clear()  # Peers that still wait report it again in another view.
         if not waiting:
             return set()
         first = min(step for step, _ in waiting.values())
         named = Counter(p for step, absent in waiting.values() if step == first for p in absent)
         if set(named) == {self.me}:
-            # We hear everybody, or would not lead.
+            # We hear a majority, or would not lead.
             return {max(peer for peer, (step, _) in waiting.items() if step == first)}
         return {max(named.keys() - {self.me}, key=lambda peer: (named[peer], peer))}
 
     # While everybody stands still -----------------------------------------------------------
 
     def _close(self, view: e.View, *, late: bool) -> e.Close | e.Halt | None:
-        """The furthest step that those who are here can complete.
+        """The end of the view: the furthest step that connected peers can complete.
 
-        While anybody of the roster is, that is one of this view; or else it may be one before.
+        While a peer of the roster is connected it is a step of this view, else it may be an earlier
+        one.
         """
         needed = self._counted()
         reports = {
@@ -220,7 +222,7 @@ class Closing:
         if silent:
             return self._stop(view, silent, "who does not say where it stands")
         if not needed and not late and self.members.members.keys() - reports.keys():
-            return None  # Nobody of the roster is here: whoever followed it knows best.
+            return None  # No peer of the roster is connected: its followers know best.
         last = self._last_step(view, reports)
         return e.Close(view.view, last, self._providers(view, reports, last))
 
@@ -240,7 +242,7 @@ class Closing:
     def _providers(
         self, view: e.View, reports: Mapping[PeerId, Stopped], last: int
     ) -> tuple[Provider, ...]:
-        """Who gives what to those who lack it. Who is further back catches up by itself."""
+        """The providers of missing payloads. A peer that is further back catches up by itself."""
         held, providers = _held(reports), set[Provider]()
         for peer, report in reports.items():
             first = max(report.stamp.round + 1, view.first_round[0])
@@ -249,7 +251,7 @@ class Closing:
                     holders = held.get((step, whose), set())
                     if peer in holders:
                         continue
-                    # Who completed a step holds all payloads of it.
+                    # A peer that completed a step holds all of its payloads.
                     holders = holders | {p for p, r in reports.items() if r.stamp.round >= step}
                     if holders:
                         providers.add(Provider(step, whose, min(holders)))
@@ -258,12 +260,12 @@ class Closing:
     def _reopen(
         self, view: e.View, close: e.Close, able: Set[PeerId], *, late: bool
     ) -> e.View | e.Halt | None:
-        """The next roster: who completed the view, and can go on."""
+        """The next View, with the peers that completed the last one and can go on."""
         states = self.said.states.get((view.view, close.last_step), {})
         there = {peer: digest for peer, digest in states.items() if peer in able}
         if not there or (able - there.keys() and not late):
             return None
-        # Who followed knows as well what is right: the roster alone may be one that is wrong.
+        # Followers count too: a roster of one peer may be wrong.
         said = {peer: digest for peer, digest in states.items() if peer in self.members.members}
         right = self._majority(said)
         wrong = {peer for peer, digest in there.items() if digest != right}
@@ -280,14 +282,14 @@ class Closing:
     # Helpers --------------------------------------------------------------------------------
 
     def _counted(self) -> set[PeerId]:
-        """Who of the newest roster is in still."""
+        """Peers of the newest roster that are still members."""
         views = self.members.views
         if not views:
             return set()
         return {peer for peer in views[-1].roster if self.members.counts(peer, views[-1].view)}
 
     def _majority(self, states: Mapping[PeerId, str]) -> str:
-        """The digest of more than half of those who spoke; "": there is none."""
+        """The digest of more than half of the reports; "" if there is none."""
         digest, count = Counter(states.values()).most_common(1)[0]
         return digest if 2 * count > len(states) else ""
 
@@ -302,7 +304,7 @@ def _by_step(item: tuple[tuple[int, int], object]) -> tuple[int, int]:
 
 
 def _held(reports: Mapping[PeerId, Stopped]) -> dict[tuple[int, PeerId], set[PeerId]]:
-    """Who holds the payload of a peer for a step."""
+    """By (step, peer), the holders of its payload."""
     held: dict[tuple[int, PeerId], set[PeerId]] = {}
     for peer, report in reports.items():
         for payloads in report.held:

@@ -1,7 +1,8 @@
-"""What a peer holds only while it leads: what the whole log says, and the decisions on top of it.
+"""State of a leader that exists only during its term: the state after the whole log, and its
+decisions.
 
-Must NOT apply anything for this peer itself: what it decides holds for it, as for everybody else,
-once it is committed.
+Must NOT apply anything for this peer itself: a decision holds for it, as for all peers, once it is
+committed.
 """
 
 from protocols.interface.commands import Command, Note, Send
@@ -23,7 +24,7 @@ from protocols.types.ids import PeerId
 
 
 class Office:
-    """Comes into being with each election won, and is forgotten when the term is over."""
+    """Created when this peer wins an election; dropped when its term ends."""
 
     def __init__(self, raft: Raft, applied: Membership, links: Links, now: float) -> None:
         head = applied.copy()
@@ -47,11 +48,11 @@ class Office:
         self.askers: set[PeerId] = set()
         """Connected peers outside the log that read it."""
         self.frozen = False
-        """Nothing is decided: another branch of the log is here (peer/branches.py)."""
+        """Nothing is decided, since another branch of the log was met (peer/branches.py)."""
         self.relays = Relays(raft, links, head, reports)
         self._raft = raft
         self._notes, self._undecided = list[Command](), ""
-        self._is_hidden = not links.mine  # A joiner cannot dial us.
+        self._is_hidden = not links.mine  # Joiners cannot dial this peer.
         for peer, info in head.readers.items():
             if links.life(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)
@@ -59,8 +60,8 @@ class Office:
                 links.liveness.disconnected(peer, "is not connected with the leader", now)
 
     def append(self, body: Entry) -> bool:
-        """A decision: in our log, and on its way to all. False: no peer could read it, and nothing
-        has changed but that `orders` will say so, once for each reason."""
+        """Append a decision and send it to all readers. False if no peer could read the entry: then
+        nothing has changed, and `orders` notes each reason once."""
         try:
             self._raft.append(body)
         except LogError as error:
@@ -69,15 +70,15 @@ class Office:
                 self._undecided, self._notes = why, [*self._notes, Note("log", why)]
             return False
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
-            self.askers.add(body.peer)  # It shall read that it is out.
+            self.askers.add(body.peer)  # It has to read that it is out.
         if isinstance(body, Revoked):
-            self.leader.admission.gone(body.peer)  # It may have asked for a place before.
+            self.leader.admission.gone(body.peer)  # It may have asked to get in before.
         self.head.apply(self._raft.log.entries[-1])
         return True
 
     @property
     def deadline(self) -> float:
-        """When something can be decided that no report triggers: nothing while we are frozen."""
+        """The next time at which a decision is possible without a report; NEVER while frozen."""
         decides = NEVER if self.frozen else self.leader.deadline()
         return min(decides, self.relays.deadline)
 
@@ -92,13 +93,13 @@ class Office:
         self.askers.discard(peer)
         self.leader.reports.gaps.forget(peer)
         if peer not in self.head.readers:
-            # It may have spoken of it after it was let go: nobody can take that up any more.
+            # It may have reported it after it left: no peer can use that any more.
             self.leader.admission.kept.pop(peer, None)
         for reports in self.leader.reports.rounds.values():
-            reports.hurried.discard(peer)  # What it was told may be lost.
+            reports.hurried.discard(peer)  # The request may be lost.
 
     def forget_others(self) -> None:
-        """Nobody remembers peers that are neither in the log nor connected, nor may come back."""
+        """Forget peers that are neither in the log nor connected, and cannot reconnect."""
         known = self.head.readers.keys() | self.relays.links.peers.keys() | {self._raft.me}
         leader = self.leader
         for part in (leader.accounts, leader.admission, leader.reports, self.relays):
@@ -106,30 +107,32 @@ class Office:
         keep_only(known, leader.leaves_since, leader.leasing.wants)
 
     def awaits_log_of(self, peer: PeerId, leaving: str) -> bool:
-        """Something can be decided once this peer has our log: it may vote, or lead when we go."""
+        """Is a decision possible once this peer has our log? It may get a vote, or lead after
+        us."""
         voters = self._raft.log.voters
         if peer in voters:
             return bool(leaving) or self._is_hidden
         return len(voters) < VOTERS_MAX
 
     def readers(self) -> set[PeerId]:
-        """Who gets the log: all in it, and who asked for it."""
+        """The readers of the log: all peers in it, and those that asked for it."""
         return {*self.head.readers, *self.askers}
 
     def asked(self, peer: PeerId, index: int) -> None:
-        """Somebody outside the log wants to read it."""
+        """A peer outside the log asks to read it."""
         self.askers.add(peer)
         self.relays.disconnected(peer)
         self._raft.serve(self.readers())
         self._raft.serve_from(peer, index)
 
     def take(self, peer: PeerId, message: Control, now: float) -> list[tuple[PeerId, str]]:
-        """A report, or several that a relay passes on; who differs from the majority, and how.
+        """Handle a report, or several from a relay. Returns peers that differ from the majority,
+        and how.
 
-        Raises RemoteProtocolError, when everything else is taken: others must not suffer for it.
+        Raises RemoteProtocolError after all valid reports are handled.
         """
         if peer in self.head.spendings.revoked:
-            return []  # From that entry on nothing that it says counts, relayed or not.
+            return []  # Its reports do not count after that entry, relayed or not.
         if self._is_of_earlier_life(peer):
             return []
         if not isinstance(message, Passed):
@@ -147,9 +150,9 @@ class Office:
         return found
 
     def _is_of_earlier_life(self, peer: PeerId) -> bool:
-        """The log has a later life of this peer than the one that we are connected with. The new
-        life came to an earlier leader, and the connection with the old one has not ended here yet:
-        what still comes from there was never said of the new life, which holds nothing of it."""
+        """Has the log a later incarnation of this peer than the connected one? The new one joined
+        under an earlier leader, and the connection with the old one has not ended here yet: its
+        reports are not about the new incarnation."""
         seat = self.head.seats.get(peer)
         return (
             seat is not None and self.relays.links.life(peer, seat.incarnation) < seat.incarnation
@@ -157,13 +160,13 @@ class Office:
 
     @property
     def is_last(self) -> bool:
-        """Nobody else is in, or asks to come in; and who was let go can read that."""
+        """Is no other peer in, or asks to get in, and can all peers that left read that?"""
         others = self.head.receivers.keys() | self.leader.admission.joins.keys()
         all_holds = self._raft.commit_index == self._raft.log.last_index
         return all_holds and others <= {self._raft.me}
 
     def orders(self, now: float) -> list[Command]:
-        """What single peers have to do, beyond what the log says."""
+        """Messages to single peers beyond the log."""
         notes, self._notes = self._notes, []
         if not self._raft.settled:
             return notes
@@ -173,18 +176,18 @@ class Office:
         return [*notes, *hurry, *self.relays.orders(now)]
 
     def decide(self, now: float, *, lacks_state: bool = False) -> bool:
-        """Put everything into the log that can be decided now; True if there was something.
+        """Append all entries that can be decided now; True if there was one.
 
-        `lacks_state`: we wait for another one ourselves. What we have meanwhile is nobody's: else
-        those who hold the run's could leave, for we seem to have reported it. (In a stepwise run
-        we take back the report ourselves.)
+        `lacks_state`: this peer waits for a state itself. Its present state must not count:
+        otherwise peers that hold the run's state could leave. (In a stepwise run this peer takes
+        back its report itself.)
         """
         found = False
         if lacks_state and not self.head.stepwise:
             self.leader.reports.forget_states(self._raft.me)
         while self._may_decide and (body := self.leader.next_entry(now)) is not None:
             if not self.append(body):
-                break  # It may be decided otherwise after the next event: nobody waits in a loop.
+                break  # It may be decided after the next event: no loop here.
             found = True
         self._raft.serve(self.readers())
         return found

@@ -1,8 +1,8 @@
-"""Which peer gets or loses its vote next; and how a revocation takes a vote away first.
+"""Decides which peer gets or loses its vote next; a revocation takes the vote away first.
 
-A revoked peer that still votes would be needed and not heard: its certificate counts until the
-entry that takes its vote is committed. One change of the voters at a time (raft/node.py). Must NOT
-append anything, nor answer a person: decisions.py and peer/certificates.py do.
+A revoked peer with a vote would be needed for majorities but not heard, so its certificate is valid
+until the entry that takes its vote is committed. The voters change one at a time (raft/node.py).
+Must NOT append anything (decisions.py), nor answer a person (peer/certificates.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,14 +17,14 @@ from protocols.state.tokens import cannot_revoke, subject
 from protocols.types.ids import PeerId
 
 VOTERS_MAX = 7
-"""More would make every entry slower and no run safer."""
+"""More voters would make every entry slower and no run safer."""
 LAG_MAX = 64
 """Entries that a peer's log may lack when it becomes a voter."""
 BEATS = 3
-"""A peer that said nothing for so many heartbeats is not reckoned with."""
+"""A peer that was silent for so many heartbeats does not count as reachable."""
 PATIENCE_S = 1.5
-"""A revocation is refused after so long: a connection may come back, a dead voter be counted as
-lost, the revocation of another one be asked for."""
+"""Seconds until a revocation without a majority is refused. Meanwhile a connection may return, a
+dead voter be removed, or another revocation be asked for."""
 KEYLESS = (
     "the leader does not have the key that lets nodes in yet, and the peer may be the last to give "
     "it away: ask again in a moment, or add --force"
@@ -41,20 +41,21 @@ class Votes:
 
     me: PeerId
     members: Membership
-    """What the whole log says, as for decisions.py."""
+    """The state after the whole log, as in decisions.py."""
     raft: Raft
     accounts: Accounts
     gone: Mapping[PeerId, tuple[bool, str]]
-    """Peers that are about to be struck from the log."""
+    """Peers that are about to be removed from the log."""
     asked: dict[str, Revoke] = field(default_factory=dict[str, Revoke])
-    """Revocations that the log shall hold, by subject, oldest first."""
+    """Accepted revocations that are not in the log yet, by subject, oldest first."""
     leaving: set[PeerId] = field(default_factory=set[PeerId])
-    """The peers among them: none of these gets a vote, or the lead."""
+    """The peers of these revocations: they get neither a vote nor the lead."""
 
     _reached: set[PeerId] = field(default_factory=set[PeerId])
-    """The peers that spoke lately, and we: of a connection that hangs no end is noticed."""
+    """Peers that were heard lately, and this one: a hanging connection shows no end."""
     _objected: dict[str, float] = field(default_factory=dict[str, float])
-    """Since when there is a reason to refuse each other revocation."""
+    """By subject of a revocation that is not accepted, since when there is a reason to refuse
+    it."""
 
     # Revocations ----------------------------------------------------------------------------
 
@@ -63,17 +64,18 @@ class Votes:
     ) -> list[tuple[Revoke, str]]:
         """Accept every revocation of `asked` that leaves a majority, together with the others.
 
-        Called again before each decision, for a voter that stays may be lost meanwhile. Returns
-        the refused ones, each with its reason: those that found one for PATIENCE_S. What is forced
-        is not refused. `has_key`: we can let nodes in, whoever is revoked.
+        Called again before each decision, since a remaining voter may be lost meanwhile. Returns
+        the refused revocations with their reasons: those with a reason for PATIENCE_S. A forced one
+        is not refused. `has_key`: this peer can admit nodes, whichever peer is revoked.
         """
         if not (asked or self.asked) or not self.raft.settled:
-            return []  # As nearly always; or it is not known yet which peers are here.
+            return []  # Nearly always; or it is not known yet which peers are connected.
         self._look(now)
         self.asked, self.leaving = {}, set()
         objections: dict[str, str] = {}
         found = -1
-        while found < len(self.asked):  # One may be possible only after another one: a dead voter.
+        # One may be possible only after another one, of a dead voter.
+        while found < len(self.asked):
             found, objections = len(self.asked), {}
             for name, one in asked.items():
                 if name in self.asked:
@@ -90,15 +92,16 @@ class Votes:
         return [(asked[name], objections[name]) for name in late]
 
     def next_revocation(self) -> Entry | None:
-        """A revocation whose peer does not vote any more, or the end of the next one's vote."""
+        """A revocation of a peer that does not vote any more, or the entry that takes the next
+        vote."""
         for one in self.asked.values():
             if not cannot_revoke(self.members, one.entry) and self._has_no_vote(one):
                 return one.entry
         return next(self._ends_of_votes(), None)
 
     def next_voter(self) -> Voter | None:
-        """Up to VOTERS_MAX of the longest-lived members vote, besides those whose vote is about to
-        end; a peer that cannot write does not."""
+        """The next change of voters: up to VOTERS_MAX of the longest-lived members vote, not
+        counting votes that are about to end; a peer with a failed disk does not vote."""
         voters = self.raft.log.voters
         if self.raft.reconfiguring:
             return None
@@ -106,14 +109,15 @@ class Votes:
             if peer != self.me and (why := self.accounts.broken(peer)):
                 return Voter(peer, votes=False, why=why)
         if self.members.rivals or len(set(voters) - self.leaving) >= VOTERS_MAX:
-            return None  # One of two that went on alone decides alone which branch stays.
+            return None  # One of two voters that went on alone decides alone which branch stays.
         peer = next(self._fit(), None)
         return Voter(peer, votes=True, why="there is a place") if peer is not None else None
 
     # What a revocation takes ----------------------------------------------------------------
 
     def _has_no_vote(self, asked: Revoke) -> bool:
-        """Its peer does not vote, by committed entries; a forced one does not wait for these."""
+        """Does its peer have no vote, by committed entries? A forced revocation does not wait for
+        them."""
         if not isinstance(asked.entry, Revoked):
             return True  # A token has no vote.
         log, peer = self.raft.log, asked.entry.peer
@@ -121,12 +125,12 @@ class Votes:
         return gone and (asked.force or not log.voted_since(peer, self.raft.commit_index))
 
     def _ends_of_votes(self) -> Iterator[Voter]:
-        """The next change that can be committed; who leads hands over instead
+        """Entries that take votes and can be committed; a revoked leader hands over instead
         (peer/connectivity.py).
 
-        The new configuration counts as soon as it is appended: a majority of it has to be reached,
-        or the change could neither be committed nor taken back. Peers that are not reached, or lag,
-        come first, while those that answer still count for the majority.
+        The new configuration is valid as soon as it is appended: a majority of it must be
+        reachable, or the change could neither be committed nor taken back. Peers that are
+        unreachable, or lag, come first, while the others still count for the majority.
         """
         voters, reached = set(self.raft.log.voters), self._reached
         if not self.leaving or self.raft.reconfiguring:
@@ -144,7 +148,7 @@ class Votes:
                 yield Voter(PeerId(name), votes=False, why=why)
 
     def _objection(self, entry: Revocation, *, has_key: bool) -> str:
-        """Why this revocation is refused: a line for a person; "": it is not."""
+        """Why this revocation is refused, as a line for a person; "" if it is not."""
         if self.members.rivals and subject(entry) not in self.members.rivals:
             return BRANCHES
         if isinstance(entry, Revoked) and not has_key:
@@ -154,7 +158,7 @@ class Votes:
             return ""
         going = {entry.peer, *self.leaving, *self.gone}
         stay = voters - going
-        fresh = len(set(self._fit()) - going)  # Learners that vote before anything else happens.
+        fresh = len(set(self._fit()) - going)  # Learners that get a vote first.
         fresh = 0 if self.members.rivals else min(fresh, VOTERS_MAX - len(stay))
         here = stay & self._reached
         if 2 * (len(here) + fresh) > len(stay) + fresh:
@@ -185,7 +189,7 @@ class Votes:
             if peer not in raft.up or peer in self.gone or accounts.broken(peer):
                 continue
             lag = raft.log.last_index - raft.replication.match(peer)
-            # Not a life that the log does not know yet: its disk may be another one.
+            # Not an incarnation that the log does not know yet: it may have another disk.
             same = info.incarnation == accounts.links.life(peer, info.incarnation)
             if same and lag <= LAG_MAX:
                 yield peer
