@@ -35,7 +35,11 @@ CODECS = "lowcomm/codecs/__init__.py"
 FLOORS = ("sims", "lowcomm", "peers", "protocols")
 ROOM_FILES_MAX = 12
 PLAIN_ROOMS = tuple(
-    f"protocols/{x}/" for x in ("interface", "messages", "raft", "state", "types", "wire")
+    f"protocols/{room}/"
+    for room in (
+        *("interface", "leader", "links", "messages", "raft", "rounds", "state", "steps"),
+        *("transfer", "types", "wire"),
+    )
 )
 """Their prose is plain technical English. Each room that is rewritten comes here."""
 PERSONAL = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody)\b(?!`)", re.IGNORECASE)

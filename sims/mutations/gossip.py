@@ -13,6 +13,7 @@ GOSSIP_MUTANTS = (
         "a-late-majority-commits-pairs",
         "What one of a pair lacks nobody else has: it is counted, and takes no part.",
         Edit(Leader._agreed, "late = not plan.pairs and now", "late = now"),
+        tests=("tests/protocols/state/test_gossip_pairs.py",),  # Seeds seldom come so late.
     ),
     Mutant(
         "an-attempt-pairs-anew",

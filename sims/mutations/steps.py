@@ -11,7 +11,7 @@ from sims.mutations.patch import Edit, Mutant
 
 ALL_REPORTED = """\
 if owner is None or owner.view != view or not roster <= states.keys():
-            continue  # Of a view that ended before; or somebody is not there yet.
+            continue  # The view ended before; or a peer is not there yet.
         digests = {states[peer] for peer in roster}"""
 MOST_REPORTED = """\
 if owner is None or owner.view != view or 2 * len(roster & states.keys()) <= len(roster):
