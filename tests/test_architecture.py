@@ -34,14 +34,8 @@ CODEC = "lowcomm/codecs/b.py"
 CODECS = "lowcomm/codecs/__init__.py"
 FLOORS = ("sims", "lowcomm", "peers", "protocols")
 ROOM_FILES_MAX = 12
-PLAIN_ROOMS = tuple(
-    f"protocols/{room}/"
-    for room in (
-        *("interface", "leader", "links", "messages", "raft", "rounds", "state", "steps"),
-        *("transfer", "types", "wire"),
-    )
-)
-"""Their prose is plain technical English. Each room that is rewritten comes here."""
+PLAIN = ("protocols/",)
+"""Floors and rooms that are rewritten in plain technical English. Each new one comes here."""
 PERSONAL = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody)\b(?!`)", re.IGNORECASE)
 CATALOGUES = ("lowcomm/codecs", "lowcomm/methods", "sims/checkers", "sims/mutations", "sims/wan")
 """Rooms that may have more files: each file is one of a kind, and none knows another."""
@@ -123,7 +117,7 @@ def stranger_to_its_room(source: Source) -> Iterator[str]:
 
 def riddles(source: Source) -> Iterator[str]:
     """Of a room that was rewritten: a peer is a thing, and neither who nor somebody."""
-    if not source.path.startswith(PLAIN_ROOMS):
+    if not source.path.startswith(PLAIN):
         return
     lines = source.text.splitlines()
     for node in source.nodes:

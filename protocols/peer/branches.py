@@ -1,15 +1,16 @@
-"""Branches of the log: one of two peers goes on alone, meets the other again, and one branch stays.
+"""Branches of the log: one of two voters goes on alone, meets the other again, and one branch
+stays.
 
-Two voters that lose each other cannot tell who is gone, and none of them is a majority. After
-`lonely_after_s` each may go on in a branch of its own, named by the forks that led to it; two
-branches tell each other nothing of their logs but OnBranch. When their leaders meet, both stop
-committing and say what they have: the one with fewer committed tokens gives its branch up
+Two voters that lose each other cannot tell which one is gone, and none is a majority. After
+`lonely_after_s` each may go on in a branch of its own, named by the forks that led to it. Of their
+logs, peers of two branches exchange nothing but OnBranch. When their leaders meet, both stop
+committing and report their tokens: the one with fewer committed tokens gives its branch up
 (protocol.md section 8).
 
-A peer leaves its branch under a new id and without its log: it voted there, and must never seem to
-be that voter again. Two entries are decided here, and written by others: the Restore that opens a
-branch (raft/node.py), Dropped when one ends (leader/term.py). Must NOT decide any other, nor elect
-anybody.
+A peer leaves its branch under a new id and without its log, since it voted there and must never be
+taken for that voter again. Two entries are decided here and appended elsewhere: the Restore that
+opens a branch (raft/node.py), and Dropped when one ends (leader/term.py). Must NOT decide any other
+entry, nor elect a leader.
 """
 
 import hashlib
@@ -31,22 +32,23 @@ from protocols.types.ids import PeerId, Version
 from protocols.types.rules import ProtocolConfig
 
 OF_ANY_BRANCH = (OnBranch, Heartbeat, Here)
-"""What peers of two branches say to each other."""
+"""Messages between peers of two branches."""
 Name = tuple[int, ...]
-"""Of a branch: its forks, oldest first; () never forked."""
+"""The name of a branch: its forks, oldest first; () if there was none."""
 
 
 def fork_of(
     members: Membership, me: PeerId, cut: Kept, *, lonely: bool, live: bool = False
 ) -> Restore:
-    """The entry with which `me` goes on as the only voter, from this cut; `live`: we are there."""
+    """The Restore with which `me` goes on as the only voter; `live`: its memory has these
+    versions."""
     seed = f"{me} {members.lineage} {members.index}".encode()
     fork = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1
     return replace(back_to(members, cut), voters=(me,), fork=fork, lonely=lonely, live=live)
 
 
 class Forks:
-    """Who of our connections is on which branch, and what follows from it."""
+    """The branches of connected peers, and what follows from them."""
 
     def __init__(
         self,
@@ -64,15 +66,16 @@ class Forks:
         self._links = links
         self._leader_address = leader_address
         self._theirs: dict[PeerId, OnBranch] = {}
-        """What each connected peer said last; who says nothing never forked."""
+        """By connected peer, its last OnBranch; a peer without one never forked."""
         self._said: dict[PeerId, OnBranch] = {}
         self._intended: Name = ()
-        """The branch whose log we begin to read: what we have of it may not reach its fork."""
+        """The branch of the log that is being read; the part that is here may end before its
+        fork."""
         self._gives_up_at = NEVER
-        """When a branch that somebody leads takes the place of ours, which nobody does."""
+        """When our branch without a leader is given up for one with a leader."""
         self._alone_since = NEVER
         self._rival: PeerId | None = None
-        """The leader of another branch, with whom we decide."""
+        """The leader of another branch, with which it is being decided which branch stays."""
         self._met_at = NEVER
         self._won: set[PeerId] = set()
         """Connected peers that know that our branch stays."""
@@ -81,7 +84,7 @@ class Forks:
 
     @property
     def ours(self) -> Name:
-        """Our branch, by our whole log, committed or not."""
+        """Our branch, by our whole log, uncommitted entries included."""
         log = self._members.forks + self._raft.log.forks_after(self._members.index)
         if not self._intended:
             return log
@@ -89,39 +92,39 @@ class Forks:
 
     @property
     def deadline(self) -> float:
-        """When something happens without any event."""
+        """The next time at which `look` has to run without an event."""
         if self._alone_since == self._met_at == self._gives_up_at == NEVER:
             return NEVER
         alone = self._alone_since + self._rules.lonely_after_s
         return min(alone, self._met_at + self._rules.silence_timeout_s, self._gives_up_at)
 
     def connected(self, peer: PeerId) -> list[Command]:
-        """Before anything else is said on a new connection."""
+        """The first message on a new connection."""
         self._theirs.pop(peer, None)
         self._said.pop(peer, None)
         self._won.discard(peer)
         return self._tell([peer])
 
     def heard(self, peer: PeerId, word: OnBranch, now: float) -> None:
-        """A peer says where it stands."""
+        """A peer reports its branch."""
         self._theirs[peer] = word
         if self._raft.log.last_index == 0:
-            self._intended = word.forks  # We have no branch yet: we begin to read this one.
+            self._intended = word.forks  # We have no branch yet, and begin to read this one.
         if self._is_foreign(peer):
-            self._raft.disconnected(peer, now)  # Its word about our log counts for nothing.
+            self._raft.disconnected(peer, now)  # Its messages about our log do not count.
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
-        """It is about another branch of the log than ours."""
+        """Is the message about another branch of the log?"""
         if peer == self._me.peer or isinstance(message, OF_ANY_BRANCH):
             return False
         return self._is_foreign(peer)
 
     def look(self, now: float, office: Office | None, *, leaderless_since: float) -> list[Command]:
-        """Go on alone, decide with another branch, or give ours up, when it is time to."""
+        """Go on alone, decide with another branch, or give ours up, if it is time."""
         self._go_alone(now)
         self._gives_up_at = NEVER
         if not self.ours and not self._theirs:
-            return []  # As nearly always.
+            return []  # Nearly always.
         up = sorted(self._links.up)
         foreign = [peer for peer in up if self._is_foreign(peer)]
         rivals = [p for p in foreign if p in self._theirs and self._theirs[p].leads]
@@ -149,7 +152,7 @@ class Forks:
             after = self._raft.commit_index
             self._leave_with(self._members, self._held(), now, after=after, live=True)
         else:
-            # A new life knows of no entry whether it holds; its checkpoint is what it has.
+            # A new incarnation does not know what is committed; it has its checkpoint.
             head = self._members.copy()
             for entry in self._raft.log.since(head.index + 1):
                 head.apply(entry)
@@ -165,15 +168,16 @@ class Forks:
             self._raft.seize(now, fork, after=after)
 
     def _held(self) -> Kept | None:
-        """The state that we have; None: too far behind to say what was trained until then."""
+        """The versions in memory; None if they are too old for the samples to be known."""
         rounds, members = self._part.rounds, self._members
         versions = tuple(Version(r.fragment, r.version, r.state_digest) for r in rounds)
         return cut_at(members, versions)
 
     def _is_alone(self) -> bool:
-        """One of exactly two voters, able to go on, and the other one cannot be reached."""
+        """Is this peer one of exactly two voters, able to go on, with the other one out of
+        reach?"""
         raft, standing = self._raft, self._part.standing
-        # Those that hold for certain, if this life knows that of any.
+        # Committed entries only, if this incarnation knows any.
         voters = self._members.voters or raft.log.voters
         if raft.leads or len(voters) != 2 or self._me.peer not in voters:
             return False
@@ -186,13 +190,13 @@ class Forks:
     def _has_state(self) -> bool:
         standing, rounds = self._part.standing, self._part.rounds
         here = standing.accepted and standing.is_member and not standing.catchup.needed
-        # The ranks own that of a stepwise run.
+        # In a stepwise run the ranks have the state.
         return here and bool(rounds) and all(r.version >= 0 and not r.applying for r in rounds)
 
     # Two branches ---------------------------------------------------------------------------
 
     def _meet(self, now: float, office: Office, rivals: list[PeerId]) -> list[Command]:
-        """Both leaders commit nothing more, until both said what they have."""
+        """Two leaders have met: both commit nothing until both have reported their tokens."""
         if not rivals or not self._raft.settled:
             self._part_ways(office)
             return self._tell(sorted(self._links.up))
@@ -200,14 +204,14 @@ class Forks:
         if self._rival != rival:
             self._rival, self._met_at = rival, now
         if now >= self._met_at + self._rules.silence_timeout_s:
-            self._part_ways(office)  # We try again on another connection.
+            self._part_ways(office)  # Another connection tries again.
             return [self._links.close(rival, "does not say what its branch holds", now)]
         office.frozen = True
         commands = self._tell(sorted(self._links.up))
         mine, theirs = self._said.get(rival), self._theirs[rival]
         if not (mine and mine.final and theirs.final):
             return commands
-        # The same two words on both sides of this connection: exactly one side gives up.
+        # Both sides of the connection compare the same two messages: exactly one gives up.
         if (-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks):
             return [*commands, self._give_up(rival)]
         self._won.add(rival)
@@ -222,7 +226,7 @@ class Forks:
             office.frozen = False
 
     def _give_up(self, peer: PeerId) -> Stop:
-        """The other branch stays; ours ends here."""
+        """The other branch stays; this peer stops."""
         why = f"another branch of this run stays, that of {peer}"
         if self._raft.leads:
             why += f"; ours had {self._members.tokens} committed {self._members.progress_unit}"
@@ -239,8 +243,8 @@ class Forks:
         return (word.forks if word is not None else ()) != self.ours
 
     def _tell(self, peers: list[PeerId]) -> list[Command]:
-        """Say where we stand, once; whoever is elsewhere hears what changes, and our rival what we
-        have."""
+        """Report our branch once; peers of other branches also get changes, and the rival our
+        tokens."""
         commands: list[Command] = []
         for peer in peers:
             foreign, said = self._is_foreign(peer), self._said.get(peer)
@@ -253,13 +257,13 @@ class Forks:
 
     def _word(self, *, final: bool) -> OnBranch:
         tokens, leader = self._members.tokens if final else 0, self._raft.leader
-        # Who is on another branch leads none of ours: nobody must give its own up for itself.
+        # A leader of another branch does not lead ours: a branch is not given up for itself.
         here = leader is not None and (leader == self._me.peer or not self._is_foreign(leader))
         address = self._leader_address() if here else ""
         return OnBranch(self.ours, tokens, self._raft.settled, final, address)
 
     @property
     def _is_quiet(self) -> bool:
-        """Nothing that we decided is still under way."""
+        """Are all of our decisions committed?"""
         raft = self._raft
         return raft.log.last_index == raft.commit_index == self._members.index

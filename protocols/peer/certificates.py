@@ -1,9 +1,9 @@
-"""Who gets a certificate: whoever asks with a token that the log can still spend.
+"""Admission and revocation: a node gets a certificate if the log can still spend its token.
 
-Everybody takes such a request and hands it on to the leader; the leader's shell makes the
-certificate, the log spends the token, and only then does the certificate leave. The authority's
-key goes to each voter: whoever leads can let others in. Must NOT look at that key, nor judge a
-token's seal or its time: the shell does (peers/security/certificate_issuer.py).
+Any peer takes a request and passes it to the leader. The leader's shell makes the certificate, the
+log spends the token, and only then the certificate is handed out. Each voter gets the authority's
+key, so that any leader can admit nodes. Must NOT look at that key, nor check a token's seal or time
+(peers/security/certificate_issuer.py).
 """
 
 from dataclasses import dataclass, replace
@@ -22,17 +22,17 @@ from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from protocols.wire.codec import one_line
 
 ANSWER_S = 10.0
-"""The leader, and the log, have this long: an election fits in."""
+"""Seconds for an answer of the leader and the log; an election fits in."""
 KEY_RETRY_S = 2.0
-"""A voter that lacks the key asks again after this time."""
+"""Seconds until a voter without the key asks again."""
 ASKING_MAX = 256
-"""Requests under way, here and with the leader: strangers cost bounded memory."""
+"""Open requests, here and at the leader: unauthenticated nodes cost bounded memory."""
 NOT_NOW = "nobody who leads the run can be reached"
 GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke, m.NotRevoked)
-"""What `heard` takes."""
+"""Messages that `heard` handles."""
 
 Asker = tuple[PeerId, int]
-"""(who was asked, its name for whoever asked)."""
+"""(the peer that was asked, its number of the request)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,12 @@ class Made:
     certificate: bytes
     until: float
     earlier: PeerId
-    """Whose certificate stood for a token; "" nobody's."""
+    """The earlier peer that showed its certificate in place of a token; "" if it was a token."""
 
 
 class Gate:
-    """Nothing of it is needed in a run that is not encrypted: then nobody asks."""
+    """Admissions and revocations of one peer. In a run that is not encrypted there are no
+    requests."""
 
     def __init__(self, me: PeerId, members: Membership, links: Links) -> None:
         self.secure = self.has_key = False
@@ -55,18 +56,19 @@ class Gate:
         self._members = members
         self._links = links
         self._handed_on: dict[int, float] = {}
-        """Who asked here and waits for the leader, and until when."""
+        """By number of a request that was made here, until when it waits for the leader."""
         self._made: dict[Asker, Made] = {}
         self.refused: dict[str, str] = {}
-        """Revocations that a person asked for here and the leader refused, and why; by subject."""
+        """By subject, why the leader refused a revocation that a person asked for here."""
         self.revoking: dict[str, m.Revoke] = {}
-        """What a person asked for, here or, while we lead, elsewhere, and the log does not hold."""
+        """By subject, revocations that are not in the log yet: asked for here, or at any peer while
+        this one leads."""
         self._asked_of: PeerId | None = None
-        """The leader that heard of it last: no other peer may refuse it."""
+        """The leader that got the revocations last: no other peer may refuse them."""
         self._revokes_at = 0.0
-        """When the leader hears of it again."""
+        """When the revocations are sent to the leader again."""
         self._asks_at = 0.0
-        """When we ask for the key again, if we need it."""
+        """When to ask for the key again, if it is needed."""
         self._asked = 0
 
     @property
@@ -88,7 +90,7 @@ class Gate:
         leader: PeerId | None,
         now: float,
     ) -> list[c.Command]:
-        """`leader`: whom we follow, ourselves if we lead."""
+        """Handle an event. `leader`: the followed leader, or this peer itself."""
         match event:
             case v.Secured(has_key=has_key):
                 self.secure, self.has_key = True, has_key
@@ -125,23 +127,23 @@ class Gate:
         leads: bool,
     ) -> list[c.Command]:
         if not self.secure:
-            return []  # Nobody of ours asks.
+            return []  # No request of this number is open.
         match message:
             case m.HandOn(number=number, admit=admit):
-                # Only who is in may ask for others.
+                # Only a member may ask for others.
                 if leads and peer in self._members.readers:
                     return [c.Sign(peer, number, admit)]
                 return [self._answer((peer, number), why=NOT_NOW)]
             case m.Decided(number=number):
                 if self._handed_on.pop(number, None) is None:
-                    return []  # It came too late: whoever asked was told to try again.
+                    return []  # It came too late: the node was told to try again.
                 return [c.Answer(number, message.certificate, message.why, message.final)]
             case m.AskKey():
-                # Who lost its vote, or never had one, has to let nobody in.
+                # A peer without a vote admits no node.
                 allowed = self.has_key and peer in self._members.voters
                 return [c.GiveKey(peer)] if allowed else []
             case m.Revoke(entry=entry):
-                # Only who is in may ask; and who leads no more tells nobody else of it.
+                # Only a member may ask; and a former leader does not pass it on.
                 known = leads and peer in self._members.readers
                 asked = replace(message, entry=replace(entry, by=peer))
                 return self._revoke(asked) if known else []
@@ -152,7 +154,7 @@ class Gate:
                 return [c.TakeKey(key)] if self._lacks_key else []
 
     def advance(self, office: Office | None, leader: PeerId | None, now: float) -> list[c.Command]:
-        """Answer what can be answered; `office`: what we hold if we lead."""
+        """Answer open requests. `office`: the leader's state, None unless this peer leads."""
         commands = [self._decided(asker, office, now) for asker in list(self._made)]
         commands += self._revocations(office, leader, now)
         for number in [n for n, until in self._handed_on.items() if now >= until]:
@@ -164,9 +166,9 @@ class Gate:
         return [command for command in commands if command is not None]
 
     def _next_asked(self) -> list[PeerId]:
-        """The peers that hear next that we need the key: one voter at a time, and from the second
-        time on all members without a vote too. A peer that lost its vote keeps the key, and may be
-        the only one that has it."""
+        """The peers to ask for the key next: one voter at a time, and from the second time on all
+        members without a vote too. A peer that lost its vote keeps the key, and may be the only one
+        that has it."""
         up, members = self._links.up, self._members
         voters = sorted(up.intersection(members.voters))
         self._asked += 1
@@ -188,7 +190,7 @@ class Gate:
         return []
 
     def _refuse(self, asked: m.Revoke, why: str) -> list[c.Command]:
-        """The run forgets a revocation; the peer that asked for it hears why."""
+        """Drop a revocation, and tell the peer that asked for it why."""
         name, by = subject(asked.entry), asked.entry.by
         del self.revoking[name]
         if by != self._me:
@@ -200,7 +202,8 @@ class Gate:
     def _revocations(
         self, office: Office | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
-        """Until the log holds them, or cannot, or the leader refuses them."""
+        """Send open revocations to the leader until the log has them, cannot, or the leader
+        refuses."""
         for name, asked in list(self.revoking.items()):
             if cannot_revoke(self._members, asked.entry):
                 del self.revoking[name]
@@ -218,7 +221,8 @@ class Gate:
     # One request ----------------------------------------------------------------------------
 
     def _decided(self, asker: Asker, office: Office | None, now: float) -> c.Command | None:
-        """An answer, or nothing yet: then the office knows what the log has to hold first."""
+        """The answer to a request; None until the log has its entry, which is handed to the
+        leader."""
         made, why, final = self._made[asker], "", False
         if self._members.spendings.has(made.entry):
             del self._made[asker]

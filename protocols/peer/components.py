@@ -1,7 +1,8 @@
-"""The parts that a peer's core is made of, and what each does when it runs.
+"""The parts of a core, and what each does when it runs.
 
-Each reads what others know, and says what can be done now and was not done yet. What wakes which
-stands in wakeups.py; the core (core.py) lets those that are marked run. Must NOT take events.
+A part reads the state of others, and returns commands for everything that is possible and not done.
+wakeups.py says which change wakes which part; the core (core.py) runs the marked parts. Must NOT
+take events.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +27,8 @@ from protocols.types.rules import ProtocolConfig
 
 
 class Parts(ABC):
-    """`look` lets those run that something woke. The commands of all stand in one list, `_out`."""
+    """The parts, and `look`, which runs the marked ones. They add their commands to one list,
+    `_out`."""
 
     def __init__(
         self,
@@ -38,11 +40,11 @@ class Parts(ABC):
         contact: str = "",
         rules: ProtocolConfig | None = None,
     ) -> None:
-        """`join` False: we start the run. `contact` is where somebody of it listens.
+        """`join` False: this peer founds the run. `contact`: address of a peer of the run.
 
-        `saved` is what an earlier life left of the log, `kept` what is in its newest checkpoint,
-        `rules` those of the run where they are known: else they come with RunAccepted.
-        Raises LogError if `saved` makes no sense.
+        `saved`: the log of an earlier incarnation; `kept`: its newest checkpoint; `rules`: those of
+        the run if known, else they come with RunAccepted. Raises LogError if `saved` contradicts
+        itself.
         """
         self.me = me
         self.book = Logbook(me.peer, saved)
@@ -56,9 +58,9 @@ class Parts(ABC):
         self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
         self.stopped = False
         self.deadline = NEVER
-        """Absolute time at which something happens by itself, as of the last event."""
+        """Time at which DeadlineReached is due, as of the last event."""
         self.raised = 0
-        """Marks of the parts that something woke (wakeups.py)."""
+        """Marks of the parts to run (wakeups.py)."""
         self._parts = {
             wakeups.COMPANY: self._watch,
             wakeups.RAFT: self._elect,
@@ -78,20 +80,20 @@ class Parts(ABC):
             wakeups.SAMPLES: self._draw,
         }
         self._due = dict.fromkeys(wakeups.TIMED, NEVER)
-        """When each part wakes by itself."""
+        """By part, the time at which it wakes by itself."""
         self._leads: tuple[object, ...] = ()
         self._holds = 0
         self._last_index = 0
         self._votes: tuple[int, tuple[PeerId, ...]] = (0, ())
-        """What the last look at the elections found: the leader, what is committed, the index of
-        the last entry, and its term and the voters."""
+        """Values of the last pass over the elections, which show what has changed since: leader,
+        commit index, last index, its term, voters."""
         self._awake = False
         self._contact = contact
         self._out: list[c.Command] = []
         self._rules(rules or ProtocolConfig())
 
     def look(self, now: float) -> None:
-        """Let the parts run that something woke: the first one first, until nothing is left."""
+        """Run the marked parts, the first one first, until no mark is left."""
         if not self.raised:
             return
         parts = self._parts
@@ -103,12 +105,12 @@ class Parts(ABC):
 
     @property
     def rounds(self) -> list[FragmentRounds]:
-        """Our part in the rounds of each fragment."""
+        """The rounds of each fragment."""
         return self.part.rounds
 
     @property
     def office(self) -> Office | None:
-        """What we hold while we lead."""
+        """The leader's state; None unless this peer leads."""
         return self.government.office
 
     @property
@@ -117,26 +119,26 @@ class Parts(ABC):
 
     @property
     def leader_id(self) -> PeerId | None:
-        """Whom we follow (or we ourselves); None while nobody leads, as far as we know."""
+        """The leader, possibly this peer; None if it is not known."""
         return self.raft.leader
 
     @property
     def finished(self) -> bool:
-        """Every fragment's last round is applied here."""
+        """Has this peer applied every fragment's last round?"""
         return self.part.finished
 
     @abstractmethod
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        """A peer, or we ourselves, said this."""
+        """Handle a message of a peer, or of this peer to itself."""
 
     @abstractmethod
     def _apply_committed(self, now: float) -> None:
-        """What a majority has on its disks holds from now on, here too."""
+        """Apply the newly committed entries."""
 
     # The parts, in the order in which they run -----------------------------------------------
 
     def _watch(self, now: float) -> None:
-        """Who is connected, and should be."""
+        """Connections: losses, heartbeats, dialling, branches."""
         office, raft = self.government.office, self.raft
         up, log = (len(self.links.up), len(raft.up)), (raft.term, raft.log.last_index)
         frozen = office is not None and office.frozen
@@ -147,14 +149,16 @@ class Parts(ABC):
                 self._out.append(command)
         self._due[wakeups.COMPANY] = self.company.deadline
         if log != (raft.term, raft.log.last_index):
-            self.raised |= wakeups.APPENDED  # We went on alone, or another branch is given up.
+            # This peer goes on alone, or another branch is given up.
+            self.raised |= wakeups.APPENDED
         if up != (len(self.links.up), len(raft.up)):
             self.raised |= wakeups.ALL
         if office is not None and (self.company.take_losses() or frozen != office.frozen):
             self.raised |= wakeups.OFFICE
 
     def _elect(self, now: float) -> None:
-        """What is due of an election; and what changed since, whoever changed it."""
+        """Elections; and marks for everything that changed in the log or the leadership since the
+        last pass."""
         raft = self.raft
         raft.advance(now)
         self._due[wakeups.RAFT] = raft.deadline
@@ -172,10 +176,10 @@ class Parts(ABC):
             self.raised |= wakeups.LONGER_LOG
         self._votes, self._last_index = votes, log.last_index
         if self.company.leaderless_since != NEVER and self.company.hears_leader(now):
-            self.raised |= wakeups.COMPANY  # It speaks again.
+            self.raised |= wakeups.COMPANY  # The leader is heard again.
 
     def _follow(self, now: float) -> None:
-        """Whom we follow, or the office that we hold."""
+        """The leader that this peer follows, or its own term as leader."""
         if self.government.follow(now):
             self.part.new_leader()
             self.relaying.new_leader()
@@ -189,7 +193,7 @@ class Parts(ABC):
             self.raised |= wakeups.OFFICE
 
     def _decide(self, now: float) -> None:
-        """What the leader can decide, and what single peers have to do."""
+        """Decisions of a leader, and its messages to single peers."""
         office = self.government.office
         if office is None:
             self._due[wakeups.OFFICE] = NEVER
@@ -205,7 +209,7 @@ class Parts(ABC):
         self.raised |= wakeups.DECIDED
 
     def _write(self, now: float) -> None:
-        """What goes out because of the log; then what holds."""
+        """Send new entries of the log; then apply committed ones."""
         for command in self.raft.take():
             self._emit(command, now)
         before = self.members.index
@@ -214,7 +218,7 @@ class Parts(ABC):
             self.raised |= wakeups.ALL
 
     def _report(self, now: float) -> None:
-        """Tell the leader how we stand."""
+        """Report this peer's status to the leader."""
         leader = self._leader_here
         if leader is None:
             return
@@ -223,7 +227,7 @@ class Parts(ABC):
             self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
     def _stand(self, now: float) -> None:
-        """What our state needs, and what others need of it."""
+        """State transfers, to this peer and from it."""
         before = self.standing.mark
         commands = self.part.tend(now, self.links.up)
         self._ours(commands, before, now)
@@ -233,12 +237,12 @@ class Parts(ABC):
             self.raised |= wakeups.OUR_ROUND & ~wakeups.STANDING
 
     def _exchange(self, now: float) -> None:
-        """Whatever is possible in the rounds of all fragments."""
+        """The rounds of all fragments."""
         self.part.woken.update(range(len(self.rounds)))
         self._exchange_some(now)
 
     def _exchange_some(self, now: float) -> None:
-        """In those of the fragments that woke."""
+        """The rounds of the woken fragments."""
         before = self.standing.mark
         commands, moved = self.part.exchange(now, self.links.up, self._hears)
         self._ours(commands, before, now)
@@ -270,7 +274,7 @@ class Parts(ABC):
             self.raised |= wakeups.OUR_STEP
 
     def _ours(self, commands: list[c.Command], before: object, now: float) -> None:
-        """What our own part in the run says; `before`: the standing's mark."""
+        """Take commands of this peer's own part in the run; `before`: its status before them."""
         for command in commands:
             self._emit(command, now)
         if before != self.standing.mark:
@@ -282,7 +286,7 @@ class Parts(ABC):
         self._due[wakeups.RELAYING] = self.relaying.deadline
 
     def _tell_all(self, now: float) -> None:
-        """Nothing else is left to say at present: the leader may count on that."""
+        """Send Told once no other report is left: the leader may rely on that."""
         leader = self._leader_here
         if leader is not None and self.government.owes_word():
             self._emit(c.Send(leader, m.Told(self.raft.term)), now)
@@ -297,24 +301,25 @@ class Parts(ABC):
                 self.raised |= wakeups.ALL
 
     def _draw(self, now: float) -> None:
-        """Our ranks hear of samples before anything else."""
+        """Tell the ranks which samples they may draw, before any other command."""
         self._out[:0] = self.standing.drawing.news()
 
     # Helpers --------------------------------------------------------------------------------
 
     @property
     def _leader_here(self) -> PeerId | None:
-        """Whom our reports reach: the leader, if we are connected with it or lead ourselves."""
+        """The leader, if it is connected or this peer itself; else None."""
         leader = self.raft.leader
         return leader if self.raft.leads or leader in self.links.up else None
 
     @property
     def _hears(self) -> PeerId | None:
-        """Who brings the leader our reports: it, or its relay."""
+        """The receiver of our reports: the leader, or our relay."""
         return self.relaying.listener(self._leader_here)
 
     def _going(self, now: float) -> bool:
-        """A leader that wants to leave hands over first; nobody else could write it down."""
+        """A leader that wants to leave hands over first, since another leader must append its
+        Left."""
         if not self.standing.leaving or self.finished:
             return self.company.gives_way(now)
         if self.office is not None and self.office.is_last:
@@ -324,7 +329,7 @@ class Parts(ABC):
         return self.raft.hand_over(but=going)
 
     def _emit(self, command: c.Command, now: float) -> None:
-        """What we tell ourselves arrives at once."""
+        """Add a command; a message to this peer itself is handled at once."""
         if isinstance(command, c.Send) and command.peer == self.me.peer:
             self._message(self.me.peer, command.message, now)
         else:

@@ -1,7 +1,7 @@
-"""What a connection that is made, ends or falls silent means: for elections, for our rounds, and
-for those whom we lead.
+"""Reacts to connections that open, close or fall silent: updates Raft, the open rounds and, on the
+leader, the membership.
 
-Must NOT end this peer: core.py does.
+Must NOT stop this peer (core.py).
 """
 
 from collections.abc import Mapping, Set
@@ -33,20 +33,20 @@ from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, PeerInfo
 
 OUTAGE = 10
-"""Who has finished stays so many silence timeouts for members that may only be cut off: they need
-its vote, and perhaps the last state."""
+"""A finished peer stays for so many silence timeouts for members that may only be cut off: they
+need its vote, and perhaps the last state."""
 UNSAID = (0, False, None)
-"""To a leader that knows nothing of us yet."""
+"""The initial value of `_said_missed`: the leader has no report of this peer."""
 FAREWELL_S = 1.0
-"""A revoked peer reads for so long that it is out: it ends by that, if it does as it should."""
+"""Seconds for which a revoked peer may read that it is out; it should stop then by itself."""
 FROM_REVOKED = (Appended, Heartbeat, Here)
-"""A revoked peer reads on, and nothing else that it says counts."""
+"""Messages of a revoked peer that are accepted so that it can read on; all others are dropped."""
 COMPANY = (Heartbeat, Here, OnBranch, Seek, Leads)
-"""What `take` takes."""
+"""Messages that `take` handles."""
 
 
 class Company:
-    """Everybody whom we are connected with, or should be."""
+    """All peers that are connected, or should be."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Company:
     ) -> None:
         self.leaderless_since = NEVER
         self._silent_at = NEVER
-        """When the leader will have been silent for too long, if we hear it."""
+        """When the leader will have been silent for too long."""
         self._has_losses = False
         self._me = me
         self._raft = raft
@@ -68,11 +68,11 @@ class Company:
         self._links = links
         self._government = government
         self._said_missed: tuple[int, bool, object] = UNSAID
-        """(in which term; whether we led it; what we told last of who is not connected)."""
+        """(term, whether this peer led, the last report of missing peers)."""
         self._farewells: dict[PeerId, float] = {}
-        """Since when each revoked peer may read, from us who lead, that it is out."""
+        """By revoked peer, since when it may read from this leader that it is out."""
         self._barred_at = NEVER
-        """When we believe a peer that says that our certificate was revoked."""
+        """When a report of a single peer is believed that our certificate was revoked."""
         self.forks = Forks(me, raft, members, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
@@ -81,7 +81,7 @@ class Company:
         commands = self.forks.connected(peer)
         self._raft.connected(peer, now)
         if peer == self._raft.leader:
-            self._said_missed = UNSAID  # It forgot what it heard on the last connection.
+            self._said_missed = UNSAID  # Reports on the last connection are forgotten.
         self._part.reconnected(peer)
         self._government.reconnected(peer, event.incarnation)
         if self._raft.leader is None and event.leader:
@@ -95,12 +95,12 @@ class Company:
         return self._links.disconnected(event.peer, event.why, now)
 
     def closed(self, peer: PeerId, why: str, now: float) -> Command:
-        """We hang up: the peer misbehaves."""
+        """Close the connection of a peer that breaks the rules."""
         self._raft.disconnected(peer, now)
         return self._links.close(peer, why, now)
 
     def watch(self, now: float) -> list[Command]:
-        """Peers that went away or fell silent; then what keeps the others."""
+        """Handle lost and silent peers, then keep up the other connections."""
         readers, rivals = self._members.readers, self._members.rivals
         due = now >= self._links.liveness.deadline()
         commands = self._lost_and_beats(now, readers) if due else []
@@ -119,13 +119,13 @@ class Company:
 
     @property
     def deadline(self) -> float:
-        """When something happens here without any event."""
+        """The next time at which `watch` has to run without an event."""
         farewells = (since + FAREWELL_S for since in self._farewells.values())
         own = min(self.goes_alone_at, self._silent_at, self._barred_at, *farewells)
         return min(own, self.forks.deadline, self._links.deadline)
 
     def take_losses(self) -> bool:
-        """The office lost somebody since the last time."""
+        """Has the leader lost a peer since the last call?"""
         found, self._has_losses = self._has_losses, False
         return found
 
@@ -136,19 +136,19 @@ class Company:
     # Revoked peers --------------------------------------------------------------------------
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
-        """The message counts for nothing: its sender is revoked, or on another branch."""
+        """Is the message void, since its sender is revoked or on another branch?"""
         revoked = peer in self._members.spendings.revoked
         if revoked and not isinstance(message, FROM_REVOKED):
             return True
         return self.forks.keeps_out(peer, message)
 
     def reads_on(self, peer: PeerId) -> bool:
-        """The peer is out, by its own wish or revoked, and reads that from us who lead."""
+        """Is the peer out, by its own wish or revoked, and reads that from this leader?"""
         revoked = peer in self._members.spendings.revoked
         return revoked and self._government.office is not None and peer in self._links.up
 
     def _shut_out(self, now: float) -> list[Command]:
-        """No peer speaks with a revoked one. If we are it, that is the end."""
+        """Close connections with revoked peers; stop if this peer is revoked."""
         revoked = self._members.spendings.revoked
         if why := self._is_barred(now):
             return [Stop(why, "refused")]
@@ -164,11 +164,11 @@ class Company:
         return commands
 
     def _is_barred(self, now: float) -> str:
-        """Why our certificate counts no more; "": it does, as far as we can know.
+        """Why our certificate is revoked; "" if it is not, as far as this peer can know.
 
-        If our own log does not say so, one peer alone may say anything: most of the other voters
-        have to say it, or the other one of two of which each went on alone; or any peer, when we
-        have looked for a leader for long and no other voter speaks with us.
+        If our own log does not have the revocation, a single peer is not believed: most of the
+        other voters must report it, or the other one of two voters of which each went on alone; or
+        any peer, if no leader was found for long and no other voter is connected.
         """
         self._barred_at = NEVER
         me, raft, said = self._me.peer, self._raft, self._links.barred
@@ -188,7 +188,8 @@ class Company:
         return next(iter(said.values())) if parted or (not led and (most or alone)) else ""
 
     def _tell_missed(self, now: float) -> list[Command]:
-        """When it changes: the leader hears whom we miss; while we lead, people hear what is."""
+        """Report missing peers to the leader when they change; as leader, note the missing
+        links."""
         raft, office, members = self._raft, self._government.office, self._members.members
         leader = raft.leader if self._part.standing.is_member else None
         if office is not None:
@@ -202,14 +203,14 @@ class Company:
         term, led, before = self._said_missed
         self._said_missed = (raft.term, raft.leads, what)
         before = before if led == raft.leads else None
-        # In a new term it is said again; that nobody is missed any more too, because who leads now
-        # may have heard late what we said in an earlier one.
+        # Repeated in each term, also if no peer is missing: a late report of an earlier term may
+        # have reached the new leader.
         return [command] if (what != before or term != raft.term) and (what or before) else []
 
     def _named(self) -> set[str]:
-        """Where those listen whom our log names, in what we do not know to be committed; and all of
-        the run, if nobody has let us in yet: whom we came by may be gone. Else links/connections.py
-        dials those who are in; who leads out of reach has only those who were."""
+        """Addresses in uncommitted entries of our log; and of all peers of the run if this peer is
+        not admitted yet, since its contact may be gone. Peers in the committed log are dialled by
+        links/connections.py; a leader that is out of reach has only former members."""
         known = self._members.readers
         if self._is_out_of_reach:
             known = self._members.seats
@@ -220,12 +221,12 @@ class Company:
 
     @property
     def _is_out_of_reach(self) -> bool:
-        """Nobody finds us, whether we lead or not, unless we dial."""
+        """Can no peer find this one unless it dials?"""
         return not (self._me.address or self._links.up)
 
     @property
     def goes_alone_at(self) -> float:
-        """When nobody needs us any more: all is done, and nobody has led us for so long."""
+        """When this finished peer may leave, since no leader was heard for so long."""
         if self.leaderless_since == NEVER or not self._part.finished:
             return NEVER
         others = self._members.readers.keys() - {self._me.peer}
@@ -233,7 +234,7 @@ class Company:
         return self.leaderless_since + patience_s
 
     def _lost_and_beats(self, now: float, readers: Mapping[PeerId, PeerInfo]) -> list[Command]:
-        """Who is lost from now on; who gets a heartbeat."""
+        """Newly lost peers, and heartbeats that are due."""
         commands: list[Command] = []
         office = self._government.office
         if self._links.liveness.beat_due(now):
@@ -255,8 +256,8 @@ class Company:
         return commands
 
     def _needed(self, now: float) -> Set[PeerId]:
-        """Those whose silence concerns us. The leader needs everybody; all need the leader, voters
-        each other, and who waits for a result or a state needs those that make it."""
+        """The peers to watch: the leader watches all peers; all watch the leader, voters each
+        other, and a peer that waits for a result or a state those that make it."""
         raft, up = self._raft, self._links.up
         if raft.leads:
             return up
@@ -268,7 +269,7 @@ class Company:
         return needed & up or up
 
     def hears_leader(self, now: float) -> bool:
-        """Somebody leads us, and speaks to us."""
+        """Is there a leader, and was it heard lately?"""
         up = self._raft.leader in self._links.up
         return self._raft.leads or (up and now < self._heard_until)
 
@@ -277,28 +278,29 @@ class Company:
         return self._raft.heard_at + 2 * self._raft.rules.election_timeout_s
 
     def gives_way(self, now: float) -> bool:
-        """A leader that loses its vote lets another voter lead, for no other could take the vote
-        away; so does one that cannot be dialled: who joins asks the leader."""
+        """Hand over as a leader that loses its vote, since another leader must take it; or as one
+        that cannot be dialled, since joiners dial the leader."""
         office = self._government.office
         if office is not None and self._me.peer in office.leader.votes.leaving:
             return self._raft.hand_over(but=office.leader.unfit)
         if self._me.address or office is None or self._part.finished:
             return False
         if not office.leader.informed(now):
-            return False  # Whoever wants to go hands over to us, and must not get it back.
+            # A peer that leaves has handed over to us, and must not get the lead back.
+            return False
         seats, going = self._members.readers, office.leader.unfit
         hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
         return self._raft.hand_over(but=[*hidden, *going])
 
     @property
     def reaches_who_decides(self) -> bool:
-        """Whoever could write it down if we want to leave."""
+        """Is a leader reachable that could append our Left?"""
         up = self._links.up
         voters = up.intersection(self._raft.log.voters)
         return bool(voters) if self._raft.leads else self._raft.leader in up
 
     def leader_address(self) -> str:
-        """Where the leader listens; "" when we do not know."""
+        """The leader's address; "" if it is not known."""
         leader = self._raft.leader
         if leader is None:
             return ""
@@ -311,15 +313,15 @@ class Company:
     def take(
         self, peer: PeerId, message: Heartbeat | Here | OnBranch | Seek | Leads, now: float
     ) -> list[Command]:
-        """What keeps a company together."""
+        """Handle a message about connections and leaders."""
         match message:
             case OnBranch():
                 self.forks.heard(peer, message, now)
                 return []
             case Heartbeat() if peer not in self._links.liveness.watched:
-                return [Send(peer, Here())]  # It needs us, though we do not need it.
+                return [Send(peer, Here())]  # It watches us, though we do not watch it.
             case Seek():
-                # Who has no address is named by its id: whoever is connected with it finds it.
+                # A leader without an address is named by its id; peers connected with it find it.
                 return [Send(peer, Leads(self.leader_address() or self._raft.leader or ""))]
             case Leads() if not self.hears_leader(now):
                 return self._led_to(message.address)

@@ -1,8 +1,7 @@
-"""One peer's mind: events and the time go in, commands come out.
+"""PeerCore, the protocol of one peer: events and the time go in, commands come out.
 
-Composes the log and its elections (raft), what the log says (membership), this peer's rounds and,
-while it leads, the decisions (office). Must NOT await, read a clock, draw random numbers or touch
-bytes.
+It composes Raft, the replicated state, this peer's rounds and, while it leads, the leader's
+decisions. Must NOT await, read a clock, draw random numbers or touch bytes.
 """
 
 from protocols.interface import commands as c
@@ -20,17 +19,18 @@ from protocols.wire import codec
 
 HEARTBEATS = (m.Heartbeat, m.Here)
 LINKS = (m.Unlinked, m.Leave, m.Passed)
-"""What a leader may find out from about links between others."""
+"""Messages that may tell a leader about links between other peers."""
 BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
 
 
 class PeerCore(Parts):
-    """`handle(event, now) -> commands`; call again with DeadlineReached at `deadline`."""
+    """The core: `handle(event, now)` returns commands; call it with DeadlineReached at
+    `deadline`."""
 
     # Interface ------------------------------------------------------------------------------
 
     def handle(self, event: v.Event, now: float) -> list[c.Command]:
-        """Take one event; return what the shell has to do, in order."""
+        """Take one event at time `now` (seconds); return the commands for the shell, in order."""
         self._out = []
         if self.stopped:
             return []
@@ -48,14 +48,14 @@ class PeerCore(Parts):
         return self._out
 
     def name_of(self, peer: PeerId) -> str:
-        """What people call a peer."""
+        """The name of a peer for people."""
         info = self.members.seats.get(peer)
         return info.name if info else peer.rpartition(".")[0] or peer
 
     # Events ---------------------------------------------------------------------------------
 
     def _wake(self, now: float) -> None:
-        """The first event of a life: go on from what the earlier one knew."""
+        """The first event of an incarnation: go on from the saved log of the earlier one."""
         self._awake, self.raised = True, wakeups.ALL
         known = self.book.known
         for peer, address in known.items():
@@ -70,12 +70,13 @@ class PeerCore(Parts):
             self.raft.wait(now)
 
     def _take(self, event: v.Event, now: float) -> None:
-        """Change what is known, and wake the parts that read it: all, where nothing says less."""
+        """Change the state that an event concerns, and wake the parts that read it; by default
+        all."""
         self.raised |= wakeups.AFTER.get(type(event), wakeups.ALL)
         if self.gate.revoking:
-            self.raised |= wakeups.GATE  # Whether a majority can be reached changes with any event.
+            self.raised |= wakeups.GATE  # Any event may change whether a majority can be reached.
         match event:
-            # What comes most often comes first.
+            # The most frequent events come first.
             case v.StepReceived():
                 self.links.liveness.heard(event.sender, now)
                 self.raised |= self._step_came(event)
@@ -129,7 +130,8 @@ class PeerCore(Parts):
         self.part.initial_digests = event.state_digests
 
     def _step_came(self, event: v.StepReceived) -> int:
-        """Which parts it wakes. Bytes of no use are dropped, and counted (I3)."""
+        """The parts that a payload of a step wakes. A payload of no use is dropped and counted
+        (I3)."""
         steps, known = self.part.steps, event.sender in self.members.receivers
         if not known or steps is None or not steps.received(event):
             self._out.append(c.Discard(event))
@@ -138,7 +140,7 @@ class PeerCore(Parts):
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
         if isinstance(message, HEARTBEATS) and peer in self.links.liveness.watched:
-            pass  # It was heard.
+            pass  # It was noted as heard.
         elif self.company.keeps_out(peer, message):
             pass
         elif isinstance(message, COMPANY):
@@ -173,12 +175,12 @@ class PeerCore(Parts):
                 self.office.asked(peer, message.index)
                 self.raised |= wakeups.OFFICE
         elif isinstance(message, m.Hurry):
-            if self.government.is_led_by(peer):  # It says so once, and goes on leading.
+            if self.government.is_led_by(peer):  # The leader sends it once.
                 self.part.hurried(message.stamp)
         elif self.office is None or isinstance(message, RELAY):
             self.relaying.take(peer, message, now)
             if isinstance(message, m.Relay | m.Via):
-                self.raised |= wakeups.ALL  # Another peer hears our reports from now on.
+                self.raised |= wakeups.ALL  # Another peer gets our reports from now on.
             elif isinstance(message, RELAY) or peer in self.relaying.share:
                 self.raised |= wakeups.RELAYED
         else:
@@ -189,14 +191,14 @@ class PeerCore(Parts):
     # The log --------------------------------------------------------------------------------
 
     def _jumped(self, now: float, *, lineage: int) -> None:
-        """A snapshot took us over entries that we never saw; `lineage` was ours before."""
+        """A snapshot replaced entries that this peer has not applied; `lineage`: ours before it."""
         deadline = now + self.rules.transfer_timeout_s
         self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
         self._rules(self.rules)
         self._stop(shutdown.when_jumped(self.standing, finished=self.finished))
 
     def _apply_committed(self, now: float) -> None:
-        """What a majority has on its disks holds from now on, here too."""
+        """Apply the newly committed entries."""
         try:
             while not self.stopped and (entry := self.book.next_entry()) is not None:
                 self._applied(entry, now)
@@ -204,7 +206,7 @@ class PeerCore(Parts):
             self._stop(c.Stop(f"{error}: nobody can go on from it", "failed"))
 
     def _applied(self, entry: e.LogEntry, now: float) -> None:
-        """An entry holds now."""
+        """React to a committed entry."""
         body = entry.body
         counted = isinstance(body, e.Commit) and any(
             term.peer == self.me.peer for term in body.contributors
@@ -236,7 +238,8 @@ class PeerCore(Parts):
             self.part.lost(now)
             return
         if self.book.returns(body.peer) or self.company.reads_on(body.peer):
-            pass  # An earlier life of ours, or of theirs, saw it go; or it has to read that.
+            # An earlier incarnation, ours or its own, is meant; or it has to read the entry itself.
+            pass
         elif isinstance(body, e.Left) and body.peer in self.links.up:
             self.links.left(body.peer)
         else:

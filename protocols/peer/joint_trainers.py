@@ -1,6 +1,6 @@
-"""Our own ranks, as far as rounds go.
+"""The status of this node's ranks, as far as rounds depend on it.
 
-Must NOT know processes, steps or parameters: the shell reports, this remembers.
+The shell reports it. Must NOT know processes, steps or parameters.
 """
 
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Trainers:
-    """What the ranks of this node can do at present."""
+    """What the ranks can do at present."""
 
     ready: bool = False
-    """They are attached: they have their parameters, or wait for their first ones."""
+    """They are attached: they have parameters, or wait for their first ones."""
     started: bool = False
-    """They got their first parameters."""
+    """They have got their first parameters."""
     able: bool = False
-    """They can contribute to the next round, so that the others do well to wait for them."""
+    """They can contribute to the next round, so other peers should wait for them."""
     why_not: str = "its ranks are not ready"
 
     def lost(self, why: str) -> None:
-        """They will be started again."""
+        """The ranks are lost and will be started again."""
         self.ready = self.started = self.able = False
         self.why_not = why

@@ -1,8 +1,8 @@
-"""Our own standing in the run: getting its state, being able to contribute, going.
+"""The status of this peer in the run: getting a state, able to contribute, leaving.
 
-What the leader has to know of it is said once, and once more on every new connection: a report
-that was lost with its connection must not be waited for by anybody. Must NOT decide who is a
-member (leader/decisions.py) nor what is committed.
+Each report to the leader is sent once, and again on every new connection, so that no decision waits
+for a report that was lost. Must NOT decide which peers are members (leader/decisions.py) nor what
+is committed.
 """
 
 from collections.abc import Sequence, Set
@@ -34,7 +34,7 @@ from protocols.types.ids import PeerId, Version
 
 
 class Standing:
-    """`news` is what the leader does not know yet."""
+    """The status; `news` returns the reports that the leader has not got."""
 
     def __init__(
         self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
@@ -47,64 +47,68 @@ class Standing:
         self.catchup = Catchup(("new" if me.incarnation == 1 else "restarted") if asks else "")
         self.giving = Giving(me.peer, members)
         self.accepted = False
-        """Our shell looked at the agreed run and takes part in it."""
+        """The shell has checked the agreed run and takes part in it."""
         self.kept = kept
-        """What is in our newest checkpoint."""
+        """This peer's newest checkpoint."""
         self.leaving = ""
-        """Why we go, once we do."""
+        """Why this peer leaves; "" while it does not."""
         self._early: dict[int, StateReceived] = {}
-        """By fragment: what arrived while an outer step was being made."""
+        """By fragment, a state that arrived while an outer step was being made."""
         self._told: dict[object, Control] = {}
-        """By kind: what the leader heard last on the present connection."""
+        """By kind, the last report on the present connection."""
         self._broke = False
-        """Our disk took nothing once. The leader may have heard that on an earlier connection, and
-        not that the disk works again: from then on it hears of the disk on each new one."""
+        """The disk has failed once. The leader may have got that report on an earlier connection,
+        but not the one that the disk works again: from now on each new connection begins with a
+        report about the disk."""
         self._asked = False
-        """A leader heard that we want a state, and neither a cut nor we took that back."""
+        """A leader knows that this peer asks for a state, and neither a Cut nor this peer has ended
+        that."""
         self._listener: PeerId | None = None
         self._against = ""
-        """Who gave us a wrong state last."""
+        """The donor that sent a wrong state last."""
         self._adopting: set[int] = set()
-        """Fragments that our checkpoint is to give back."""
+        """Fragments that are being loaded from the checkpoint."""
         self._to_adopt: tuple[Version, ...] = ()
-        """And those that the shell was not asked for yet."""
+        """Versions that the shell has not been asked to load yet."""
 
     # What happens to us ---------------------------------------------------------------------
 
     def leader_connected(self) -> None:
-        """It may have missed what we said last."""
+        """The leader has connected: earlier reports may be lost."""
         self._told = {}
 
     def ask_cut(self, why: str, now: float, *, against: str = "") -> None:
-        """Our state is missing or wrong: the leader shall give us another."""
+        """The state is missing or wrong: ask the leader for a cut."""
         if self.me.witness:
-            return  # We never have one.
+            return  # A witness has no state.
         self._against = against
-        self.trainers.able = False  # Until the ranks' next contribution: they may be far back.
+        # Until the ranks' next contribution, since they may be far back.
+        self.trainers.able = False
         self._early.clear()
         self._told.pop(Join, None)
         self.catchup.ask(why, now)
 
     def cut(self, index: int, cut: Cut, *, deadline: float, now: float) -> list[Command]:
-        """The log has a cut: we give its state, or it is for us."""
-        owes = self.me.peer in cut.donors and self.is_member  # And not an earlier life of ours.
+        """The log has a Cut: this peer is its receiver, or a donor, or neither."""
+        owes = self.me.peer in cut.donors and self.is_member  # Not an earlier incarnation.
         commands = self.giving.owe(index, cut, now) if owes else self.giving.drop(cut.info.peer)
         if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
-            # A cut for an earlier life of ours is over too; but what the run went back to before
-            # it, and our checkpoint may still hold, is not what a new life begins with.
+            # A cut for an earlier incarnation is over too. The checkpoint may hold the versions of
+            # an earlier rollback, but a new incarnation does not begin with these.
             if cut.info.peer == self.me.peer and not self.catchup.needed:
                 self._adopting.clear()
                 self._to_adopt = ()
                 self.ask_cut("restarted", now)
             return commands
-        self._adopting.clear()  # What we were to take from our checkpoint comes from the donors.
+        self._adopting.clear()  # The donors send what was to be loaded from the checkpoint.
         self._to_adopt = ()
         self._asked = False
         patience_s = deadline - now
         return commands + self.catchup.granted(index, cut, now=now, patience_s=patience_s)
 
     def request(self, now: float, connected: Set[PeerId]) -> list[Command]:
-        """Ask for what we lack of our cut; for another cut, if this one brings us nothing."""
+        """Ask donors for the rest of the cut, or the leader for another cut if this one has
+        failed."""
         catchup = self.catchup
         if why := catchup.failed(now):
             assert catchup.transfer is not None
@@ -113,7 +117,8 @@ class Standing:
         return catchup.request(now, connected, cut.roots if cut is not None else ())
 
     def hashed(self, event: StateHashed, now: float) -> tuple[list[Command], bool]:
-        """A copy for somebody is hashed; and whether our state is not what we took it for."""
+        """A copy for a receiver is hashed. Also returns whether the own state differs from its
+        digest."""
         commands, damaged = self.giving.hashed(event)
         if damaged and not self.catchup.needed:
             self.ask_cut("our state is damaged", now, against=self.me.peer)
@@ -123,7 +128,7 @@ class Standing:
     def state_received(
         self, event: StateReceived, rounds: FragmentRounds | Steps, now: float
     ) -> list[Command]:
-        """A fragment's state came; take it over if it is the cut's."""
+        """A fragment's state has arrived: adopt it if it is the cut's."""
         version = self.catchup.expected(event.cut_index, event.fragment)
         if version is None:
             return []  # Of an earlier cut.
@@ -132,7 +137,8 @@ class Standing:
             self.ask_cut(why, now, against=self.only_donor)
             return [Note("transfer", "what the donors agreed on is not the cut's state")]
         if isinstance(rounds, FragmentRounds) and rounds.applying:
-            self._early[event.fragment] = event  # Two writers of one state: the step goes first.
+            # The step goes first: a state has one writer at a time.
+            self._early[event.fragment] = event
             return []
         self.catchup.arrived(event.fragment)
         return [
@@ -142,29 +148,30 @@ class Standing:
 
     @property
     def only_donor(self) -> str:
-        """Who alone gave us the state of our cut; "": several did."""
+        """The only donor of the cut's state; "" if there were several."""
         _, cut = self.members.cuts.get(self.me.peer, (0, None))
         return cut.donors[0] if cut is not None and len(cut.donors) == 1 else ""
 
     def applied(self, rounds: FragmentRounds, now: float) -> list[Command]:
-        """An outer step is made: a state that came meanwhile can be taken over."""
+        """An outer step is made: a state that arrived meanwhile can be adopted."""
         early = self._early.pop(rounds.fragment, None)
         return self.state_received(early, rounds, now) if early is not None else []
 
     def check_digest(self, rounds: FragmentRounds, now: float) -> list[Command]:
-        """I1: the majority's state before the next committed round must be ours."""
+        """Check promise I1: the majority's state before the next committed round must equal
+        ours."""
         commit = self.members.commit(rounds.fragment, rounds.version + 1)
         if commit is None or commit.previous_state_digest in ("", rounds.state_digest):
             return []
         if self.catchup.needed:
-            return []  # Known; asking again would start the transfer again.
+            return []  # Known already; asking again would restart the transfer.
         self.ask_cut("diverged", now)
         return [Note("diverged", f"our state at round {rounds.version} is not the majority's")]
 
     # What we do -----------------------------------------------------------------------------
 
     def start_training(self, rounds: Sequence[FragmentRounds]) -> list[Command]:
-        """Ranks get their first parameters when we are a member and rounds may begin."""
+        """Give ranks their first parameters once this peer is a member and rounds may begin."""
         trainers, views = self.trainers, self.members.views
         if not self.catchup.needed and any(r.own is not None for r in rounds):
             trainers.able = True
@@ -179,7 +186,7 @@ class Standing:
         return []
 
     def restored(self, now: float) -> list[Command]:
-        """The log went back to a cut: it may be what our checkpoint holds."""
+        """The run went back to other versions: load them from the checkpoint if it has them."""
         restore, kept = self.members.restored, self.kept
         assert restore is not None
         self._early.clear()
@@ -194,7 +201,7 @@ class Standing:
         return []
 
     def goes_on(self) -> None:
-        """The log went back to what we have."""
+        """The run went back to versions that this peer has."""
         self._early.clear()
         self._adopting.clear()
         self._to_adopt = ()
@@ -202,7 +209,7 @@ class Standing:
         self.trainers.able = self.trainers.started
 
     def adopt_kept(self) -> list[Command]:
-        """Our shell reads the checkpoint, as soon as it knows the run."""
+        """Commands to load the checkpoint, once the shell knows the run."""
         if not self.accepted:
             return []
         versions, self._to_adopt = self._to_adopt, ()
@@ -211,7 +218,7 @@ class Standing:
     def kept_adopted(
         self, event: KeptAdopted, rounds: FragmentRounds | Steps, now: float
     ) -> list[Command]:
-        """A fragment is what our checkpoint says."""
+        """A fragment was loaded from the checkpoint, or could not be."""
         restore = self.members.restored
         if restore is None or event.fragment not in self._adopting:
             return []
@@ -219,16 +226,16 @@ class Standing:
         self._adopting.discard(event.fragment)
         if (version.round, version.state_digest) != (event.round, event.state_digest):
             self._adopting.clear()
-            # The leader hears that there is none: else it would go back to the same one for ever.
+            # Report that there is none: else the leader would go back to it for ever.
             self.kept = Kept(self.members.lineage, (), 0, 0)
             self.ask_cut("our checkpoint is damaged", now)
             return []
         return rounds.state_received(version.round, version.state_digest)
 
     def news(self, broken: str, listener: PeerId | None) -> list[Control]:
-        """What the leader does not know yet; the caller tells it. `broken`: why our disk takes
-        nothing, if it does not. `listener` hears of our checkpoint: what an earlier one heard may
-        not have come to the leader."""
+        """Reports that the leader has not got; the caller sends them. `broken`: why the disk fails,
+        "" if it works. `listener`: receiver of reports about the checkpoint; a report to an earlier
+        receiver may be lost."""
         if listener != self._listener:
             self._listener = listener
             self._told.pop(Kept, None)
@@ -240,7 +247,7 @@ class Standing:
         if reports == self._told:
             return []
         new = [report for kind, report in reports.items() if self._told.get(kind) != report]
-        # What holds no longer is forgotten: if it holds again, the leader hears it again.
+        # Forget reports that are no longer true: if they are true again, they are sent again.
         self._told = reports
         return new
 
@@ -251,14 +258,14 @@ class Standing:
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """Equal while we lack a state or not, and can train or not, as before."""
+        """A value that changes with whether the state is missing and whether ranks can train."""
         trainers, catchup = self.trainers, self.catchup
         transfer = catchup.transfer.index if catchup.transfer is not None else 0
         could = (trainers.able, trainers.started)
         return (*could, catchup.asking, transfer, catchup.complete, self.leaving)
 
     def _reports(self) -> dict[object, Control]:
-        """Everything the leader should know at this moment, by kind."""
+        """All reports that are true at this moment, by kind."""
         me, reports, needed = self.me, dict[object, Control](), self.catchup.needed
         lineage = self.members.lineage
         is_member = self.is_member

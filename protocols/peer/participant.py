@@ -1,8 +1,8 @@
 """This peer's own part in the run: its ranks, its state, its rounds.
 
-Everything that does not depend on who leads: what the log says, what payloads came and what our own
-arithmetic did, turned into commands. Must NOT decide for others (leader/decisions.py), nor know how
-the log comes about (raft/node.py).
+It turns committed entries, payloads and results of the own arithmetic into commands, whichever peer
+leads. Must NOT decide for others (leader/decisions.py), nor know how the log is replicated
+(raft/node.py).
 """
 
 from collections.abc import Set
@@ -36,8 +36,8 @@ Given = NoState | Leaves
 
 
 class Participant:
-    """Answers with commands; `rounds` has one for each fragment once the run is known. A witness
-    has none, and no steps: it holds nothing of the run but its log."""
+    """The part of one peer; its methods return commands. `rounds` has an element for each fragment
+    once the run is known. A witness has neither rounds nor steps, only the log."""
 
     def __init__(
         self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
@@ -46,27 +46,27 @@ class Participant:
         self.members = members
         self.rounds: list[FragmentRounds] = []
         self.asking: list[Asking] = []
-        """One for each of `rounds`."""
+        """One for each element of `rounds`."""
         self.steps: Steps | None = None
-        """Instead of rounds, in a stepwise run."""
+        """In a stepwise run, in place of `rounds`."""
         self.woken: set[int] = set()
-        """Fragments in whose rounds something may have become possible."""
+        """Fragments with rounds in which an action may have become possible."""
         self.standing = Standing(me, members, founds=founds, kept=kept)
         self._began = False
         self.since = 0.0
-        """When we first read of the run (for people)."""
+        """When this peer read the Run entry; shown to people."""
         self._lacked = False
-        """When we looked last, our state was missing or wrong."""
+        """At the last pass the state was missing or wrong."""
         self._released: list[c.Command] = []
-        """Copies for others that nobody needs any more."""
+        """Commands that free copies which no receiver needs any more."""
         self.initial_digests: tuple[str, ...] = ()
-        """Of the state that we founded the run with."""
+        """Digests of the initial state, if this peer founded the run."""
 
     # Questions ------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
-        """Every fragment's last round is applied here; a witness only knows of it."""
+        """Has this peer applied every fragment's last round? A witness only reads of it."""
         if self.me.witness:
             return self.members.is_over
         if self.steps is not None:
@@ -75,7 +75,7 @@ class Participant:
 
     @property
     def state_deadline(self) -> float:
-        """When something is due of a state that comes to us, or that we give."""
+        """The next time at which a state transfer needs a pass."""
         return min(self.standing.catchup.deadline, self.standing.giving.deadline)
 
     @property
@@ -86,7 +86,7 @@ class Participant:
         return deadline
 
     def waits_for(self) -> set[PeerId]:
-        """Who sums what we contributed, or gives us a state; in a stepwise run, the roster."""
+        """The peers that sum our contribution or give us a state; in a stepwise run the roster."""
         transfer = self.standing.catchup.transfer
         needed = set(transfer.givers) if transfer is not None else set[PeerId]()
         for rounds in self.rounds:
@@ -99,7 +99,7 @@ class Participant:
     # What happens to us ---------------------------------------------------------------------
 
     def local(self, event: v.Event, now: float) -> list[c.Command]:
-        """What our own ranks and our own arithmetic report."""
+        """Handle reports of the own ranks and the own arithmetic."""
         standing = self.standing
         match event:
             case v.TrainersReady():
@@ -121,7 +121,7 @@ class Participant:
             case v.RoundApplied(stamp=stamp, state_digest=digest):
                 rounds = self.rounds[stamp.fragment]
                 if rounds.applying != stamp:
-                    return []  # Of a lineage that a Restore ended meanwhile.
+                    return []  # It is of a lineage that a Restore has ended.
                 return [
                     *rounds.applied(stamp.round, digest),
                     *standing.applied(rounds, now),
@@ -146,12 +146,12 @@ class Participant:
         return []
 
     def accepted(self, event: v.RunAccepted) -> None:
-        """Our shell takes part in the run."""
+        """The shell takes part in the run."""
         self.standing.accepted = True
         self.standing.drawing.ahead = event.samples_ahead
 
     def stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
-        """Our ranks, in a stepwise run."""
+        """Handle reports of the own ranks in a stepwise run."""
         assert self.steps is not None, "a step was made in a run of rounds"
         match event:
             case v.StepMade():
@@ -163,7 +163,7 @@ class Participant:
                     self.standing.ask_cut("our copy of the state is damaged", now)
 
     def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
-        """Bytes of another peer: they are kept, or dropped and counted (I3)."""
+        """A payload of another peer: keep it, or drop and count it (I3)."""
         known = event.sender in self.members.receivers
         if not (known and any(rounds.received(event) for rounds in self.of(event.stamp))):
             return [c.Discard(event)]
@@ -174,18 +174,18 @@ class Participant:
         return []
 
     def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
-        """All cells of a fragment are here for a cut."""
+        """All cells of a fragment's state have arrived."""
         if event.fragment >= self.members.fragments:
             return []
         return self.standing.state_received(event, self.steps or self.rounds[event.fragment], now)
 
     def hurried(self, stamp: Stamp) -> None:
-        """The leader says that others wait for us."""
+        """The leader asks for an early contribution."""
         for rounds in self.of(stamp):
             rounds.hurried = stamp
 
     def asked(self, peer: PeerId, message: Asked | Given, now: float) -> list[c.Command]:
-        """Somebody needs something of us, or gives what we need, or cannot."""
+        """A peer asks for state or payloads, or answers such a request."""
         transfer = self.standing.catchup.transfer
         match message:
             case Fetch() | FetchSteps():
@@ -197,16 +197,16 @@ class Participant:
             case Leaves() if transfer is not None:
                 return transfer.leaves_received(peer, message, now)
             case NoState() | Leaves():
-                pass  # Of an earlier cut.
+                pass  # It is of an earlier cut.
         return []
 
     def cell(self, event: v.CellReceived, now: float) -> list[c.Command]:
-        """A cell of our state is here."""
+        """A cell of the awaited state has arrived."""
         transfer = self.standing.catchup.transfer
         return transfer.cell_received(event, now) if transfer is not None else []
 
     def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
-        """Somebody lacks a result, or payloads of steps."""
+        """A peer asks for a result, or for payloads of steps."""
         if peer not in self.members.receivers:
             return []
         if isinstance(message, FetchSteps):
@@ -215,19 +215,19 @@ class Participant:
         return [x for rounds in known for x in rounds.fetched(peer, message.stamp, message.part)]
 
     def reconnected(self, peer: PeerId) -> None:
-        """What was under way between us is lost, both ways."""
+        """A new connection: messages under way are lost in both directions."""
         for part in (*self.rounds, *self._steps):
             part.forget(peer)
         self.disconnected(peer)
 
     def disconnected(self, peer: PeerId) -> None:
-        """What was under way between us is lost, and has to be asked for once more."""
+        """The connection ended: answers under way are lost, and requests must be repeated."""
         self.standing.giving.disconnected(peer)
         if self.standing.catchup.transfer is not None:
             self.standing.catchup.transfer.disconnected(peer)
 
     def new_leader(self) -> None:
-        """Somebody leads who knows nothing of us yet."""
+        """A new leader, or a new term: it has none of our reports."""
         self.standing.leader_connected()
         for rounds in self.rounds:
             rounds.forget_reports()
@@ -242,18 +242,18 @@ class Participant:
             rounds.stall.after_s = rules.reduction_timeout_s / 2
         for asking in self.asking:
             asking.after_s = rules.reduction_timeout_s / 2
-        for steps in self._steps:  # Their leader acts at once.
+        for steps in self._steps:  # The leader acts on them at once.
             steps.stall.after_s = rules.reduction_timeout_s
 
     @property
     def _steps(self) -> list[Steps]:
-        """As `rounds`: one, if the run is stepwise."""
+        """A list as `rounds`: with one element in a stepwise run, else empty."""
         return [] if self.steps is None else [self.steps]
 
     # What the log says ----------------------------------------------------------------------
 
     def began(self, run: e.Run, now: float) -> list[c.Command]:
-        """We know the run now."""
+        """The Run entry is known."""
         if self._began:
             return []
         self._began, self.since = True, now
@@ -263,7 +263,7 @@ class Participant:
             self.steps = Steps(self.me, self.members)
             if not self.standing.accepted:
                 return [c.CheckRun(run)]
-            return self.steps.state_received(0, self.initial_digests[0])  # We founded it.
+            return self.steps.state_received(0, self.initial_digests[0])  # This peer founded it.
         self.rounds = [
             FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
             for f in range(self.members.fragments)
@@ -273,12 +273,12 @@ class Participant:
         if not self.standing.accepted:
             return [c.CheckRun(run)]
         for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):
-            rounds.version, rounds.state_digest = 0, digest  # We founded it.
+            rounds.version, rounds.state_digest = 0, digest  # This peer founded it.
         return []
 
     def restored(self, now: float) -> list[c.Command]:
-        """The run is at another state now: ours, if it goes on from what we have, or from what our
-        checkpoint has."""
+        """The run went back to other versions. This peer keeps its state if it has them, or loads
+        them from its checkpoint."""
         self._released += self.standing.giving.drop_all()
         restore = self.members.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
@@ -293,32 +293,32 @@ class Participant:
         return self.standing.restored(now)
 
     def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
-        """Somebody gets a state; we give it, or it is for us."""
+        """A Cut: this peer is its receiver, or a donor, or neither."""
         commands = self.standing.cut(index, cut, deadline=deadline, now=now)
         transfer = self.standing.catchup.transfer
         ours = transfer is not None and transfer.index == index
         for version in cut.versions if ours else ():
             of = self.steps or self.rounds[version.fragment]
             of.awaited = version.round
-            # What we said before the log let us in (again), its leader took for a stranger's.
+            # Reports from before this Cut did not count.
             of.forget_reports()
         return commands
 
     def lost(self, now: float) -> None:
-        """The log says that we are gone. We live: our work is rebased, not lost."""
+        """The log removed this peer, which lives: ask for a cut. The ranks' work is rebased, not
+        lost."""
         if not self.standing.catchup.asking:
             self.standing.ask_cut("declared lost", now)
 
     def came(self, peer: PeerId) -> None:
-        """Somebody is a member: it has its state."""
+        """A peer is a member now: it has its state."""
         self._released += self.standing.giving.drop(peer)
         for rounds in self.rounds if peer == self.me.peer else ():
-            # What we said of one fragment while we took up another, its leader took for a
-            # stranger's.
+            # Reports about one fragment while another was being adopted did not count.
             rounds.forget_reports()
 
     def gone(self, peer: PeerId, now: float) -> None:
-        """Somebody left the run."""
+        """A peer left the run."""
         self._released += self.standing.giving.drop(peer)
         if self.standing.catchup.transfer is not None:
             self.standing.catchup.transfer.gone(peer)
@@ -328,7 +328,7 @@ class Participant:
         return [command for rounds in mine for command in self.standing.check_digest(rounds, now)]
 
     def jumped(self, *, deadline: float, lineage: int, now: float) -> list[c.Command]:
-        """A snapshot took us over entries that we never saw; `lineage` was ours before."""
+        """A snapshot replaced entries that this peer has not applied; `lineage`: ours before it."""
         members, us = self.members, self.me.peer
         assert members.run is not None
         commands = self.began(members.run, now)
@@ -346,14 +346,14 @@ class Participant:
     # What follows ---------------------------------------------------------------------------
 
     def tend(self, now: float, connected: Set[PeerId]) -> list[c.Command]:
-        """What our state needs, what others need of it, and ranks that can begin."""
+        """State transfers to this peer and from it, and ranks that can begin."""
         commands, self._released = self._released + self.standing.adopt_kept(), []
         commands += self.standing.request(now, connected)
         if self.steps is not None:
             return commands + self.standing.giving.advance([self.steps.base], now)
         lacked, self._lacked = self._lacked, self.standing.catchup.needed
         if lacked and not self._lacked:
-            # What we said of a state before all of it was here, its leader took for nobody's.
+            # Reports about a state before all of it was here did not count.
             for rounds in self.rounds:
                 rounds.damaged = False
                 rounds.forget_reports()
@@ -364,8 +364,8 @@ class Participant:
     def exchange(
         self, now: float, connected: Set[PeerId], leader: PeerId | None
     ) -> tuple[list[c.Command], bool]:
-        """What is possible in the rounds of the fragments that woke; and whether our part in any
-        of them went on. `leader` hears reports; None: nobody would."""
+        """Commands of the rounds of woken fragments, and whether any of them moved. `leader`:
+        receiver of reports; None if there is none."""
         commands, moved, behind = list[c.Command](), False, False
         for fragment in sorted(self.woken):
             rounds = self.rounds[fragment]
@@ -376,8 +376,8 @@ class Participant:
             moved, rounds.moved = moved or rounds.moved, False
             behind = behind or rounds.behind
         self.woken.clear()
-        # If the others ask as well, the run goes back to what we have said that we hold: a step
-        # that we are making would be undone, and what our ranks did since.
+        # If all others ask for a state as well, the run goes back to the versions that we have
+        # reported: a step that is being made would be undone, with the ranks' work since.
         behind = behind and not self.standing.catchup.needed
         if behind and not any(rounds.moves for rounds in self.rounds):
             self.standing.ask_cut("results of missed rounds are gone", now)
@@ -386,8 +386,8 @@ class Participant:
     def make_steps(
         self, now: float, connected: Set[PeerId], leader: PeerId | None
     ) -> tuple[list[c.Command], bool]:
-        """What is possible in a stepwise run; and whether we can do, or lack, what we could not or
-        did not before. `leader` as above."""
+        """Commands of a stepwise run, and whether our status has changed. `leader` as in
+        `exchange`."""
         steps, catchup, trainers = self.steps, self.standing.catchup, self.standing.trainers
         assert steps is not None, "no steps are made in a run of rounds"
         ready = trainers.ready and self.standing.accepted
@@ -395,7 +395,7 @@ class Participant:
         able, lacks = trainers.able, catchup.needed
         trainers.able = ready and steps.able and not lacks
         if steps.behind and not lacks:
-            # Two whom the steps since its state lead elsewhere: what it made itself is wrong.
+            # The steps since the state led two peers elsewhere: the state itself is wrong.
             against = self.standing.only_donor if steps.strayed else ""
             self.standing.ask_cut("payloads of missed steps are gone", now, against=against)
         return commands, (able, lacks) != (trainers.able, catchup.needed)

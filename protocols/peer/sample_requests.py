@@ -1,8 +1,8 @@
-"""Which samples our own ranks may draw, and how many we want ahead.
+"""The samples that this peer's ranks may draw, and how many it wants ahead.
 
-The ledger says what we hold; what our ranks have seen and no round has decided about is in use.
-Must NOT decide what anybody gets (leader/sample_leases.py), nor which sample a rank takes: the
-shell does.
+The ledger has the samples that this peer holds; those that the ranks have seen, and that no round
+has decided about, are in use. Must NOT decide which peer gets samples (leader/sample_leases.py),
+nor which sample a rank draws (the shell).
 """
 
 from protocols.interface.commands import Command, Leased
@@ -14,18 +14,18 @@ from protocols.types.sample_ranges import Samples, count
 
 
 class Drawing:
-    """`anchor` is there once we know the run."""
+    """The requests of one peer; `anchor` is set once the run is known."""
 
     def __init__(self, me: Identity, members: Membership) -> None:
         self.ahead = 0
-        """How many samples our ranks want to have ahead; 0: they take none of ours."""
+        """Samples that the ranks want to hold ahead; 0: samples are not accounted for."""
         self.anchor: FragmentRounds | None = None
         self._me = me
         self._members = members
         self._told: Samples = ()
 
     def news(self) -> list[Command]:
-        """What the shell does not know yet."""
+        """Leased commands with the set of samples, if it has changed."""
         if not self.ahead or self.anchor is None:
             return []
         held = self._members.ledger.of(self._me.peer, self._me.incarnation)
@@ -36,8 +36,8 @@ class Drawing:
         return [Leased(left)]
 
     def wants(self) -> Wants | None:
-        """For the leader. It knows what we hold, but not what of it we carry from round to round:
-        that is no reserve."""
+        """The request for the leader, which knows the held samples, but not those of uncounted
+        work, which are no reserve."""
         if not self.ahead or self.anchor is None:
             return None
         return Wants(self.ahead, count(self.anchor.carried), self._members.lineage)

@@ -1,6 +1,6 @@
-"""When a peer goes, and the last sentence that it says.
+"""Decides when a peer stops, and its last message to people.
 
-Must NOT end anything: the core stops, and the shell after it.
+Must NOT stop anything: the core does, and the shell after it.
 """
 
 from protocols.interface.commands import Stop
@@ -8,17 +8,17 @@ from protocols.peer.member_status import Standing
 
 
 def when_finished(standing: Standing, *, leads: bool) -> Stop | None:
-    """Everybody goes when it has applied the last round; the leader goes last."""
-    if leads:  # Also if it was on its way when it was elected: others may need its state.
+    """A peer leaves when it has applied the last round; the leader is the last one."""
+    if leads:  # Also if it was leaving when it was elected: others may need its state.
         alone = standing.members.receivers.keys() <= {standing.me.peer}
         return Stop("finished", "finished") if alone else None
     if not standing.leaving and not standing.catchup.needed:
-        standing.leaving = "finished"  # The leader writes it down; then we stop.
+        standing.leaving = "finished"  # The leader appends Left; then this peer stops.
     return None
 
 
 def when_asked(standing: Standing, why: str, *, reachable: bool, finished: bool) -> Stop | None:
-    """Somebody wants us to go: at once, unless a leader can write it down first."""
+    """A person asks this peer to leave: at once, unless a leader can append Left first."""
     standing.leaving = standing.leaving or why
     if reachable and standing.me.peer in standing.members.readers:
         return None
@@ -26,18 +26,18 @@ def when_asked(standing: Standing, why: str, *, reachable: bool, finished: bool)
 
 
 def when_jumped(standing: Standing, *, finished: bool) -> Stop | None:
-    """A snapshot took us beyond the entry that let us go."""
+    """A snapshot replaced the entry that let this peer go."""
     out = standing.leaving and standing.me.peer not in standing.members.readers
     return when_out(standing, finished=finished) if out else None
 
 
 def when_out(standing: Standing, *, finished: bool) -> Stop:
-    """We are out of the run, as we wanted."""
+    """This peer is out of the run, as it wanted."""
     return Stop(standing.leaving or "finished", "finished" if finished else "left")
 
 
 def without_state() -> Stop:
-    """All members ask for a state that nobody has."""
+    """All members ask for a state that no peer has."""
     what = "no node has the run's state any more, in memory or in a complete checkpoint"
     way = "put the checkpoints of a node back and go on with `lowcomm resume`, or start a new run"
     return Stop(f"{what}: {way}", "failed")

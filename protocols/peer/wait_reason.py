@@ -1,4 +1,5 @@
-"""What a peer waits for, said for people: whom, in what phase, since when, until when (I4)."""
+"""Describes for people what a peer waits for: which peers, in which phase, since and until when
+(I4). Must NOT change anything."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Phase = Literal["joining", "waiting", "training", "reducing", "finished", "stopp
 
 @record
 class Wait:
-    """One wait; `since` and `until` are times of the core's clock."""
+    """One wait; `since` and `until` are times of the core's clock, in seconds."""
 
     phase: Phase
     reason: str
@@ -34,7 +35,7 @@ class Wait:
 
 
 def describe(core: PeerCore, now: float) -> Wait:
-    """The one thing that a person who looks at this peer wants to know."""
+    """The wait of this peer that a person wants to know."""
     until, catchup = core.deadline, core.standing.catchup
     if core.stopped or core.standing.leaving:
         return Wait("stopping", core.standing.leaving, now, until)
@@ -60,7 +61,7 @@ def describe(core: PeerCore, now: float) -> Wait:
 
 
 def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
-    """In a stepwise run."""
+    """The wait in a stepwise run."""
     if steps.version < 0:
         return Wait("training", "its ranks", now, core.deadline)
     if core.members.course.halted:
@@ -72,7 +73,8 @@ def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
 
 
 def _first_entries(core: PeerCore) -> str:
-    """A peer that sends what cannot be read is connected again and again: only its end says so."""
+    """Why the first entries of the log are missing. A peer that sends unreadable messages
+    reconnects again and again, so the reason of the last disconnect is named."""
     giver = _names(core, sorted(core.links.up)) or core.links.seeking.contact
     awaited = "the first entries of the log" + (f", from {giver}" if giver else "")
     if core.links.ended is None:
@@ -82,7 +84,7 @@ def _first_entries(core: PeerCore) -> str:
 
 
 def _election(core: PeerCore) -> str:
-    """Why nobody leads."""
+    """Why there is no leader."""
     voters, leader = core.raft.log.voters, core.leader_id
     away = [p for p in voters if p not in core.links.up and p != core.me.peer]
     if 2 * len(away) < len(voters):
@@ -108,7 +110,7 @@ def _place(core: PeerCore) -> str:
     if core.leader_id in members or givers or (core.standing.kept and not core.leads):
         return awaited
     if not (core.leads or core.leader_id in core.members.witnesses):
-        return awaited  # The log that would name the members is not read to its end yet.
+        return awaited  # The log, which names the members, is not read to its end yet.
     away = _names(core, sorted(members))
     awaited += f": {away} cannot be reached" if away else ": no member is left to give it the state"
     if core.standing.kept:
@@ -128,12 +130,12 @@ def _start(core: PeerCore) -> str:
         return f"the first view{_from_leader(core)}"
     members, able = core.members.members, core.office.leader.able
     late = _names(core, [p for p in members if p not in able])
-    # One of them may lack a connection with another one.
+    # Two of them may lack a connection.
     return f"the ranks of {late}" if late else f"the first view, of {_names(core, members)}"
 
 
 def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
-    """Our ranks contributed, and have no result."""
+    """The ranks have contributed, and wait for the result."""
     assert rounds.own is not None, "no ranks wait"
     number, next_ = rounds.own.round, rounds.version + 1
     if next_ <= core.members.committed(rounds.fragment) and next_ != number:
@@ -149,8 +151,7 @@ def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
 
 
 def _commit(core: PeerCore, fragment: int) -> str:
-    """Our ranks' contribution is summed; which peers have to report that, or to
-    write it down, yet."""
+    """The result is here: the peers that have not reported it, or not written the entry, yet."""
     plan, office = core.members.open_plan(fragment), core.office
     if office is None:
         return f"the commit{_from_leader(core)}"

@@ -1,11 +1,10 @@
-"""Which parts of a core there are, and which of them a change of state wakes: who reads whom.
+"""Marks: the parts of a core, and which of them a change of state wakes.
 
-A part's mark says that something which it reads is another one now. The core lets the marked parts
-run, the first one first, until no mark is left. A part that nothing woke has nothing to do: what it
-would say depends on nothing but what it reads, and on the time, of which its deadline says when it
-matters. Whoever changes a part makes it read more, or raises a mark more often than needed: both
-are safe. `sims/simulator/twin_cores.py` compares each event's commands with those of a core that
-lets all parts run. Must NOT know what a part does (core.py).
+A part's mark says that a value which the part reads has changed. The core runs the marked parts,
+the first one first, until no mark is left. A part without a mark has nothing to do: its commands
+depend only on the values that it reads and on the time, for which it has a deadline. To raise a
+mark more often than needed is safe. `sims/simulator/twin_cores.py` compares each event's commands
+with those of a core that lets all parts run. Must NOT know what a part does (core.py).
 """
 
 from collections.abc import Mapping
@@ -13,66 +12,65 @@ from collections.abc import Mapping
 from protocols.interface import events as v
 
 COMPANY = 1 << 0
-"""Who is connected, who is lost, whom we dial; branches of the log."""
+"""Connections, losses, dialling; branches of the log."""
 RAFT = 1 << 1
-"""Elections. It finds by itself what changed in the log, and wakes its readers."""
+"""Elections. This part finds out what has changed in the log, and wakes the readers of that."""
 GOVERNMENT = 1 << 2
-"""Whom we follow; the office while we lead."""
+"""The followed leader; the own term as leader."""
 GATE = 1 << 3
-"""Who gets a certificate."""
+"""Certificates: admissions and revocations."""
 OFFICE = 1 << 4
-"""The leader's decisions and orders."""
+"""The leader's decisions, and its messages to single peers."""
 LOG = 1 << 5
-"""What goes to the disk and to others' logs; entries that hold are applied."""
+"""Writes to the disk, replication to other peers, and applying committed entries."""
 REPORTS = 1 << 6
-"""What the leader does not know of us yet."""
+"""Reports to the leader."""
 STANDING = 1 << 7
-"""Our state: getting it, giving it, ranks that begin."""
+"""State transfers, and ranks that begin."""
 ROUNDS = 1 << 8
 """The rounds of all fragments."""
 SOME_ROUNDS = 1 << 9
-"""Those of the fragments that woke by themselves."""
+"""The rounds of woken fragments."""
 STEPS = 1 << 10
 """A stepwise run."""
 NEXT_STEP = 1 << 11
-"""Of it, what makes and applies the next step."""
+"""The part of a stepwise run that makes and applies the next step."""
 RELAYING = 1 << 12
-"""What we pass on for others."""
+"""The log and reports that this peer relays."""
 WORD = 1 << 13
-"""Telling the leader that it has heard all: when nothing else is left to do."""
+"""Told, sent when nothing else is left to do."""
 ENDING = 1 << 14
-"""Whether this is the end."""
+"""The end of the run, or of this peer's part in it."""
 SAMPLES = 1 << 15
-"""What our ranks may draw."""
+"""Samples that the ranks may draw."""
 
 ALL = (1 << 16) - 1
-"""Read by all: what the log says, who is connected, who leads, whether our disk works, the rules,
-whether we have a state and our ranks can train. These change rarely."""
+"""Values that all parts read: the replicated state, connected peers, the leader, the disk, the
+rules, whether there is a state and the ranks can train. They change rarely."""
 TIMED = (COMPANY, RAFT, GATE, OFFICE, STANDING, ROUNDS, STEPS, RELAYING)
-"""Parts that have deadlines of their own."""
+"""Parts with deadlines of their own."""
 LONGER_LOG = COMPANY | GATE | OFFICE
-"""Entries came that do not hold yet, and we decide on top of them; or they are the first ones of
-another leader, or change the voters. Nothing else that another leader decided is read before it
-holds."""
+"""Uncommitted entries that matter: those of the own leadership, the first ones of another leader,
+and changes of the voters. Other entries are read when they are committed."""
 FURTHER_COMMIT = COMPANY | OFFICE | LOG | RELAYING
-"""More of the log holds."""
+"""More of the log is committed."""
 RELAYED = RAFT | RELAYING
-"""A relay of ours brought entries, or a learner of ours a report."""
+"""Our relay brought entries, or one of our learners a report."""
 REPORTED = OFFICE
-"""A peer said something to the leader."""
+"""A peer reported something to the leader."""
 MISSED = OFFICE | COMPANY
-"""Links between others are there or not: people hear of it."""
+"""Links between other peers have changed."""
 ASKED_TO_LET_IN = GATE
 OUR_ROUND = COMPANY | REPORTS | STANDING | ROUNDS | ENDING | SAMPLES
-"""A contribution, an outer step or a version of ours."""
+"""A contribution, an outer step or a version of this peer."""
 TRANSFERRED = STANDING | REPORTS
-"""Of a state that comes to us, or that we give."""
+"""A state transfer to this peer or from it."""
 OUR_STEP = COMPANY | REPORTS | STANDING | STEPS | ENDING
-"""The copy that we keep of a stepwise run's state."""
+"""The kept copy of a stepwise run's state."""
 DECIDED = LOG | ENDING
-"""The office ran: messages wait, or it found out that no peer has the run's state."""
+"""The leader's decisions ran: messages wait, or no peer has the run's state."""
 APPENDED = RAFT | LOG
-"""The log is longer, or hands over, by our own decision."""
+"""The log is longer, or a hand-over began, by our own decision."""
 SAID = LOG
 """Elections ran: messages wait."""
 
@@ -86,4 +84,5 @@ AFTER: Mapping[type[object], int] = {
     v.Persisted: RAFT,
     **dict.fromkeys((v.Secured, v.AdmitAsked, v.Signed, v.NotSigned, v.RevokeAsked), GATE),
 }
-"""What each event changes, by its type; of all others, all. After 0 whoever takes it says so."""
+"""By type of event, the parts that it wakes; other events wake all. 0: its handler raises the
+marks."""
