@@ -17,7 +17,7 @@ def parse_address(text: str, *, key: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    # Without brackets nobody can tell the port of an IPv6 address from its last group.
+    # Without brackets the port of an IPv6 address looks like its last group.
     clear = bool(colon and host) and bracketed == (":" in host)
     number = digits.isascii() and digits.isdecimal() and len(digits) <= PORT_DIGITS_MAX
     if not clear or not number or int(digits) > PORT_MAX:
@@ -33,12 +33,12 @@ def parse_address(text: str, *, key: str) -> tuple[str, int]:
 
 
 def format_address(host: str, port: int) -> str:
-    """The inverse of `parse_address`."""
+    """HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def require_loopback(text: str, *, key: str) -> tuple[str, int]:
-    """What goes in the clear leaves this machine for nobody.
+    """Parse an address that must be a loopback one: unencrypted data must not leave this machine.
 
     Raises ConfigError for any other address.
     """
@@ -55,11 +55,11 @@ def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # Whatever the name resolves to: it may be another machine tomorrow.
+        return False  # A name may resolve to another machine tomorrow.
 
 
 def is_wildcard(host: str) -> bool:
-    """Every address of this machine: one can listen there, and nobody can dial it."""
+    """Does the host mean all addresses of this machine? It can be listened on, but not dialled."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -1,6 +1,6 @@
 """The socket that a daemon listens on, bound before anything heavy is imported.
 
-The kernel queues whoever connects meanwhile. Must NOT accept: connections/mesh.py does.
+The kernel queues connections meanwhile. Must NOT accept them (connections/mesh.py).
 """
 
 import socket
@@ -12,13 +12,13 @@ from peers.sockets.name_resolution import dialable
 from protocols.types.errors import ConfigError
 
 BACKLOG = 256
-"""Connections that wait until we accept them."""
+"""Connections that the kernel queues until they are accepted."""
 
 
 def bind(address: str, *, key: str = "node.listen") -> tuple[socket.socket, str]:
-    """Listen on HOST:PORT; return the socket and the address with the port that was taken.
+    """Listen on HOST:PORT; return the socket, and the address with the actual port.
 
-    Raises ConfigError, which names `key`, when it cannot be had.
+    Raises ConfigError that names `key` if that is impossible.
     """
     host, port = parse_address(address, key=key)
     try:
@@ -35,10 +35,8 @@ def bind(address: str, *, key: str = "node.listen") -> tuple[socket.socket, str]
 
 
 def way_to(address: str) -> str:
-    """This machine's own address on the way to HOST:PORT, without a port. Nothing is sent.
-
-    Raises ConfigError when there is no way.
-    """
+    """This machine's own address on the route to HOST:PORT, without a port. Nothing is sent. Raises
+    ConfigError if there is no route."""
     host, port = parse_address(address, key="--join")
     try:
         family, kind, _, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -51,21 +49,21 @@ def way_to(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A bound socket, and what it took this process to get there."""
+    """A bound socket, and the CPU time of this process until then."""
 
     socket: socket.socket | None
-    """None: nobody can dial us."""
+    """None if this peer does not listen."""
     address: str
     cpu_s: float
-    """CPU seconds of this process until the kernel took connections."""
+    """CPU seconds of this process until the kernel accepted connections."""
 
     def close(self) -> None:
-        """Idempotent, as whoever accepts on it closes it too."""
+        """Idempotent, since the acceptor closes the socket too."""
         if self.socket is not None:
             self.socket.close()
 
 
 def listen(address: str) -> Listening:
-    """`bind`, with the time it took; nowhere at "". Raises ConfigError."""
+    """`bind` with its CPU time; "" means not to listen. Raises ConfigError."""
     bound, taken = bind(address) if address else (None, "")
     return Listening(bound, taken, time.process_time())

@@ -1,4 +1,4 @@
-"""What we ask of the kernel for one connection. Must NOT fail: it is only slower without."""
+"""Socket options of one connection. Must NOT raise: without them it is only slower."""
 
 import contextlib
 import ipaddress
@@ -8,32 +8,33 @@ import struct
 from protocols.types.errors import ConfigError
 
 LOOPBACK, OTHER = b"reno", b"bbr"
-"""Congestion control by where the peer is. bbr paces what it sends, which on loopback halves the
-rate, as nothing there is ever lost; over long lines with some loss it keeps the rate."""
+"""Congestion control for loopback, and for all other connections. bbr paces its packets, which on
+loopback halves the rate; over long lines with some loss it keeps the rate."""
 TCP_INFO_RTT = struct.Struct("=68xI")
-"""Of struct tcp_info, as far as the smoothed round trip in microseconds."""
+"""struct tcp_info up to the smoothed round trip in microseconds."""
 SO_MAX_PACING_RATE = 47
-"""The socket module has no name for it."""
+"""Missing in the socket module."""
 TCP_CC_INFO = 26
-"""Nor for this one: what the congestion control says of itself."""
+"""Missing in the socket module: the figures of the congestion control."""
 BBR_PACING_GAIN = struct.Struct("=12xI")
-"""Of struct tcp_bbr_info, as far as how much faster it sends than the line is thought to be, in
-256ths: 2.8 times while it finds that out, at most 1.25 afterwards."""
+"""struct tcp_bbr_info up to the pacing gain in 256ths: 2.8 while bbr measures the line, at most
+1.25 afterwards."""
 STARTING_MIN = 512
 UNSENT_BYTES = 256 << 10
-"""What the kernel takes beyond what it may send: enough until we have our next turn. More would
-stand before a result that somebody waits for, or wait for a slow connection beside one that is
-free. On loopback it would cost turns."""
+"""Unsent bytes that the kernel queues: enough until our next turn. More would delay results behind
+other payloads, or wait for a slow connection beside a free one. Not set on loopback, where it would
+cost turns."""
 USER_TIMEOUT_MS = 30_000
-"""A peer that confirms nothing for so long is gone, even while we have nothing to say to it: the
-kernel then asks, and what it asked is what the other end has to confirm."""
+"""A peer that acknowledges nothing for so long is gone, also while nothing is sent: then the
+kernel's keep-alive probes must be acknowledged."""
 ASK_AFTER_S, ASK_EVERY_S = 10, 5
-"""How long a connection is still before that. Between learners nobody says anything for hours, and
-heartbeats tell nothing of bulk connections."""
+"""Seconds of silence before the first keep-alive probe, and between probes. Learners may send
+nothing to each other for hours, and heartbeats do not test bulk connections."""
 
 
 def tune(connection: socket.socket, *, bulk: bool, congestion: str = "") -> None:
-    """Set what this system allows. `congestion`: of bulk; "" goes by where the peer is."""
+    """Set the options that this system allows. `congestion`: for bulk; "" chooses by the peer's
+    location."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     _set(connection, socket.TCP_NODELAY, 1)
@@ -50,13 +51,13 @@ def tune(connection: socket.socket, *, bulk: bool, congestion: str = "") -> None
 
 
 def pace(connection: socket.socket, bytes_per_s: int) -> None:
-    """Send no faster, from now on."""
+    """Limit the rate of sending from now on."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", bytes_per_s))
 
 
 def known_congestion(name: str) -> str:
-    """The name, if it is empty or this kernel has such a control. Raises ConfigError."""
+    """The name, if it is empty or known to this kernel. Raises ConfigError."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
         try:
             if name:
@@ -70,23 +71,23 @@ def known_congestion(name: str) -> str:
 
 
 def round_trip_s(connection: socket.socket) -> float | None:
-    """The kernel's own smoothed measurement; None: it has none."""
+    """The kernel's smoothed round trip in seconds; None if there is none."""
     try:
         told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_RTT.size)
     except OSError:
-        return None  # Not TCP, or the connection is over.
+        return None  # Not TCP, or the connection has ended.
     (microseconds,) = TCP_INFO_RTT.unpack(told)
     return microseconds / 1e6 if microseconds else None
 
 
 def is_starting(connection: socket.socket) -> bool:
-    """bbr goes on doubling its rate. It says so from the first confirmed bytes on."""
+    """Is bbr still doubling its rate? Known from the first acknowledged bytes on."""
     try:
         told = connection.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, BBR_PACING_GAIN.size)
     except OSError:
-        return False  # Not TCP, or the connection is over.
+        return False  # Not TCP, or the connection has ended.
     if len(told) < BBR_PACING_GAIN.size:
-        return False  # Another congestion control, or none that says anything.
+        return False  # Another congestion control, or one without figures.
     (gain,) = BBR_PACING_GAIN.unpack(told)
     return gain >= STARTING_MIN
 
@@ -99,7 +100,7 @@ def _set(
 
 
 def _is_local(connection: socket.socket) -> bool:
-    """Both ends are this machine's."""
+    """Are both ends on this machine?"""
     try:
         here, there = connection.getsockname()[0], connection.getpeername()[0]
         return here == there or ipaddress.ip_address(there).is_loopback

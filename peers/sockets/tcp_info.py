@@ -1,12 +1,12 @@
-"""How many bulk connections a pair needs, and what the kernel says of them.
+"""Figures of the kernel about bulk connections, and how many a pair of peers needs.
 
-One is enough, until that is what slows a pair down.
+One connection is enough until it limits the pair.
 
-A connection carries at most its buffers' size in a round trip, 4 MiB where nobody changed the
-kernel: 28 MB/s at 150 ms. And where packets get lost by chance, one that takes every loss for a
-full line (cubic, reno) carries less than a tenth of a long one. The kernel counts what we need to
-know. While packets queue the line is full, and another connection would only make more of them
-drop. Must NOT open or set anything.
+A connection carries at most its buffers' size in a round trip, by default 4 MiB: 28 MB/s at 150 ms.
+If packets are lost by chance, a congestion control that takes each loss for a full line (cubic,
+reno) uses less than a tenth of a long line. The kernel counts what is needed to tell. While packets
+queue the line is full, and another connection would only increase losses. Must NOT open connections
+or set options.
 """
 
 import socket
@@ -15,67 +15,69 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 CONNECTIONS_MAX = 8
-"""Of one pair: 220 MB/s at 150 ms."""
+"""Connections of one pair: 220 MB/s at 150 ms."""
 LOOK_S = 1.0
 RTT_MIN_S = 0.005
-"""In a shorter one, buffers of 4 MiB make 800 MB/s: who is slow there is not the line."""
+"""Seconds. With a shorter round trip buffers of 4 MiB carry 800 MB/s: the line is not what is
+slow."""
 LIMITED_MIN = 0.2
-"""Of the time in which something was to be sent."""
+"""Share of the busy time in which the buffers limit a connection."""
 QUEUED_MAX = 1.15
-"""Times the shortest round trip: a longer one means a queue."""
+"""A round trip longer than this multiple of the shortest one means a queue."""
 LOST_MIN, LOST_MAX = 0.001, 0.03
-"""Shares of what is sent that have to be sent again: chance begins, and queues overflow. A loss in
-a thousand keeps one cubic connection at 45 packets in a round trip, 5 Mbit/s at 100 ms."""
+"""Shares of packets that are sent again: above the first losses matter, above the second queues
+overflow. A loss in a thousand keeps a cubic connection at 45 packets in a round trip, 5 Mbit/s at
+100 ms."""
 LOSS_KEEPS = (b"bbr",)
-"""Congestion controls, by their first letters, that go by other signs than losses."""
+"""Congestion controls, by their first letters, that do not react to single losses."""
 LINE_LONG_S, LINE_BYTES_MIN = 0.2, 32 << 10
-"""Of the time between two looks a line has to be busy to show what it carries, and with how much:
-fewer bytes are round trips."""
+"""A line must be busy for so many seconds between two samples, with so many bytes, to show its
+rate; fewer bytes measure round trips."""
 _INFO_BYTES = 196
 _SIZE, _RTT, _AGAIN, _MIN_RTT, _SEGMENTS, _ARRIVED = 16, 68, 100, 148, 156, 192
-"""Where struct tcp_info has tcpi_snd_mss, _rtt, _total_retrans, _min_rtt, _data_segs_out and
+"""Offsets in struct tcp_info of tcpi_snd_mss, _rtt, _total_retrans, _min_rtt, _data_segs_out and
 _delivered ..."""
 _PACE, _TIMES = 112, 168
 """... _max_pacing_rate and _bytes_acked; and _busy_time, _rwnd_limited and _sndbuf_limited."""
 _UNPACED = 1 << 63
-"""What the kernel says of a connection without a limit is above this, or 32 bits of ones."""
+"""The pacing rate of a connection without a limit is above this, or 32 bits of ones."""
 _NAME_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What became of one connection's sending since it was opened, or between two looks."""
+    """The sent data of one connection, since it was opened or between two samples."""
 
     busy_s: float = 0.0
-    """There was something to send, or to be confirmed."""
+    """Seconds in which data was waiting to be sent or acknowledged."""
     limited_s: float = 0.0
-    """One of the two kernels' buffers was full, and everything in it on its way."""
+    """Seconds in which a buffer of either kernel was full, with all of its data under way."""
     confirmed_bytes: int = 0
     sent_bytes: int = 0
-    """In whole packets, what was lost and what was sent again with them ..."""
+    """Bytes sent, in whole packets, lost and repeated ones included ..."""
     arrived_bytes: int = 0
-    """... and what is known to have arrived of them, in whatever order."""
+    """... and the bytes of them that are known to have arrived, in any order."""
     segments: int = 0
-    """Sent ..."""
+    """Packets sent ..."""
     again: int = 0
-    """... those among them that were sent before."""
+    """... and those among them that were sent before."""
     rtt_s: float = 0.0
-    """The shortest round trip ..."""
+    """The shortest round trip in seconds ..."""
     smoothed_rtt_s: float = 0.0
-    """... and how long it takes now."""
+    """... and the present one."""
     pace: int | None = None
-    """Bytes a second that it may send at most, now; None: as it likes."""
+    """The present limit in bytes a second; None if there is none."""
     fears_loss: bool = False
     """Its congestion control takes a loss for a full line."""
 
     @property
     def lost(self) -> float:
-        """The share of what was sent that had been sent before."""
+        """The share of packets that were sent again."""
         return self.again / max(self.segments, 1)
 
     @property
     def queued(self) -> bool:
-        """The line is full."""
+        """Do packets queue, i.e. is the line full?"""
         return self.smoothed_rtt_s > QUEUED_MAX * self.rtt_s
 
     def since(self, earlier: "Flow") -> "Flow":
@@ -95,7 +97,7 @@ NOTHING = Flow()
 
 
 def flow_of(connection: socket.socket) -> Flow:
-    """So far. Raises OSError: this kernel does not tell."""
+    """The flow since the connection was opened. Raises OSError if this kernel does not tell."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     if len(info) < _INFO_BYTES:
         raise OSError("no times in TCP_INFO")
@@ -122,7 +124,7 @@ def flow_of(connection: socket.socket) -> Flow:
 
 
 def is_far(connection: socket.socket) -> bool:
-    """Round trips are long, as the kernel has found so far."""
+    """Are round trips long, as the kernel has measured so far?"""
     try:
         return flow_of(connection).rtt_s >= RTT_MIN_S
     except OSError:
@@ -131,39 +133,40 @@ def is_far(connection: socket.socket) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What goes to a peer when there is much to send."""
+    """The rate to one peer when there is much to send."""
 
     carries: int = 0
-    """Bytes a second, or more."""
+    """Bytes a second, a lower bound unless `known`."""
     known: bool = False
-    """It is long, and was busy for so long that this is all that it carries."""
+    """The line is long and was busy for long enough: this is its whole rate."""
 
 
 NO_LINE = Line()
 
 
 def line_of(flows: Sequence[Flow], before: Line) -> Line:
-    """`flows`: of all connections with a peer, since the last look; `before`: what was known until
-    then."""
+    """The line to a peer. `flows`: of all connections with it, since the last sample; `before`: the
+    line until then."""
     busy_s = max((flow.busy_s for flow in flows), default=0.0)
     confirmed_bytes = sum(flow.confirmed_bytes for flow in flows)
     if busy_s <= 0 or confirmed_bytes < LINE_BYTES_MIN:
         return before
     carries = int(confirmed_bytes / busy_s)
-    # On a short one, what waits for a core at the other end looks like a slow line.
+    # On a short line, waiting for a CPU at the other end looks like a slow line.
     if busy_s >= LINE_LONG_S and all(flow.rtt_s >= RTT_MIN_S for flow in flows):
         return Line(carries, known=True)
-    # What is over soon may have been slow for other reasons, but it was not too fast.
+    # A short transfer may be slow for other reasons, but the line is at least so fast.
     return Line(max(carries, before.carries), before.known)
 
 
 def best(lines: Sequence[Line]) -> int:
-    """Bytes a second that a node gets rid of where that goes best; 0: no line was ever full."""
+    """The rate of the best line of a node in bytes a second; 0 if no line was ever full."""
     return max(line.carries for line in lines) if any(line.known for line in lines) else 0
 
 
 def wants_more(flows: Sequence[Flow]) -> bool:
-    """Would another connection carry more? `flows`: of all there are, since the last look."""
+    """Would another connection increase the rate? `flows`: of all connections, since the last
+    sample."""
     busy_s = sum(flow.busy_s for flow in flows)
     limited_s = sum(flow.limited_s for flow in flows)
     lost = sum(flow.again for flow in flows) / max(sum(flow.segments for flow in flows), 1)

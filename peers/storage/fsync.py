@@ -1,4 +1,4 @@
-"""Directories and files that are on the disk when we say so. Must NOT know what is in them."""
+"""Directories and files that survive a crash once a call returns. Must NOT know their content."""
 
 import os
 import shutil
@@ -6,17 +6,17 @@ from pathlib import Path
 
 
 def make_empty(temporary: Path) -> None:
-    """A directory with nothing in it; the one that it is in is on the disk."""
+    """Make an empty directory; its entry in the parent directory is on the disk."""
     if not temporary.parent.exists():
         temporary.parent.mkdir(parents=True)
         sync(temporary.parent.parent)
-    if temporary.exists():  # From a write that a crash cut short.
+    if temporary.exists():  # Left by a write that a crash interrupted.
         shutil.rmtree(temporary)
     temporary.mkdir()
 
 
 def sync(path: Path) -> None:
-    """Returns when the file's content, or the directory's entries, are on the disk."""
+    """Return when the file's content, or the directory's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -25,10 +25,10 @@ def sync(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Readable for nobody else (0600), and on the disk when this returns. At any time the whole
-    content is there, or what was there before. Raises OSError."""
+    """Write a file that only its owner can read (0600), and return when it is on the disk. At any
+    time the file has the old or the new content, whole. Raises OSError."""
     beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)  # From a write that a crash cut short.
+    beside.unlink(missing_ok=True)  # Left by a write that a crash interrupted.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     held = os.open(beside, flags, 0o600)
     try:

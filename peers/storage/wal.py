@@ -1,13 +1,13 @@
-"""A peer's promises on disk: term, vote, log entries and snapshot (protocol.md section 1).
+"""The write-ahead log of one peer: term, vote, log entries and snapshot (protocol.md section 1).
 
     <directory>/wal         wal_format.py says what is in it
                 wal.new     the next one, while it is written
 
-A write appends one record and syncs it, or puts the whole state into a new file, syncs that and
-renames it. So a crash can break only the last record, if its write had not returned (`open` cuts
-it off), and the new file (`open` removes it). All else that is wrong is damage, and a peer that
-may have forgotten a promise must not come back: WalError. One process and one thread at a time
-use a directory; the caller holds a lock. Must NOT decide what is written, or when.
+A write appends one record and syncs it, or writes the whole state into a new file, syncs that and
+renames it. So a crash can break only the last record, if its write had not returned (`open` cuts it
+off), and the new file (`open` removes it). Everything else is damage: WalError, since a peer that
+may have forgotten a promise must not return. One process and one thread at a time use a directory;
+the caller holds a lock. Must NOT decide what is written, or when.
 """
 
 import contextlib
@@ -33,8 +33,9 @@ from protocols.types.errors import LowcommError
 from protocols.wire.validators import WireError
 
 WAL_BYTES_MAX = 16 << 20
-"""A longer file is written anew once less than half of it is alive. So much takes 0.03 s to write
-anew and 1.2 s to read at the start, when it is all alive: 27,000 Commits of 8 peers (measured)."""
+"""Bytes. A longer file is rewritten once less than half of it is alive. So many bytes take 0.03 s
+to rewrite, and 1.2 s to read at the start if all are alive: 27,000 Commits of 8 peers
+(measured)."""
 
 FILE, BESIDE = "wal", "wal.new"
 
@@ -42,16 +43,16 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
 class WalError(LowcommError):
-    """The disk refuses, or what it holds must not be trusted: what, why, and what to do."""
+    """The disk fails, or its content cannot be trusted: what, why, and what to do."""
 
 
 class UntrustedError(WalError):
-    """The file is damaged, or holds what this version cannot read."""
+    """The file is damaged, or this version cannot read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The system calls that change what a crash leaves: tests watch them and make them fail."""
+    """The system calls that matter for a crash; tests observe them and make them fail."""
 
     write: Callable[[int, memoryview], int] = os.write
     truncate: Callable[[int, int], None] = os.ftruncate
@@ -64,32 +65,33 @@ SYSTEM: Final = Disk()
 
 
 class Wal:
-    """An open log. Call `open` instead of the constructor."""
+    """An open log. Call `open`, not the constructor."""
 
     def __init__(self, directory: Path, *, disk: Disk, bytes_max: int) -> None:
         self.cut_bytes = 0
-        """Of an unfinished record, which `open` cut off."""
+        """Bytes of an unfinished record that `open` cut off."""
         self._directory = directory
         self._path = directory / FILE
         self._disk = disk
         self._bytes_max = bytes_max
         self._state = State()
-        """After the last write that returned."""
+        """The state after the last write that returned."""
         self._fd: int | None = None
         self._salt = 0
         self._end = 0
         self._anew = True
-        """The next write begins a new file: there is none, or we must not append to what is."""
+        """The next write begins a new file: there is none, or the present one must not be appended
+        to."""
         self._closed = False
 
     @classmethod
     def open(
         cls, directory: Path, *, disk: Disk = SYSTEM, bytes_max: int = WAL_BYTES_MAX
     ) -> tuple["Wal", Saved | None]:
-        """Make the directory, or read what it holds. None: nothing was ever written there.
+        """Make the directory, or read its log. The saved state is None if nothing was ever written.
 
-        What is returned is safe on the disk. Raises UntrustedError when the file is damaged, or of
-        another version; WalError when the disk refuses.
+        The returned state is on the disk. Raises UntrustedError if the file is damaged or of
+        another version; WalError if the disk fails.
         """
         wal = cls(directory.absolute(), disk=disk, bytes_max=bytes_max)
         try:
@@ -106,11 +108,11 @@ class Wal:
         return wal, None
 
     def write(self, persist: Persist) -> None:
-        """Blocks until it is safe on the disk.
+        """Write one Persist; blocks until it is on the disk.
 
-        Raises WalError when the disk refuses. Then nothing of it counts here and nothing repeats
-        it; the caller may try again. A restart finds the state before it (or with it, if the disk
-        also refuses to take it back: to keep more than was promised is safe).
+        Raises WalError if the disk fails. Then the write has no effect here and is not repeated;
+        the caller may try again. A restart finds the state before it (or after it, if the disk also
+        fails to take it back: to keep more than was promised is safe).
         """
         assert not self._closed, "closed: the directory may be somebody else's"
         change = Change.of(persist)
@@ -126,24 +128,25 @@ class Wal:
             raise WalError(_refused("write", self._path, error)) from error
 
     def close(self) -> None:
-        """May be called twice. No write may follow: the directory may be somebody else's then."""
+        """Idempotent. No write may follow: another process may use the directory then."""
         self._closed = True
         self._swap(None)
 
     def _append(self, record: bytes) -> None:
         assert self._fd is not None
-        self._anew = True  # Until this has ended well.
+        self._anew = True  # Until this write has returned.
         try:
             self._put(self._fd, record)
         except OSError:
             self._disk.truncate(self._fd, self._end)
-            self._anew = False  # The file is as it was, and no sync of it has failed.
+            self._anew = False  # The file is as before, and no sync of it has failed.
             raise
         try:
             self._disk.sync(self._fd)
         except OSError:
-            # Linux calls pages clean that it failed to write, and a second sync would succeed and
-            # mean nothing: never append here again. Cut off, lest a restart finds it.
+            # Linux marks pages clean that it failed to write, so a second sync would succeed and
+            # mean nothing: never append here again. Cut the record off, so that no restart finds
+            # it.
             with contextlib.suppress(OSError):
                 self._disk.truncate(self._fd, self._end)
             raise
@@ -163,12 +166,14 @@ class Wal:
         fd = os.open(beside, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             salt, end = self._fill(fd, state)
-            self._disk.sync(fd)  # Before the rename: else the name may be safe and the bytes not.
-            self._anew = True  # Until the name is on the disk too: a crash may bring back the old.
+            # Before the rename: else the name may be on the disk without the bytes.
+            self._disk.sync(fd)
+            # Until the name is on the disk too: a crash may bring back the old file.
+            self._anew = True
             self._disk.replace(beside, self._path)
         except BaseException:
             os.close(fd)
-            with contextlib.suppress(OSError):  # A full disk is not helped by half a file.
+            with contextlib.suppress(OSError):  # Half a file would fill the disk further.
                 beside.unlink(missing_ok=True)
             raise
         self._swap(fd)
@@ -177,7 +182,7 @@ class Wal:
         self._state, self._anew = state, False
 
     def _fill(self, fd: int, state: State) -> tuple[int, int]:
-        """Write the whole state into an empty file. Returns its salt and its end."""
+        """Write the whole state into an empty file. Returns (salt, end of the file)."""
         salt = int.from_bytes(os.urandom(8), "little")
         changes = state.changes()
         self._put(fd, pack_header(salt, sealed=len(changes)))
@@ -196,14 +201,15 @@ class Wal:
     def _swap(self, fd: int | None) -> None:
         old, self._fd = self._fd, fd
         if old is not None:
-            with contextlib.suppress(OSError):  # What returned from there is safe already.
+            with contextlib.suppress(OSError):  # Writes that returned are on the disk already.
                 os.close(old)
 
     def _make_directory(self, directory: Path) -> None:
         if not directory.parent.is_dir():
             self._make_directory(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
-        self._sync_directory(directory.parent)  # Also if it was there: its maker may not have.
+        # Also if it existed: its maker may not have synced it.
+        self._sync_directory(directory.parent)
 
     def _sync_directory(self, directory: Path) -> None:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -215,13 +221,13 @@ class Wal:
     def _load(self) -> Saved:
         self._fd = os.open(self._path, _FLAGS)
         with open(self._fd, "rb", closefd=False) as file:
-            data = file.read()  # Whole: then no length in it can ask for more than it has.
+            data = file.read()  # The whole file: so no length in it can exceed it.
         self._state, self._salt, self._end = load(data)
         saved = self._state.saved()
         self.cut_bytes = len(data) - self._end
         if self.cut_bytes:
             self._disk.truncate(self._fd, self._end)
-        # Peers will rely on it at once, and a killed process may have left it to the kernel.
+        # Other peers rely on it at once, and a killed process may not have synced it.
         self._disk.sync(self._fd)
         self._sync_directory(self._directory)
         self._anew = False

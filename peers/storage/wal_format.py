@@ -1,12 +1,12 @@
-"""The bytes of a peer's log on disk, and the state that they lead to (wal.py writes them).
+"""The format of the write-ahead log, and the state that its records lead to (wal.py writes them).
 
     header     magic, version, salt, number of sealed records, digest of these
     record     mark, length, digest of the payload, digest of these | msgpack payload
 
-A record is one Persist; applied in order, they give the state. Sealed ones were on the disk before
-the file got its name, so a crash can break only the last one after them. All else that is wrong is
-damage. Digests are seeded by file and place, so that neither a copy in a payload nor an old block
-of the disk passes for a record. Must NOT read or write.
+A record is one Persist; applied in order, the records give the state. Sealed records were on the
+disk before the file got its name, so a crash can break only the last record after them. Everything
+else is damage. Digests are seeded by file and position, so that neither a copy in a payload nor an
+old block of the disk passes for a record. Must NOT read or write files.
 """
 
 import struct
@@ -24,26 +24,27 @@ from protocols.wire.codec import decode_entry, encode_entry
 
 VERSION = 4
 RECORD_BYTES_MAX = 65 << 20
-"""Longer ones are not written: their content takes the place of the file, cut into shorter ones."""
+"""Bytes. A longer record is not written: its content replaces the file, divided into shorter
+ones."""
 assert RECORD_BYTES_MAX >= SNAPSHOT_BYTES_MAX + (64 << 10)
 assert RECORD_BYTES_MAX >= ENTRIES_MAX * CONTROL_BYTES_MAX + (64 << 10)
 
 MAGIC = b"LOWCOMMW"
-MARK = b"\xf5REC"  # Its first byte stands in no UTF-8 text, so that few payloads hold a mark.
+MARK = b"\xf5REC"  # Its first byte occurs in no UTF-8 text, so few payloads contain a mark.
 HEADER = struct.Struct("<8sIQQ")
 HEAD = struct.Struct("<4sIQ")
 DIGEST_BYTES = 8
-"""After the fields of both: over these."""
+"""Bytes of the digest over the fields of a header or record head, which follows them."""
 RECORDS_AT = HEADER.size + DIGEST_BYTES
 
 
 class DamageError(ValueError):
-    """What is wrong with the file; `open` says where, and what to do."""
+    """What is wrong with the file; `open` adds where, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A Persist, its entries encoded: what a record holds."""
+    """The content of a record: a Persist with encoded entries."""
 
     term: int
     vote: str
@@ -68,7 +69,8 @@ class Change:
 
     @classmethod
     def unpack(cls, payload: memoryview) -> "Change":
-        """Raises DamageError: its digest is right, so it was written like this."""
+        """Decode a record's payload. Raises DamageError: its digest is right, so it was written
+        so."""
         try:
             raw = cast("object", msgpack.unpackb(payload))
         except ValueError as error:
@@ -88,14 +90,14 @@ class Change:
 
 @dataclass(slots=True)
 class State:
-    """What the records so far have led to."""
+    """The state that the records so far have led to."""
 
     term: int = 0
     vote: str = ""
     snapshot: Snapshot | None = None
     entries: list[bytes] = field(default_factory=list[bytes])
     alive_bytes: int = 0
-    """Of the entries and the snapshot."""
+    """Bytes of the entries and the snapshot."""
 
     @property
     def base(self) -> int:
@@ -105,13 +107,13 @@ class State:
         return replace(self, entries=self.entries.copy())
 
     def takes(self, change: Change) -> bool:
-        """No gap before the first entry, and no older snapshot."""
+        """Can the change be applied: no gap before its first entry, no older snapshot?"""
         base = change.snapshot.index if change.snapshot else self.base
         last = max(base, self.base + len(self.entries))
         return base >= self.base and 1 <= change.first <= last + 1
 
     def apply(self, change: Change) -> None:
-        """Only what `takes` said yes to."""
+        """Apply a change that `takes` accepts."""
         self.term, self.vote = change.term, change.vote
         if change.snapshot is not None:
             self._replace(0, change.snapshot.index - self.base, ())
@@ -119,11 +121,11 @@ class State:
             self.alive_bytes -= len(self.snapshot.image) if self.snapshot else 0
             self.snapshot = change.snapshot
         place = change.first - 1 - self.base
-        # Before the base: the snapshot says what these entries have led to.
+        # Before the base: the snapshot has the state after these entries.
         self._replace(max(place, 0), len(self.entries), change.entries[max(-place, 0) :])
 
     def changes(self) -> list[Change]:
-        """What leads here from nothing: the snapshot, then entries by the message."""
+        """Changes that lead from the empty state to this one: the snapshot, then entries."""
         first = self.base + 1
         parts = [
             Change(self.term, self.vote, first + at, self.entries[at : at + ENTRIES_MAX], None)
@@ -132,7 +134,8 @@ class State:
         return [Change(self.term, self.vote, first, (), self.snapshot), *parts]
 
     def saved(self) -> Saved:
-        """Raises WireError when an entry is none, or DamageError when it has another place."""
+        """The state as a record. Raises WireError for an undecodable entry, DamageError for a wrong
+        index."""
         entries = tuple(decode_entry(entry) for entry in self.entries)
         for index, entry in enumerate(entries, self.base + 1):
             if entry.index != index:
@@ -145,10 +148,7 @@ class State:
 
 
 def load(data: bytes) -> tuple[State, int, int]:
-    """The state that a file has led to, its salt, and where its last whole record ends.
-
-    Raises DamageError.
-    """
+    """Returns (state of the file, its salt, end of its last whole record). Raises DamageError."""
     salt, sealed = _read_header(data)
     state, end, records = State(), RECORDS_AT, 0
     for payload in _payloads(data, salt):
@@ -159,17 +159,17 @@ def load(data: bytes) -> tuple[State, int, int]:
         end += HEAD.size + DIGEST_BYTES + len(payload)
         records += 1
     if records < sealed:
-        raise DamageError(f"it is damaged at byte {end}")  # What no crash can have torn.
+        raise DamageError(f"it is damaged at byte {end}")  # A crash cannot have torn this record.
     return state, salt, end
 
 
 def pack_header(salt: int, sealed: int) -> bytes:
-    """Of a file that gets its name when so many records are on the disk."""
+    """The header of a file that gets its name once `sealed` records are on the disk."""
     return _sealed(HEADER.pack(MAGIC, VERSION, salt, sealed), 0)
 
 
 def pack_record(change: Change, salt: int, offset: int) -> bytes:
-    """As it stands at this byte of the file."""
+    """The bytes of a record at this position of the file."""
     payload = change.pack()
     seed = _seed(salt, offset)
     digest = xxhash.xxh3_64_intdigest(payload, seed=seed)
@@ -177,7 +177,7 @@ def pack_record(change: Change, salt: int, offset: int) -> bytes:
 
 
 def _payloads(data: bytes, salt: int) -> Iterator[memoryview]:
-    """The records' payloads, but for a last one that is torn. Raises DamageError."""
+    """The payloads of the records, without a torn last one. Raises DamageError."""
     offset = RECORDS_AT
     while offset < len(data):
         head = _head_at(data, offset, salt)
@@ -189,7 +189,7 @@ def _payloads(data: bytes, salt: int) -> Iterator[memoryview]:
         start = offset + HEAD.size + DIGEST_BYTES
         payload = memoryview(data)[start : start + length]
         if xxhash.xxh3_64_intdigest(payload, seed=_seed(salt, offset)) != digest:
-            if start + length < len(data):  # It was synced before the next one was begun.
+            if start + length < len(data):  # It was synced before the next record was begun.
                 raise DamageError(f"it is damaged at byte {offset}")
             return
         yield payload
@@ -197,7 +197,7 @@ def _payloads(data: bytes, salt: int) -> Iterator[memoryview]:
 
 
 def _head_at(data: bytes, offset: int, salt: int) -> tuple[int, int] | None:
-    """Length and digest of the payload."""
+    """(length, digest) of the payload at this position; None if there is no whole record head."""
     fields = _unsealed(HEAD, data, offset, _seed(salt, offset))
     return None if fields is None or fields[0] != MARK else (fields[1], fields[2])
 
@@ -212,8 +212,8 @@ def _any_head_after(data: bytes, offset: int, salt: int) -> bool:
 
 
 def _read_header(data: bytes) -> tuple[int, int]:
-    """Salt and number of sealed records. The version is looked at first: another one may have
-    another header."""
+    """(salt, number of sealed records). The version is checked first, since another version may
+    have another header."""
     if len(data) < RECORDS_AT or not data.startswith(MAGIC):
         raise DamageError("it does not begin as a log of ours")
     version = HEADER.unpack_from(data)[1]
@@ -230,7 +230,7 @@ def _sealed(fields: bytes, seed: int) -> bytes:
 
 
 def _unsealed(form: struct.Struct, data: bytes, offset: int, seed: int) -> tuple[Any, ...] | None:
-    """The fields that begin at this byte, if their digest follows them."""
+    """The fields at this position, if the digest after them is right."""
     fields = data[offset : offset + form.size]
     end = offset + form.size + DIGEST_BYTES
     return form.unpack(fields) if data[offset:end] == _sealed(fields, seed) else None

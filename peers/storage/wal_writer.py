@@ -1,7 +1,7 @@
-"""Writes what the core must not forget, in order, in a thread of its own.
+"""Writes the core's Persist commands to the disk, in order, in a thread of its own.
 
-The loop goes on meanwhile: what depends on a ticket waits in the core. Must NOT decide what a
-full disk means.
+The event loop goes on meanwhile: messages that depend on a ticket wait in the core. Must NOT decide
+what a full disk means.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from protocols.interface.events import Persisted, PersistFailed
 
 
 class Scribe:
-    """`run()` until `stop()`; what was handed over before is written by then."""
+    """`run()` until `stop()`; all writes handed over before are on the disk by then."""
 
     def __init__(self, wal: Wal, feed: Callable[[Persisted | PersistFailed], None]) -> None:
         self._wal = wal
         self._feed = feed
         self._tickets: asyncio.Queue[Persist | None] = asyncio.Queue()
         self._failures = 0
-        """As the core counts them, once it has heard of the last one."""
+        """Failures, as the core counts them once it knows of the last one."""
         self._why = ""
 
     def write(self, persist: Persist) -> None:
@@ -35,7 +35,7 @@ class Scribe:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="log") as thread:
             while (persist := await self._tickets.get()) is not None:
                 if persist.failures < self._failures:
-                    # It builds on what is not on the disk: the core hands all of it over again.
+                    # It builds on data that is not on the disk: the core hands it over again.
                     self._feed(PersistFailed(persist.ticket, self._why))
                     continue
                 try:

@@ -1,8 +1,8 @@
-"""Connections through a third peer, for two that cannot reach each other: asked for on the control
-connection with the third one, begun with the ticket that it gives, and from then on a connection
-with the other end like any other. What is said on it is secured between the two ends.
+"""The two ends of a tunnel: a connection through a third peer.
 
-Must NOT choose through whom (the core does), nor know what is said.
+It is requested on the control connection with the third peer and begins with the ticket from that
+peer; from then on it is used like a direct connection, encrypted between its two ends. Must NOT
+choose the third peer (the core does), nor know what is sent.
 """
 
 import asyncio
@@ -15,38 +15,39 @@ from protocols.messages.peer import Control, NoTunnel, TunnelTicket, WantTunnel
 from protocols.types.ids import PeerId
 
 TUNNEL = b"LCT1"
-"""How a connection begins that is to be joined with another one (tunnels/relay.py)."""
+"""First bytes of a connection that is to be joined with another one (tunnels/relay.py)."""
 OPENING_MAX = 16
-"""Connections at a time that others had us make: no third peer can have us make many."""
+"""Connections that other peers have us open at a time; bounds what a third peer can cause."""
 OPEN_TIMEOUT_S = 5.0
 
 
 class TunnelError(OSError):
-    """There is no tunnel this time: why."""
+    """There is no tunnel this time, and why."""
 
 
 class TunnelHost(Protocol):
-    """What tunnels need from the mesh. No method may raise or block but `remote`."""
+    """What tunnels need from the mesh. No method but `remote` may raise; none may block."""
 
     def send(self, peer: PeerId, message: Control) -> bool: ...
 
     def remote(self, peer: PeerId) -> tuple[str, int]:
-        """Where the control connection with this peer goes. Raises OSError without one."""
+        """The remote address of the control connection with this peer. Raises OSError without
+        one."""
         ...
 
     def tunnel_came(self, connection: socket.socket) -> None:
-        """Somebody wants to speak with us through a third peer; the connection is the host's."""
+        """Another peer has opened a tunnel to us; the host owns the connection now."""
         ...
 
 
 class Tunnels:
-    """`open` on one end; on the other `take` is all."""
+    """Tunnels of one peer: `open` on the requesting end; the other end only calls `take`."""
 
     def __init__(self, host: TunnelHost) -> None:
         self._host = host
         self._asked = 0
         self._answers: dict[int, tuple[PeerId, asyncio.Future[bytes]]] = {}
-        """By number of the question: who was asked, and the ticket."""
+        """By number of the request: the asked peer, and the future of its ticket."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, peer: PeerId, *, relay: PeerId) -> socket.socket:
@@ -55,7 +56,7 @@ class Tunnels:
         return await self._end(relay, ticket)
 
     def take(self, relay: PeerId, message: TunnelTicket | NoTunnel) -> None:
-        """The answer to a question of ours, or somebody else wants to speak with us."""
+        """An answer to our request, or a ticket for a tunnel that another peer requested."""
         if isinstance(message, TunnelTicket) and not message.number:
             if len(self._tasks) < OPENING_MAX:
                 work = self._meet(relay, message.ticket)
@@ -65,20 +66,20 @@ class Tunnels:
             return
         asked, answer = self._answers.get(message.number, (None, None))
         if answer is None or asked != relay or answer.done():
-            return  # It was asked no longer ago than our patience lasts, or never.
+            return  # It came after our timeout, or was never requested.
         if isinstance(message, TunnelTicket):
             answer.set_result(message.ticket)
         else:
             answer.set_exception(TunnelError(f"{relay} gives no tunnel: {message.why}"))
 
     def gone(self, relay: PeerId) -> None:
-        """It answers no more."""
+        """The relay is disconnected: it answers no request."""
         for asked, answer in self._answers.values():
             if asked == relay and not answer.done():
                 answer.set_exception(TunnelError(f"{relay} is not connected any more"))
 
     async def close(self) -> None:
-        """End what others had us begin; idempotent."""
+        """End the connections that other peers had us open. Idempotent."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -90,28 +91,28 @@ class Tunnels:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._answers[number] = relay, answer
         try:
-            self._host.remote(relay)  # Nobody answers who is not there.
+            self._host.remote(relay)  # A disconnected relay cannot answer.
             self._host.send(relay, WantTunnel(peer, number))
             return await answer
         finally:
             del self._answers[number]
 
     async def _meet(self, relay: PeerId, ticket: bytes) -> None:
-        with suppress(OSError):  # Whoever wants us tries again, or another way.
+        with suppress(OSError):  # The other peer tries again, or another relay.
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 connection = await self._end(relay, ticket)
             self._host.tunnel_came(connection)
 
     async def _end(self, relay: PeerId, ticket: bytes) -> socket.socket:
-        """Ours of a tunnel through this peer. Raises OSError."""
+        """Our end of a tunnel through this peer. Raises OSError."""
         connection = await connect(self._host.remote(relay))
         show(connection, TUNNEL, ticket)
         return connection
 
 
 async def connect(remote: tuple[str, int]) -> socket.socket:
-    """A connection on which nothing is said yet. Raises OSError."""
-    # Where the other end of a socket is: nothing is looked up.
+    """A new TCP connection. Raises OSError."""
+    # The address of a socket's other end: nothing is resolved.
     found = socket.getaddrinfo(*remote, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     family, kind_of, *_, name = found[0]
     connection = socket.socket(family, kind_of)
@@ -127,8 +128,8 @@ async def connect(remote: tuple[str, int]) -> socket.socket:
 
 
 def show(connection: socket.socket, kind: bytes, ticket: bytes) -> None:
-    """What a connection is for; the first bytes on it, for which there is always room. Raises
-    OSError, and closes it then."""
+    """Send the kind of a connection and its ticket, the first bytes on it, which always fit. Closes
+    the connection and raises OSError if that fails."""
     try:
         connection.sendall(kind + ticket)
     except OSError:
@@ -137,7 +138,7 @@ def show(connection: socket.socket, kind: bytes, ticket: bytes) -> None:
 
 
 async def _until_connected(connection: socket.socket) -> None:
-    """Raises OSError."""
+    """Wait until a non-blocking connect is done. Raises OSError."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_writer(connection, lambda: ready.done() or ready.set_result(None))

@@ -1,8 +1,8 @@
-"""What a listening peer does for two others that cannot reach each other: it joins a connection of
-one with a connection of the other (splice.py), where both show the ticket that they were given.
+"""The peer in the middle of a tunnel: it joins a connection of each of two peers (splice.py) once
+both have shown their tickets.
 
-Only members may ask, and get only to members; how many at once is bounded. Must NOT decide who goes
-through whom: the two that need it choose.
+Only members may ask for a tunnel, and only to members; their number is bounded. Must NOT choose
+which peers use this one: they do.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from protocols.types.ids import PeerId
 from protocols.types.limits import TICKET_BYTES
 
 TUNNELS_MAX = 256
-"""Of all peers together."""
+"""Tunnels of all peers together."""
 TUNNELS_PER_PEER_MAX = 64
-"""Who asks for more has what it needs: a control connection and some for bulk, with each peer."""
+"""Tunnels of one peer: a control connection and some bulk connections with each other peer."""
 WAIT_S = 5.0
-"""Both ends have to come within this time."""
+"""Seconds within which both ends must show their tickets."""
 assert TUNNELS_MAX * 2 * BUFFER_BYTES <= 128 << 20
 
 
@@ -31,7 +31,7 @@ class JunctionHost(Protocol):
     def send(self, peer: PeerId, message: Control) -> bool: ...
 
     def may_tunnel(self, peer: PeerId) -> bool:
-        """It is connected, and a member of the run."""
+        """Is the peer connected and a member of the run?"""
         ...
 
     def relayed(self, source: PeerId, sink: PeerId, size: int) -> None: ...
@@ -39,10 +39,10 @@ class JunctionHost(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Joint:
-    """A tunnel that was granted; `splice` once both ends are there."""
+    """A granted tunnel; `splice` is set once both ends are here."""
 
     peers: tuple[PeerId, PeerId]
-    """Who asked, and for whom."""
+    """(the requesting peer, the peer at the other end)."""
     tickets: tuple[bytes, bytes]
     ends: dict[int, socket.socket] = field(default_factory=dict[int, socket.socket])
     timer: asyncio.TimerHandle | None = None
@@ -50,19 +50,19 @@ class _Joint:
 
 
 class Junction:
-    """`want`, `came` and `gone`, then `close`."""
+    """All tunnels through this peer: `want`, `came` and `gone`, then `close`."""
 
     def __init__(self, host: JunctionHost) -> None:
         self._host = host
         self._joints: set[_Joint] = set()
         self._tickets: dict[bytes, tuple[_Joint, int]] = {}
-        """Those that nobody showed yet, and which end each is for."""
+        """By ticket that was not shown yet: its tunnel and its end (0 or 1)."""
 
     def __len__(self) -> int:
         return len(self._joints)
 
     def want(self, asker: PeerId, wanted: WantTunnel) -> None:
-        """A peer asks for a tunnel; it gets a ticket, or a reason."""
+        """A peer asks for a tunnel: send it a ticket, or the reason why not."""
         why = self._refusal(asker, wanted.peer)
         if why:
             self._host.send(asker, NoTunnel(wanted.number, why))
@@ -78,14 +78,14 @@ class Junction:
         self._host.send(wanted.peer, TunnelTicket(asker, 0, tickets[1]))
 
     def came(self, connection: socket.socket, ticket: bytes) -> None:
-        """Somebody showed a ticket; the connection is ours."""
+        """A connection has shown a ticket; this object owns it now."""
         joint, end = self._tickets.pop(ticket, (None, 0))
         if joint is None:
             connection.close()
             return
         joint.ends[end] = connection
         if len(joint.ends) < len(joint.peers):
-            return  # Nothing is read of it before: its bytes wait in the kernels.
+            return  # Nothing is read before the other end is here: its bytes wait in the kernel.
         if joint.timer is not None:
             joint.timer.cancel()
         one, other = joint.peers
@@ -98,7 +98,7 @@ class Junction:
         joint.splice.start()
 
     def gone(self, peer: PeerId) -> None:
-        """It is not connected with us any more: nothing goes through us to it or from it."""
+        """The peer is disconnected: close all of its tunnels."""
         for joint in [each for each in self._joints if peer in each.peers]:
             self._end(joint)
 
@@ -107,7 +107,7 @@ class Junction:
             self._end(joint)
 
     def _refusal(self, asker: PeerId, to: PeerId) -> str:
-        """Why there is no tunnel between these; "": there is."""
+        """Why there can be no tunnel between these peers; "" if there can."""
         if not self._host.may_tunnel(asker) or asker == to:
             return "only members of the run get a tunnel, and to others"
         if not self._host.may_tunnel(to):

@@ -1,8 +1,9 @@
-"""Two connections of this machine joined into one, for two others that cannot reach each other.
+"""A byte pump: joins two connections of this machine into one, for two peers that cannot reach each
+other.
 
-What comes from one end goes to the other as it is: it is sealed between those two, and nothing here
-could read it. Must NOT look at a byte, nor keep more than one buffer for each direction: an end
-that takes nothing stops the other one.
+Bytes from one end go to the other unchanged; they are encrypted between the two ends. Must NOT look
+at a byte, nor keep more than one buffer for each direction: an end that reads nothing stops the
+other one.
 """
 
 import asyncio
@@ -12,13 +13,13 @@ from collections.abc import Callable
 from peers.sockets.options import tune
 
 BUFFER_BYTES = 256 << 10
-"""Read at once, and kept of each direction at most."""
+"""Bytes that are read at once, and kept at most, for each direction."""
 TURN_BYTES_MAX = 1 << 20
-"""Of one direction, before others have their turn."""
+"""Bytes of one direction before other tasks have their turn."""
 
 
 class Splice:
-    """`start`, and `close`."""
+    """One pair of joined connections: `start`, then `close`."""
 
     def __init__(
         self,
@@ -28,8 +29,8 @@ class Splice:
         moved: Callable[[bool, int], None],
         ended: Callable[["Splice"], None],
     ) -> None:
-        """The sockets are ours from now on. `moved`(forth, bytes): `forth` is from one to other.
-        `ended` is called once, whoever ends it; neither may raise."""
+        """This object owns the sockets from now on. `moved(forth, bytes)`: `forth` is from `one` to
+        `other`. `ended` is called once, whatever the cause. Neither may raise."""
         self.is_open = True
         self._ended = ended
         self._ends = one, other
@@ -45,7 +46,7 @@ class Splice:
             way.read()
 
     def close(self) -> None:
-        """End both connections; what the kernel has already still goes out. Idempotent."""
+        """Close both connections; bytes that the kernel has are still sent. Idempotent."""
         if not self.is_open:
             return
         self.is_open = False
@@ -73,7 +74,7 @@ class _Way:
         self._loop = asyncio.get_running_loop()
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._left = self._buffer[:0]
-        """What the sink did not take yet: until it has, nothing more is read."""
+        """Bytes that the sink has not taken yet; until it has, nothing more is read."""
         self._stopped = False
 
     def read(self) -> None:
@@ -114,7 +115,7 @@ class _Way:
             self.read()
 
     def _send(self) -> bool:
-        """False: the sink takes no more for now. Raises OSError."""
+        """Send the rest; False if the sink takes no more for now. Raises OSError."""
         while self._left:
             try:
                 count = self._sink.send(self._left)
