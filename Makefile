@@ -51,7 +51,7 @@ nightly: test test-long test-lowest ## all tests, every planted bug and fresh se
 	$(BIN)/python -m sims.gossip_sweep --seeds 1000 --first $$(($$(date +%s) * 1000))
 
 clean: ## remove what the targets above made, the environment too, but no runs
-	rm -rf $(VENV) build *.egg-info lowcomm/*.so lowcomm/codecs/*.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info lowcomm/*/*.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first: it is the largest, and what fails to resolve fails before anything else is fetched.
