@@ -1,9 +1,9 @@
-"""Who comes in: one port for control and bulk connections, told apart by their first bytes.
+"""Accepts connections: control and bulk on one port, told apart by their first bytes.
 
-A bulk connection begins with MAGIC and a ticket that we gave, an end of a tunnel with TUNNEL and
-one; whatever begins otherwise is a control connection. All that are no part of a session yet are
-strangers: few, and not for long.
-Must NOT know what is said on a connection, nor keep sessions.
+A bulk connection begins with MAGIC and a ticket of this peer, an end of a tunnel with TUNNEL and a
+ticket; any other one is a control connection. A connection that is no part of a session yet is
+unauthenticated (a "stranger"): their number and time are limited. Must NOT handle messages, nor
+keep sessions.
 """
 
 import asyncio
@@ -16,30 +16,30 @@ from peers.tunnels.client import TUNNEL
 from protocols.types.limits import TICKET_BYTES
 
 MAGIC = b"LCB1"
-"""No TLS record begins so, and no control frame: its head would have 800 MB."""
+"""First bytes of a bulk connection. No TLS record and no control frame (of 800 MB) begins so."""
 KINDS = (MAGIC, TUNNEL)
 OPENING_BYTES = len(MAGIC) + TICKET_BYTES
 HELLO_TIMEOUT_S = 5.0
-"""A connection that has not become part of a session by then is closed."""
+"""Seconds until a connection that is no part of a session is closed."""
 STRANGERS_MAX = 64
 """Connections that are no part of a session yet."""
 ACCEPTS_MAX = 16
-"""Before others have their turn."""
+"""Connections accepted before other tasks have their turn."""
 FULL_S = 1.0
-"""Nobody is accepted for so long when this process has no descriptor left."""
+"""Seconds without accepting after this process had no descriptor left."""
 
 
 class ReceptionHost(Protocol):
-    """What a reception tells whoever made it. No method may raise or block."""
+    """Callbacks of a reception to its owner. No method may raise or block."""
 
     def new_link(self, *, accepted: bool) -> Link: ...
 
     def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
-        """Somebody showed a ticket; the connection is the host's."""
+        """A bulk connection has shown a ticket; the host owns it now."""
         ...
 
     def tunnel_end_came(self, connection: socket.socket, ticket: bytes) -> None:
-        """The same, of one end of a tunnel."""
+        """An end of a tunnel has shown a ticket; the host owns it now."""
         ...
 
 
@@ -48,36 +48,36 @@ class Stranger:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection: socket.socket | None = connection
-        """Until it is a link's."""
+        """The socket, until a link owns it."""
         self.link: Link | None = None
         self.task: asyncio.Task[None] | None = None
-        """Makes the link of it."""
+        """The task that makes the link."""
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Reception:
-    """`open`, and `close`."""
+    """The accepting side of a mesh: `open`, then `close`."""
 
     def __init__(self, host: ReceptionHost) -> None:
         self._host = host
         self._bound: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
         self._strangers: dict[Stranger, None] = {}
-        """The oldest first."""
+        """Unauthenticated connections, the oldest first."""
         self._reopening: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._strangers)
 
     def open(self, bound: socket.socket | None, tls: ssl.SSLContext | None) -> None:
-        """Accept on a socket that listens, None: on none; `tls` None: in the clear."""
+        """Accept on a listening socket; None: on none. `tls` None: unencrypted."""
         self._bound, self._tls = bound, tls
         if bound is None:
             return
         asyncio.get_running_loop().add_reader(bound, self._accept)
 
     async def close(self) -> None:
-        """Accept nobody more, and end whoever is no link yet; idempotent."""
+        """Accept no more, and close connections that are no link yet. Idempotent."""
         if self._reopening is not None:
             self._reopening.cancel()
         if self._bound is not None:
@@ -91,13 +91,13 @@ class Reception:
             await asyncio.wait(tasks)
 
     def known(self, link: Link) -> None:
-        """It is no stranger any more, or over."""
+        """The link is part of a session now, or has ended."""
         for stranger in list(self._strangers):
             if stranger.link is link:
                 self._forget(stranger)
 
     def extend(self, link: Link, timeout_s: float, why: str) -> None:
-        """It has asked for something, and may wait so long for it."""
+        """The link has made a request, and may wait so many seconds for the answer."""
         for stranger in self._strangers:
             if stranger.link is link:
                 self._set_timer(stranger, timeout_s, why)
@@ -113,7 +113,7 @@ class Reception:
                 connection, _ = self._bound.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError:  # No descriptor or memory left; the kernel's queue keeps who comes.
+            except OSError:  # No descriptor or memory left; the kernel queues further connections.
                 loop.remove_reader(self._bound)
                 self._reopening = loop.call_later(FULL_S, self.open, self._bound, self._tls)
                 return
@@ -121,22 +121,22 @@ class Reception:
             self.meet(connection)
 
     def meet(self, connection: socket.socket) -> None:
-        """Somebody is at the other end, however that came."""
+        """Take a new connection, accepted or through a tunnel."""
         stranger = Stranger(connection)
         self._strangers[stranger] = None
         self._set_timer(stranger, HELLO_TIMEOUT_S, "no hello in time")
         self._wait_for(stranger, connection, len(MAGIC))
         if len(self._strangers) > STRANGERS_MAX:
-            # The oldest stranger makes room: nobody can fill the table by waiting.
+            # The oldest one makes room: idle connections cannot fill the table.
             self._end(next(iter(self._strangers)), "too many strangers")
 
     def _wait_for(self, stranger: Stranger, connection: socket.socket, size: int) -> None:
-        """Look at it when so many bytes are here, or no more will come."""
+        """Call `_look` when so many bytes have arrived, or no more will come."""
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
         asyncio.get_running_loop().add_reader(connection, self._look, stranger, connection)
 
     def _look(self, stranger: Stranger, connection: socket.socket) -> None:
-        """Its first bytes, as far as they say what it is."""
+        """Look at the first bytes, which tell the kind of the connection."""
         try:
             first = connection.recv(OPENING_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
@@ -151,7 +151,7 @@ class Reception:
             self._take(stranger, connection)
             self._make_link(stranger, connection)
         elif len(first) < OPENING_BYTES:
-            # Once more, and if nothing came since then it is the end of the stream.
+            # Once more; if nothing came since then, the stream has ended.
             if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == OPENING_BYTES:
                 self._end(stranger, "end of stream")
                 return
@@ -165,7 +165,7 @@ class Reception:
             came(connection, ticket)
 
     def _take(self, stranger: Stranger, connection: socket.socket) -> None:
-        """It is known what this connection is for; somebody else reads it from now on."""
+        """The kind of the connection is known: hand it over."""
         asyncio.get_running_loop().remove_reader(connection)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
@@ -175,16 +175,16 @@ class Reception:
         stranger.task = loop.create_task(self._shake_hands(stranger, link, connection))
 
     async def _shake_hands(self, stranger: Stranger, link: Link, connection: socket.socket) -> None:
-        stranger.connection = None  # A transport's from now on.
+        stranger.connection = None  # A transport owns it from now on.
         loop, timeout_s = asyncio.get_running_loop(), HELLO_TIMEOUT_S if self._tls else None
         try:
             await loop.connect_accepted_socket(
                 lambda: link, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
             )
-        except OSError:  # It speaks no TLS, not ours, or nothing at all.
+        except OSError:  # No TLS, another authority, or no data at all.
             self._forget(stranger)
         except asyncio.CancelledError:
-            link.connection_lost(None)  # If it was told of: uvloop closes it and says nothing.
+            link.connection_lost(None)  # If it was opened: uvloop closes it without a callback.
             raise
         finally:
             stranger.task = None

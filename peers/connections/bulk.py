@@ -1,8 +1,8 @@
 """One bulk connection: chunks in and out of a socket, with back-pressure.
 
-No transport stands between: payload is received into the place that its owner names and sent from
-where it lies, or from where it was sealed. Must NOT dial, retry or decide, nor keep more than one
-frame that the kernel does not take.
+There is no asyncio transport: payload is received into memory that the owner names, and sent from
+its place or from where it was encrypted. Must NOT dial or retry, nor keep more than one frame that
+the kernel does not take.
 """
 
 import asyncio
@@ -22,45 +22,46 @@ from protocols.types.ids import PeerId
 from protocols.wire.validators import WireError
 
 RECEIVE_BYTES_MAX = 1 << 20
-"""Received before others have their turn: some 0.3 ms, 0.5 ms sealed, and a sum."""
+"""Bytes received before other tasks have their turn: some 0.3 ms, 0.5 ms encrypted, and a sum."""
 SEND_BYTES_MAX = 4 << 20
-"""Sent before others have their turn: what a kernel takes at once, 1 ms, or 2 ms sealed."""
+"""Bytes sent before other tasks have their turn: as many as a kernel takes at once, 1 ms, or 2 ms
+encrypted."""
 TURN_S_MAX = 0.002
-"""No frame is begun, and none taken, after so much of a turn: of a codec that leaves much out it is
-small and long in the making (top-k: 30 KB, 0.9 ms), and a turn that counts bytes alone takes 30."""
+"""No frame is begun or taken after so many seconds of a turn. Frames of sparse codecs are small but
+take long to make (top-k: 30 KB, 0.9 ms); a turn that counts only bytes would take 30 ms."""
 PADDING = memoryview(bytes(64 << 10))
-"""At once: what comes meanwhile waits for no more."""
+"""The padding that is sent at once; payload that comes meanwhile waits for no more."""
 
 
 class Seals(NamedTuple):
-    """Of both directions of a connection."""
+    """The ciphers of both directions of a connection."""
 
     outgoing: Seal
     incoming: Seal
 
 
 class BulkOwner(Protocol):
-    """What a bulk connection tells of its chunks. No method may raise or block."""
+    """Callbacks of a bulk connection about its chunks. No method may raise or block."""
 
     def place(self, peer: PeerId, chunk: Chunk, size: int) -> memoryview | None:
-        """Where `size` bytes of payload shall go; None: nowhere, read and drop them."""
+        """The memory for `size` bytes of payload; None: read and drop them."""
         ...
 
     def chunk_received(self, peer: PeerId, chunk: Chunk) -> None:
-        """The payload is at its place."""
+        """The payload is in its place."""
         ...
 
     def payload_sent(self, peer: PeerId, chunk: Chunk, size: int) -> None:
-        """The kernel took so many more bytes of a chunk's payload."""
+        """The kernel took `size` more bytes of a chunk's payload."""
         ...
 
     def payload_received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
-        """All of a chunk's payload came; not `kept`: it had no place, and was dropped."""
+        """A chunk's whole payload arrived; not `kept`: it was dropped."""
         ...
 
 
 class Bulk:
-    """A connected socket that is ours from now on: `start`, `feed_from`, and `close`."""
+    """Owns a connected socket: `start`, `feed_from`, then `close`."""
 
     def __init__(
         self,
@@ -72,13 +73,13 @@ class Bulk:
         seals: Seals | None,
         congestion: str = "",
     ) -> None:
-        """`closed`: it is over, and why; told once, never from within a call of ours, and must not
-        raise. `seals` None: in the clear. `congestion`: as `tune` takes it."""
+        """`closed(why)`: called once when the connection ends, never from within a call to this
+        object; must not raise. `seals` None: unencrypted. `congestion`: as for `tune`."""
         self.peer = peer
         self.sent_bytes = 0
         self.received_bytes = 0
         self.held = False
-        """Begins no other frame (fault injection)."""
+        """No other frame is begun (fault injection)."""
         self.on_chunk_sent: Callable[[Chunk], None] | None = None
         self.is_open = True
         self.connection = connection
@@ -94,32 +95,32 @@ class Bulk:
             self._writer = SealedWriter(seals.outgoing)
         self._source: Callable[[], Frame | None] | None = None
         self._outgoing: Chunk | None = None
-        """Begun last."""
+        """The chunk that was begun last."""
         self._untold_bytes = 0
-        """Of its payload, what the owner was not told yet that the kernel took."""
+        """Sent bytes of its payload that were not reported to the owner yet."""
         self._incoming = (0, False)
-        """Of the chunk that began last: how much payload it has, and whether it has a place."""
+        """Of the chunk that began to arrive last: (bytes of payload, whether it has a place)."""
         self.warmed = False
-        """Padding was asked for ..."""
+        """Padding was requested ..."""
         self._padding_bytes = 0
-        """... and so much of it may go still."""
+        """... and so many bytes of it may still be sent."""
         self._sending = False
-        """Within `wake`: what is fed from there may wake us again."""
+        """Within `wake`: the source may call `wake` again."""
         self.congested = False
-        """More is sent when the kernel takes it, or at our next turn."""
+        """There is more to send, when the kernel takes it or at the next turn."""
         tune(connection, bulk=True, congestion=congestion)
 
     def start(self) -> None:
-        """Receive."""
+        """Begin to receive."""
         self._loop.add_reader(self.connection, self._receive)
 
     def pause(self) -> None:
-        """Receive nothing more until `start`: the peer's bytes wait at the peer."""
+        """Receive nothing until `start`: further bytes wait at the peer."""
         if self.is_open:
             self._loop.remove_reader(self.connection)
 
     def close(self, why: str) -> None:
-        """End it; what the kernel has still goes out, a frame that it has in part is of no use.
+        """Close the connection. The kernel still sends its data; a frame in part is of no use.
         `closed` follows."""
         if not self.is_open:
             return
@@ -133,8 +134,8 @@ class Bulk:
     # Sending --------------------------------------------------------------------------------
 
     def feed_from(self, source: Callable[[], Frame | None]) -> None:
-        """Ask there for the next chunk whenever one can be sent. None: nothing for now, until
-        `wake`. Its bytes must not change while they are on their way."""
+        """Call `source` for the next chunk whenever one can be sent; None means nothing until
+        `wake`. The bytes must not change while they are being sent."""
         self._source = source
         self.wake()
 
@@ -147,19 +148,19 @@ class Bulk:
         return self._padding_bytes > 0
 
     def warm(self, size_bytes: int) -> None:
-        """While there is nothing to send, find out what the line carries: send so much padding at
-        most."""
+        """While there is nothing to send, send at most so much padding, to find out the rate of the
+        line."""
         self.warmed, self._padding_bytes = True, size_bytes
         self.wake()
 
     def wake(self) -> None:
-        """Send what there is, as far as the other end takes it."""
+        """Send chunks, as many as the other end takes."""
         if not (self.congested or self._sending):
             self._send()
 
     @property
     def unsent_bytes(self) -> int:
-        """What the other end's kernel has not confirmed yet; 0 when the connection is over."""
+        """Bytes that the other end's kernel has not acknowledged; 0 if the connection has ended."""
         if not self.is_open:
             return 0
         unwritten = sum(piece.nbytes for piece in self._writer.pending())
@@ -183,7 +184,7 @@ class Bulk:
                 self._loop.remove_writer(self.connection)
 
     def _send_turn(self) -> bool:
-        """Raises OSError. True: there is more to send, when the kernel takes it."""
+        """One turn of sending; True if there is more to send. Raises OSError."""
         budget, until = SEND_BYTES_MAX, time.monotonic() + TURN_S_MAX
         while self.is_open:
             if budget <= 0:
@@ -211,7 +212,7 @@ class Bulk:
             return None
         frame = self._source()
         if frame is None and self.is_warming:
-            # The first bytes have to be confirmed before there is anything to know.
+            # Nothing is known before the first bytes are acknowledged.
             if self.sent_bytes > UNSENT_BYTES and not is_starting(self.connection):
                 self._padding_bytes = 0
                 return None
@@ -227,7 +228,8 @@ class Bulk:
             self.on_chunk_sent(chunk)
 
     def _tell_sent(self) -> None:
-        """Once a turn for each chunk: what is cut off counts as far as it went."""
+        """Report sent bytes, once a turn for each chunk; a chunk that breaks off counts as far as
+        it was sent."""
         size, self._untold_bytes = self._untold_bytes, 0
         if size and self._outgoing is not None:
             self._owner.payload_sent(self.peer, self._outgoing, size)
@@ -247,7 +249,7 @@ class Bulk:
                 budget -= count
                 self._reader.filled(count)
                 if count < sum(map(len, room)):
-                    return  # There is no more, or the loop calls again.
+                    return  # There is no more data, or the loop calls again.
         except BlockingIOError:
             return
         except WireError as error:
@@ -255,7 +257,8 @@ class Bulk:
         except OSError as error:
             self.close(str(error))
         except BaseException:
-            self.close("a fault of ours")  # In the middle of a chunk nobody can go on.
+            # The stream cannot be continued in the middle of a chunk.
+            self.close("a fault of ours")
             raise
 
     def began(self, chunk: Chunk, size: int) -> memoryview | None:

@@ -1,4 +1,4 @@
-"""Secrets that we gave to who dialled us, each for one bulk connection.
+"""Secrets for peers that dialled this one, each for one bulk connection.
 
 Must NOT connect anything, nor know what a secret is used for.
 """
@@ -11,7 +11,7 @@ from protocols.types.limits import SECRET_BYTES
 
 
 class Tickets:
-    """At most one for each control connection at a time."""
+    """The open secrets: at most one for each control connection."""
 
     def __init__(self) -> None:
         self._given: dict[Link, tuple[bytes, Keys]] = {}
@@ -21,7 +21,7 @@ class Tickets:
         return len(self._given)
 
     def give(self, control: Link) -> bytes:
-        """The secret for the next bulk connection beside this one: the same until it is there."""
+        """The secret for the next bulk connection; the same one until that connection is open."""
         if control not in self._given:
             secret = secrets.token_bytes(SECRET_BYTES)
             keys = Keys.of(secret)
@@ -30,7 +30,7 @@ class Tickets:
         return self._given[control][0]
 
     def take(self, ticket: bytes) -> tuple[Link, Keys] | None:
-        """Whose ticket it is, once; None: nobody's."""
+        """The control connection and the keys of this ticket, once; None if it is unknown."""
         control = self._whose.pop(ticket, None)
         if control is None:
             return None
@@ -38,7 +38,7 @@ class Tickets:
         return control, keys
 
     def void(self, control: Link) -> None:
-        """The control connection is over."""
+        """The control connection has ended: drop its secret."""
         _, keys = self._given.pop(control, (b"", None))
         if keys is not None:
             del self._whose[keys.ticket]

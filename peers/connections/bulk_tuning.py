@@ -1,9 +1,9 @@
-"""What is done about bulk connections while they are up, by what the kernel counted.
+"""Tunes open bulk connections by the kernel's figures: rate limits, padding, more connections.
 
-Whoever overruns a line is slowed down, and a new connection over a long line is tried out before
-there is anything to send: bbr begins with ten packets a round trip and doubles that until the line
-is full, for a second at 100 Mbit/s and 100 ms, and then keeps what it knows however long it is
-idle. Must NOT dial.
+A connection that overruns its line is slowed down. A new connection over a long line sends padding
+before there is payload: bbr begins with ten packets a round trip and doubles that until the line is
+full, which takes a second at 100 Mbit/s and 100 ms, and remembers the rate while idle. Must NOT
+dial.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from peers.sockets.tcp_info import LOOK_S, RTT_MIN_S, Flow, flow_of, line_of, wa
 from protocols.types.ids import PeerId
 
 IDLE_S = 0.1
-"""Of a second in which so little was sent that padding is in nobody's way."""
+"""A connection that was busy for less than so many seconds of a second may send padding."""
 PADDING_BYTES_MIN, PADDING_BYTES_MAX = 64 << 10, 16 << 20
-"""Less is over before it is worth it. The most is 1.3 s of 100 Mbit/s: bbr says after 4 MB or
-more that it knows such a line."""
+"""Bytes of padding. Less is not worth it; the most is 1.3 s of 100 Mbit/s: bbr knows such a line
+after 4 MB or more."""
 
 
 class Upkeep:
-    """Of one mesh."""
+    """The tuning of one mesh's connections."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class Upkeep:
         padding_bytes: Callable[[PeerId], int],
         widen: Callable[[Session], None],
     ) -> None:
-        """`padding_bytes`: how much is worth sending to know what the line to a peer carries;
-        `widen`: another connection of this pair would carry more."""
+        """`padding_bytes(peer)`: bytes that are worth sending to find out the rate of a line;
+        `widen`: called if another connection of a pair would carry more."""
         self._sessions = sessions
         self._padding_bytes = padding_bytes
         self._widen = widen
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     def start(self) -> None:
-        """Once there is a connection; idempotent."""
+        """Begin, once there is a connection. Idempotent."""
         if not self._timers:
             self._sample()
             self._look()
@@ -63,17 +63,17 @@ class Upkeep:
 
 
 def keep_pace(sessions: Iterable[Session], now: float) -> None:
-    """Slow down who overruns a line."""
+    """Slow down connections that overrun their lines."""
     for session in sessions:
         for bulk, watched in session.bulks.items():
-            with contextlib.suppress(OSError):  # It is over; or this kernel does not tell.
+            with contextlib.suppress(OSError):  # It has ended, or this kernel has no figures.
                 bytes_per_s = watched.throttle.sample(flow_of(bulk.connection), now)
                 if bytes_per_s is not None:
                     pace(bulk.connection, bytes_per_s)
 
 
 def look(sessions: Iterable[Session], padding_bytes: Callable[[PeerId], int]) -> list[Session]:
-    """Send padding where that is worth it. Returns the pairs for which another connection would
+    """Send padding where it is worth it. Returns the sessions for which another connection would
     carry more."""
     slow: list[Session] = []
     cold: list[Session] = []
@@ -82,7 +82,7 @@ def look(sessions: Iterable[Session], padding_bytes: Callable[[PeerId], int]) ->
         try:
             flows = {bulk: flow_of(bulk.connection) for bulk in session.bulks}
         except OSError:
-            continue  # One of them is over; or this kernel does not tell.
+            continue  # One of them has ended, or this kernel has no figures.
         news = [flow.since(session.bulks[bulk].flow) for bulk, flow in flows.items()]
         for bulk, flow in flows.items():
             session.bulks[bulk].flow = flow
@@ -100,8 +100,8 @@ def look(sessions: Iterable[Session], padding_bytes: Callable[[PeerId], int]) ->
 
 
 def _is_cold(session: Session, news: list[Flow]) -> bool:
-    """Nobody knows what its line carries, and its congestion control would remember it."""
+    """Is the rate of its line unknown, with a congestion control that would remember it?"""
     new = len(news) == 1 and not any(bulk.warmed for bulk in session.bulks)
     long = all(flow.rtt_s >= RTT_MIN_S and not flow.fears_loss for flow in news)
-    # What goes through a relay is at somebody else's cost.
+    # Padding through a relay would cost a third peer.
     return new and long and not session.control.through

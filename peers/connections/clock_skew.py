@@ -1,4 +1,5 @@
-"""What a wrong clock does to certificates and tokens, said for a person. Must NOT correct it."""
+"""Texts for people about certificates and tokens that a wrong clock makes invalid. Must NOT correct
+a clock."""
 
 import ssl
 import time
@@ -11,12 +12,12 @@ _NOT_YET, _ENDED = 9, 10
 
 
 def at(unix_s: float) -> str:
-    """2026-11-25 02:00 UTC."""
+    """A time as 2026-11-25 02:00 UTC."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def span(seconds: float) -> str:
-    """The two largest units: 3 days 2 hours."""
+    """A duration in its two largest units, as 3 days 2 hours."""
     days, rest = divmod(int(seconds), DAY_S)
     hours, rest = divmod(rest, HOUR_S)
     parts = [(days, "day"), (hours, "hour"), (rest // MINUTE_S, "minute")]
@@ -25,8 +26,8 @@ def span(seconds: float) -> str:
 
 
 def clock_fault(made_s: float, ends_s: float, *, skew_s: float) -> str:
-    """Why a certificate made at `made_s` that counts until `ends_s` does not count now, by this
-    machine's clock, which may be `skew_s` behind; "" if it counts. Unix seconds."""
+    """Why a certificate made at `made_s` and valid until `ends_s` is not valid now, by this
+    machine's clock, which may be `skew_s` behind; "" if it is valid. Unix seconds."""
     now = time.time()
     if now < made_s - skew_s:
         return (
@@ -43,7 +44,7 @@ def clock_fault(made_s: float, ends_s: float, *, skew_s: float) -> str:
 
 
 def token_ended(expires_s: float) -> str:
-    """Why a token counts no more, by this machine's clock; "" if it counts."""
+    """Why a token has expired, by this machine's clock; "" if it has not."""
     now = time.time()
     if now < expires_s:
         return ""
@@ -54,8 +55,8 @@ def token_ended(expires_s: float) -> str:
 
 
 def tls_fault(error: OSError) -> str:
-    """The text of a connection's error; if the other side's certificate does not count at this
-    time, what this machine's clock says."""
+    """The text of a connection's error; if the other side's certificate is not valid now, with the
+    time of this machine's clock."""
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in (_NOT_YET, _ENDED):
         when = "not valid yet" if error.verify_code == _NOT_YET else "valid no more"
         return (

@@ -1,6 +1,6 @@
-"""One control connection: messages in and out, with back-pressure, and nothing of their meaning.
+"""One control connection: messages in and out, with back-pressure.
 
-Frames are those of frames.py, without payload. Must NOT dial, retry or decide.
+Frames are those of frames.py, without payload. Must NOT dial, retry, or know what a message means.
 """
 
 import asyncio
@@ -18,30 +18,30 @@ from protocols.wire import codec
 from protocols.wire.validators import WireError
 
 STAGE_BYTES = 256 << 10
-"""Frames are read through this."""
+"""Bytes of the buffer through which frames are read."""
 HELLO_BYTES_MAX = 8 << 10
-"""Before its hello a connection may send no more than this: four names of 128 characters, or a
-refusal of 1024, in UTF-8."""
+"""Bytes that a connection may send before its hello: four names of 128 characters, or a refusal of
+1024, in UTF-8."""
 CONTROL_OUTBOX_MAX = 4096
 """Messages that wait for a slow peer. A whole log of this length fits."""
 CONTROL_WRITE_BYTES_MAX = 256 << 10
 LINGER_S = 1.0
-"""What was written before a close has this long to go out: the peer may have stopped reading."""
+"""Seconds that written data has to go out after a close: the peer may have stopped reading."""
 
 
 class LinkOwner(Protocol):
-    """What a link tells whoever made it. No method may raise or block."""
+    """Callbacks of a link to its owner. No method may raise or block."""
 
     def opened(self, link: "Link") -> None:
-        """The connection is there; `closed` will follow."""
+        """The connection is open; `closed` will follow."""
         ...
 
     def received(self, link: "Link", message: Control) -> None:
-        """A whole message."""
+        """A message has arrived."""
         ...
 
     def closed(self, link: "Link", why: str) -> None:
-        """The connection is over; called once for each `opened`."""
+        """The connection has ended; called once for each `opened`."""
         ...
 
 
@@ -49,12 +49,12 @@ class Link(asyncio.BufferedProtocol):
     """A connected socket. Made by `asyncio.create_connection` or `create_server`."""
 
     def __init__(self, owner: LinkOwner, *, accepted: bool) -> None:
-        """`accepted`: somebody else made the connection."""
+        """`accepted`: the other side made the connection."""
         self.accepted = accepted
         self.peer = ""
         """Set by the owner after the hello."""
         self.through = PeerId("")
-        """Where we dialled: by which other peer, in a tunnel; "" by none."""
+        """If we dialled through a tunnel: the peer in the middle; else ""."""
         self.certified = ""
         """The peer id in the other side's certificate; "" without one."""
         self.sent_bytes = 0
@@ -74,7 +74,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def remote(self) -> tuple[str, int]:
-        """Where the other end is. Raises OSError: nowhere any more."""
+        """The address of the other end. Raises OSError if the connection has ended."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         if not name:
             raise OSError("the control connection is over")
@@ -87,9 +87,9 @@ class Link(asyncio.BufferedProtocol):
     # Sending --------------------------------------------------------------------------------
 
     def send(self, message: Control) -> bool:
-        """Queue a control message. False: the outbox is full, the peer is too slow."""
+        """Queue a message. False if the outbox is full, i.e. the peer is too slow."""
         if not self.is_open:
-            return True  # `closed` tells the owner; nothing is waited for.
+            return True  # `closed` tells the owner; the message needs no answer.
         if len(self._outbox) >= CONTROL_OUTBOX_MAX:
             return False
         self._outbox.append(message)
@@ -97,7 +97,7 @@ class Link(asyncio.BufferedProtocol):
         return True
 
     def _flush(self) -> None:
-        """Send what there is, as far as the other end takes it."""
+        """Send queued messages, as many as the other end takes."""
         transport = self._transport
         while transport is not None and self._outbox and not (self._closing or self.congested):
             head = codec.encode(self._outbox.popleft())
@@ -106,7 +106,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def round_trip_s(self) -> float | None:
-        """As the kernel judges it from what was confirmed lately; None: it cannot say."""
+        """The kernel's smoothed round trip in seconds; None if it has none."""
         if self._transport is None or self._transport.is_closing():
             return None
         return round_trip_s(self._transport.get_extra_info("socket"))
@@ -114,7 +114,8 @@ class Link(asyncio.BufferedProtocol):
     # Ending ---------------------------------------------------------------------------------
 
     def close(self, why: str) -> None:
-        """End it after what was written; what waits in the outbox is dropped. `closed` follows."""
+        """Close the connection after the written data; queued messages are dropped. `closed`
+        follows."""
         if self._transport is None or self._closing:
             return
         self._closing, self._why = True, why
@@ -124,7 +125,7 @@ class Link(asyncio.BufferedProtocol):
         self._linger = loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self, why: str) -> None:
-        """End it at once, whatever was written."""
+        """Close the connection at once; written data may be lost."""
         self.close(why)
         if self._transport is not None:
             self._transport.abort()
@@ -133,18 +134,19 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if transport.is_closing():
-            return  # Whoever made it gave it up; uvloop would not even tell of its end.
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
+            return  # Its maker gave it up; uvloop would not report its end.
+        # uvloop's transport does not inherit from it.
+        self._transport = cast(asyncio.Transport, transport)
         self.certified = _named(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=CONTROL_WRITE_BYTES_MAX)
         self._owner.opened(self)
 
     def restrict(self, head_bytes_max: int) -> None:
-        """A stranger without a certificate may send less than one with."""
+        """Limit the messages of a connection without a certificate."""
         self._head_bytes_max = head_bytes_max
 
     def become(self, peer: str) -> None:
-        """The hello said who is there."""
+        """The hello has named the peer."""
         self.peer = peer
         self._head_bytes_max = limits.CONTROL_BYTES_MAX
         if self._transport is None:
@@ -154,7 +156,7 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
-            return  # It never was ours.
+            return  # It was never opened.
         if self._linger is not None:
             self._linger.cancel()
         self._outbox.clear()
@@ -169,7 +171,7 @@ class Link(asyncio.BufferedProtocol):
         self._flush()
 
     def eof_received(self) -> bool:
-        self.close("end of stream")  # Whoever says no more will not read on either.
+        self.close("end of stream")  # A peer that sends no more will not read on either.
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -178,14 +180,14 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
         if self._closing:
-            return  # TLS delivers while it shuts down; the owner has forgotten this connection.
+            return  # TLS delivers data while it shuts down; the owner has dropped this connection.
         self._staged += nbytes
         self._parse()
 
     # Receiving ------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Deliver nothing until `resume`: the peer's bytes wait at the peer."""
+        """Deliver nothing until `resume`: further bytes wait at the peer."""
         self._paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -199,7 +201,7 @@ class Link(asyncio.BufferedProtocol):
             self._parse()
 
     def _parse(self) -> None:
-        """Take what is whole from the stage, and keep the rest."""
+        """Take whole messages from the stage, and keep the rest."""
         used = 0
         try:
             while self.is_open and not self._paused and (taken := self._take(used)):
@@ -214,7 +216,7 @@ class Link(asyncio.BufferedProtocol):
         self._staged = left
 
     def _take(self, start: int) -> int:
-        """Take a message; returns how many bytes, 0 when more must come first."""
+        """Take a message; returns its number of bytes, 0 if more must come first."""
         if self._staged - start < PREFIX.size:
             return 0
         head_bytes, payload_bytes = PREFIX.unpack_from(self._stage, start)
@@ -232,13 +234,13 @@ class Link(asyncio.BufferedProtocol):
         return size
 
     def _make_room(self, frame_bytes: int) -> None:
-        """A control message may be longer than the stage; its size was checked."""
+        """Enlarge the stage for a longer message; the size has been checked."""
         if frame_bytes > len(self._stage):
             self._stage = grown(self._stage, self._staged, frame_bytes)
 
 
 def _named(certificate: Mapping[str, Any] | None) -> str:
-    """The common name in what the ssl module says of a certificate that it has verified."""
+    """The common name of a verified certificate, as the ssl module returns it."""
     subject: Iterable[Iterable[tuple[str, str]]] = (certificate or {}).get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""

@@ -1,6 +1,6 @@
-"""The connections that we make: dialling, our hello, and trying again.
+"""Makes connections: dialling, hello, retries.
 
-Must NOT decide whom to dial, keep sessions, or accept anything.
+Must NOT decide which peers to dial, keep sessions, or accept connections.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from protocols.types.ids import PROTOCOL_VERSION, PeerId
 
 DIAL_TIMEOUT_S = 5.0
 REDIAL_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Waits between two tries, longer and longer while they follow each other quickly."""
+"""Seconds between tries, longer and longer while they fail quickly."""
 QUICK_S = 2.0
 FIRST_DIAL_S = 30.0
-"""How long the address that a person typed may not answer."""
+"""Seconds for which the address that a person gave may not answer."""
 ANSWERS = 2
-"""To our hello: theirs, and the keys of the bulk connection."""
+"""Answers to our hello: the other hello, and the keys of the bulk connection."""
 
 
 class DialError(OSError):
-    """It did not work this time."""
+    """This try has failed."""
 
 
 class Host(Protocol):
@@ -42,69 +42,70 @@ class Host(Protocol):
     def new_link(self, *, accepted: bool) -> Link: ...
 
     def is_connected(self, peer: str, address: str) -> bool:
-        """Is there a session with this peer ("": anybody) or at this address?"""
+        """Is there a session with this peer ("": any peer) or at this address?"""
         ...
 
     def yields_to(self, peer: PeerId) -> bool:
-        """A connection that this peer made is better than one that we make."""
+        """Does a connection that this peer made win over one that we make?"""
         ...
 
     def dialled(
         self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys
     ) -> None:
-        """Both connections are up."""
+        """Control and bulk connection are open."""
         ...
 
     async def tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
-        """Connect with a peer that nobody can dial. Raises OSError."""
+        """Connect with a peer that cannot be dialled. Raises OSError."""
         ...
 
     def bulk_dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
-        """Another bulk connection beside this one is up; None: it does not work."""
+        """Another bulk connection is open; None: it has failed."""
         ...
 
     def dialling_refused(self, why: str) -> None:
-        """Nobody we know is at the address that a person gave, and nobody will be."""
+        """The address that a person gave has refused us, or does not answer."""
         ...
 
 
 @dataclass(slots=True)
 class Dial:
-    """An address that we keep trying until `forget`."""
+    """An address that is tried until `forget`."""
 
     address: str
-    """Or what a person calls the way to it."""
+    """HOST:PORT; for a tunnel a text for people."""
     peer: str
-    """"" until somebody answered."""
+    """The peer there; "" until one has answered."""
     via: Sequence[PeerId] = ()
-    """One of these joins us with the peer, which has no address; another one after each try."""
+    """Peers that may carry a tunnel to a peer without an address; another one after each try."""
     hosts: list[str] = field(default_factory=list[str])
-    """Of its name, not tried yet in this turn."""
+    """Resolved addresses that are not tried yet in this turn."""
     task: "asyncio.Task[None] | None" = None
     tries: int = 0
     tried_at: float = float("-inf")
 
 
 class Dialling:
-    """Every address that we dial, each in a task that ends when there is a session."""
+    """All dialled addresses, each with a task that ends when there is a session."""
 
     def __init__(self, host: Host, owner: MeshOwner, *, tls: ssl.SSLContext | None) -> None:
-        """`owner`: the mesh's; `tls` None: in the clear, and then to this machine only."""
+        """`owner`: that of the mesh. `tls` None: unencrypted, and then to loopback addresses
+        only."""
         self.tls = tls
         self._host = host
         self._owner = owner
         self._dials: dict[str, Dial] = {}
         """By address."""
         self._answers: dict[Link, asyncio.Queue[Control | None]] = {}
-        """What the other side says first; None: it hung up."""
+        """By link, the first messages of the other side; None: it closed the connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     # Interface ------------------------------------------------------------------------------
 
     def connect(self, address: str, *, peer: str, via: Sequence[PeerId] = ()) -> None:
-        """Dial until it works, and after `again`, until `forget`. `via`: by tunnels through these,
-        to a peer without an address."""
+        """Dial until there is a session, and again after `again`, until `forget`. `via`: peers that
+        may carry a tunnel to a peer without an address."""
         address = address or f"{peer}, through another peer"
         dial = self._dials.setdefault(address, Dial(address, peer))
         dial.peer, dial.via = peer or dial.peer, via
@@ -112,21 +113,21 @@ class Dialling:
             self._start(dial)
 
     def again(self, peer: PeerId) -> None:
-        """The session with this peer is over."""
+        """The session with this peer has ended: dial again."""
         for dial in self._dials.values():
-            # A task that still runs looks for the session itself before it ends.
+            # A running task checks for a session itself before it ends.
             if dial.peer == peer and (dial.task is None or dial.task.done()):
                 self._start(dial)
 
     def forget(self, peer: PeerId) -> None:
-        """Dial this peer no more."""
+        """Stop dialling this peer."""
         for address in [a for a, dial in self._dials.items() if dial.peer == peer]:
             dial = self._dials.pop(address)
             if dial.task is not None:
                 dial.task.cancel()
 
     async def close(self) -> None:
-        """End every try; idempotent."""
+        """End all tries. Idempotent."""
         self._closing = True
         self._dials.clear()
         tasks = list(self._tasks)
@@ -135,19 +136,19 @@ class Dialling:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def open_bulk(self, control: Link, keys: Keys) -> None:
-        """Another connection beside this one; `bulk_dialled` follows, unless all is closed."""
+        """Open another bulk connection; `bulk_dialled` follows unless this object is closed."""
         if not self._closing:
             self._spawn(self._try_bulk(control, keys), f"bulk to {control.peer}")
 
     def received(self, link: Link, message: Control) -> bool:
-        """True: it answers our hello."""
+        """True if the message answers our hello."""
         answers = self._answers.get(link)
         if answers is not None and answers.qsize() < ANSWERS:
             answers.put_nowait(message)
         return answers is not None
 
     def closed(self, link: Link) -> None:
-        """A link ended; perhaps one of ours that waits for an answer."""
+        """A link has ended, perhaps one that waits for an answer to our hello."""
         answers = self._answers.get(link)
         if answers is not None:
             answers.put_nowait(None)
@@ -166,7 +167,7 @@ class Dialling:
         return task
 
     async def _run(self, dial: Dial) -> None:
-        """Try until there is a session, or nobody wants us at the address that a person gave."""
+        """Try until there is a session, or the address that a person gave has refused us."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         while not self._host.is_connected(dial.peer, dial.address):
@@ -178,7 +179,7 @@ class Dialling:
                     dial.hosts = dial.hosts or await self._hosts(dial)
                     failure = await self._try(dial, dial.hosts.pop(0))
                     final = bool(failure)
-            except OSError as error:  # A TimeoutError is one, without a text.
+            except OSError as error:  # A TimeoutError is an OSError without a text.
                 reason = tls_fault(error) or "no answer in time"
                 failure = f"nobody answers at {dial.address}: {reason}"
                 final = loop.time() - started > FIRST_DIAL_S
@@ -186,7 +187,7 @@ class Dialling:
                 self._dials.pop(dial.address, None)
                 self._host.dialling_refused(failure)
                 return
-        dial.hosts.clear()  # The name may have others the next time.
+        dial.hosts.clear()  # The name may have other addresses the next time.
 
     async def _wait_turn(self, dial: Dial) -> None:
         loop = asyncio.get_running_loop()
@@ -198,18 +199,18 @@ class Dialling:
         dial.tried_at = loop.time()
 
     async def _hosts(self, dial: Dial) -> list[str]:
-        """What to try one after the other. Raises OSError when there is nothing."""
+        """The addresses to try, in order. Raises OSError if there is none."""
         if dial.via:
             return [dial.address]
         try:
             look = parse_address if self.tls is not None else require_loopback
             return await addresses_of(*look(dial.address, key="address"))
         except (ConfigError, UnicodeError) as error:
-            # Addresses come from other peers too: a wrong one is one that does not answer.
+            # Addresses come from other peers too: a malformed one counts as one without an answer.
             raise DialError(str(error)) from error
 
     async def _try(self, dial: Dial, host: str) -> str:
-        """Returns why the other side refused us, or "". Raises OSError when it did not work."""
+        """One try; returns why the other side refused us, or "". Raises OSError if it failed."""
         control, answers = self._host.new_link(accepted=False), asyncio.Queue[Control | None]()
         self._answers[control] = answers
         try:
@@ -238,8 +239,8 @@ class Dialling:
             if not control.is_open or self._host.yields_to(hello.peer):
                 bulk.close()
                 raise DialError("closed after its hello, or it dialled us")
-            # The other side drops what it has for this one, as soon as it reads the ticket: we
-            # must not yield any more.
+            # The other side drops its own connection for this one as soon as it reads the ticket,
+            # so we must not yield any more.
             show(bulk, MAGIC, keys.ticket)
             del self._answers[control]
             dial.peer = hello.peer
@@ -257,11 +258,12 @@ class Dialling:
             show(opened, MAGIC, keys.ticket)
             bulk = opened
         except OSError:
-            pass  # What there is carries everything, only slower; and we are asked again.
+            # The present connections carry everything, only slower; and there is another request.
+            pass
         self._host.bulk_dialled(control, bulk, keys)
 
     async def _open(self, link: Link, dial: Dial, host: str) -> None:
-        """Connect. Raises OSError."""
+        """Connect and handshake. Raises OSError."""
         loop = asyncio.get_running_loop()
         if not dial.via:
             _, port = parse_address(dial.address, key="address")
@@ -275,7 +277,7 @@ class Dialling:
         )
 
     async def _open_bulk(self, control: Link, peer: PeerId) -> socket.socket:
-        """Connect to where this control connection goes. Raises OSError."""
+        """Connect to the other end of this control connection. Raises OSError."""
         if not control.through:
             return await connect(control.remote)
         return await self._host.tunnel(peer, control.through)

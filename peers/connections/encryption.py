@@ -1,9 +1,10 @@
-"""Sealed chunks: AES-256-GCM between two that have agreed on a secret elsewhere.
+"""Encrypts and decrypts the chunks of bulk connections with AES-256-GCM.
 
-A frame (frames.py) travels as records, each one sealed by itself: the head, then its payload in
-pieces of RECORD_BYTES. The two lengths before it are in the clear, and every record of the frame
-seals them too. What is not exactly what was sent, in that order and all of it, does not open. Must
-NOT touch a socket, nor know who the other side is.
+A frame (frames.py) travels as records, each encrypted by itself: the head, then the payload in
+records of RECORD_BYTES. The two lengths before it are not encrypted, but authenticated with every
+record of the frame. Records that are changed, missing or in another order do not decrypt. The keys
+come from a secret that the control connection carries. Must NOT touch a socket, nor know the other
+side.
 """
 
 from dataclasses import dataclass
@@ -23,20 +24,20 @@ TAG_BYTES = 16
 KEY_BYTES = 32
 NONCE_BYTES = 12
 RECORD_BYTES = 256 << 10
-"""Sealed at once: it stays in the L2 cache between the cipher and the kernel."""
+"""Bytes of a record: it stays in the L2 cache between the cipher and the kernel."""
 RECORDS_PER_KEY = 1 << 16
-"""Then both go on with the next key: after 2^34 bytes, and GCM takes 2^36 with one key."""
+"""Records until both sides change to the next key: 2^34 bytes; GCM allows 2^36 with one key."""
 assert RECORDS_PER_KEY * RECORD_BYTES <= 1 << 34
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Of one bulk connection."""
+    """The key material of one bulk connection, derived from the secret."""
 
     ticket: bytes
-    """What the connection begins with, in the clear: it names the secret, and is good for one."""
+    """The first bytes of the connection, unencrypted: they name the secret, and are valid once."""
     dialling: bytes
-    """What the key is made of with which the side seals that dialled."""
+    """Key material of the direction from the side that dialled; `accepting`: of the other one."""
     accepting: bytes
 
     @staticmethod
@@ -49,7 +50,8 @@ class Keys:
 
 
 class Seal:
-    """One direction of one connection: a key for so many records, and a number for each."""
+    """The cipher of one direction of a connection: a key for so many records, and a nonce for each
+    record."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -57,18 +59,21 @@ class Seal:
         self._count = 0
 
     def seal(self, data: bytes | memoryview, beside: memoryview, out: memoryview) -> None:
-        """`out`: as long as the data and TAG_BYTES. `beside` is not in it, and sealed too."""
+        """Encrypt `data` into `out`, which is TAG_BYTES longer. `beside` is authenticated, not
+        encrypted."""
         self._cipher.encrypt_into(self._nonce(), data, beside, out)
 
     def open(self, sealed: memoryview, beside: memoryview, out: memoryview) -> None:
-        """The inverse. Raises WireError; then `out` holds nobody knows what."""
+        """Decrypt `sealed` into `out`. Raises WireError if it is not authentic; `out` is undefined
+        then."""
         try:
             self._cipher.decrypt_into(self._nonce(), sealed, beside, out)
         except InvalidTag as error:
             raise WireError("a sealed record does not open: it is not what was sent") from error
 
     def _nonce(self) -> bytes:
-        """Of the next record. It goes on counting when the key changes: it never repeats."""
+        """The nonce of the next record. It goes on counting when the key changes, so it never
+        repeats."""
         number = self._count
         self._count += 1
         if number and number % RECORDS_PER_KEY == 0:
@@ -78,18 +83,18 @@ class Seal:
 
 
 class SealedWriter:
-    """Seals a record when the one before it was sent."""
+    """Encrypts each record when the one before it is sent."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
         self._buffer = memoryview(b"")
         self._start = self._stop = 0
-        """What of the buffer is sealed and not sent."""
+        """The range of the buffer that is encrypted and not sent."""
         self._data = (0, 0)
-        """Where in the buffer the payload of the last record is: its tag follows."""
+        """The range of the buffer with the payload of the last record; its tag follows."""
         self._prefix = memoryview(b"")
         self._payload = memoryview(b"")
-        """What is not sealed yet."""
+        """The payload that is not encrypted yet."""
 
     def begin(self, chunk: Chunk, payload: memoryview) -> None:
         head = codec.encode(chunk)
@@ -116,10 +121,10 @@ class SealedWriter:
         return max(min(self._start, last) - max(before, first), 0)
 
     def _seal_next(self, start: int) -> int:
-        """Seal the next record of the payload into the buffer; returns where it ends."""
+        """Encrypt the next record of the payload into the buffer; returns its end."""
         data, self._payload = self._payload[:RECORD_BYTES], self._payload[RECORD_BYTES:]
         if not self._payload:
-            self._payload = memoryview(b"")  # An empty part of an array would keep it lent.
+            self._payload = memoryview(b"")  # An empty view of an array would keep it lent.
         if not data:
             return 0
         stop = start + len(data) + TAG_BYTES
@@ -129,7 +134,7 @@ class SealedWriter:
 
 
 class SealedReader:
-    """Opens a record into its place when all of it is here."""
+    """Decrypts each record into its place when all of it has arrived."""
 
     def __init__(self, sink: Sink, seal: Seal) -> None:
         self._sink = sink
@@ -140,12 +145,12 @@ class SealedReader:
         self._chunk: Chunk | None = None
         self._place: memoryview | None = None
         self._record = memoryview(b"")
-        """Where the record goes that is under way, with its tag."""
+        """The memory for the present record and its tag."""
         self._filled = 0
         self._dropped = memoryview(b"")
-        """Where what nobody wants is opened: a buffer of its own, for all of it."""
+        """A buffer into which unwanted records are decrypted."""
         self._missing = 0
-        """Bytes of payload that are not opened yet; the stage is empty then."""
+        """Bytes of payload that are not decrypted yet; if there are any, the stage is empty."""
 
     def room(self) -> list[memoryview]:
         if not self._missing:
@@ -175,11 +180,11 @@ class SealedReader:
 
     @property
     def _record_bytes(self) -> int:
-        """Of the record under way."""
+        """Bytes of the present record."""
         return min(self._missing, RECORD_BYTES) + TAG_BYTES
 
     def _take_head(self, start: int) -> int:
-        """Open what stands before a payload; returns how many bytes, 0 when more must come."""
+        """Decrypt the head of a frame; returns its number of bytes, 0 if more must come."""
         if self._staged - start < PREFIX.size:
             return 0
         head_bytes, payload_bytes = unpack_prefix(self._stage[start:])
@@ -199,7 +204,7 @@ class SealedReader:
         return size
 
     def _take_record(self) -> None:
-        """Open the record under way, if it is all here."""
+        """Decrypt the present record, if all of it has arrived."""
         sealed = self._record[: self._record_bytes]
         if self._filled < len(sealed):
             return

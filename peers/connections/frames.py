@@ -1,9 +1,9 @@
-"""Frames: a message and, behind it, the bytes of a chunk, cut from a stream and made into one.
+"""Frames: a message followed by the bytes of a chunk, read from a stream and written to one.
 
 A frame is `u32 head length, u32 payload length` (little endian), the head (one message of
-protocols/wire/codec.py) and the payload (none for control messages). Here are those of bulk
-connections in the clear; encryption.py has them sealed. Must NOT touch a socket, nor copy payload
-that can be received or sent where it lies.
+protocols/wire/codec.py) and the payload (none for control messages). This file has the unencrypted
+frames of bulk connections; encryption.py has the encrypted ones. Must NOT touch a socket, nor copy
+payload that can be received into, or sent from, its place.
 """
 
 import struct
@@ -16,56 +16,57 @@ from protocols.wire.validators import WireError
 
 PREFIX = struct.Struct("<II")
 STAGE_BYTES = 6 << 10
-"""Of what follows a payload, read together with its end: the next head, a small payload (one call
-of the kernel then brings both), and not much more, since it has to be copied to its place."""
+"""Bytes after a payload that are read together with its end: the next head and a small payload then
+come with one system call. Not more, since they must be copied to their place."""
 DROPPED_BYTES = 64 << 10
-"""Payload that nobody wants is read through memory of this size."""
+"""Bytes of the buffer through which unwanted payload is read."""
 
 Frame = tuple[Chunk, bytes | bytearray | memoryview]
 
 
 class Sink(Protocol):
-    """Where received chunks go. No method may raise or block."""
+    """The receiver of chunks. No method may raise or block."""
 
     def began(self, chunk: Chunk, size: int) -> memoryview | None:
-        """Where `size` bytes of payload shall go; None: nowhere, read and drop them."""
+        """The memory for `size` bytes of payload; None: read and drop them."""
         ...
 
     def ended(self, chunk: Chunk) -> None:
-        """All of the payload is at its place, or was dropped."""
+        """The whole payload is in its place, or was dropped."""
         ...
 
 
 class Reader(Protocol):
-    """Chunks out of a stream: read into `room`, then say how much with `filled`."""
+    """Decodes chunks from a stream: read into `room`, then call `filled` with the number of
+    bytes."""
 
     def room(self) -> list[memoryview]:
-        """Where the next bytes go, one buffer after the other."""
+        """The buffers for the next bytes, in order."""
         ...
 
     def filled(self, count: int) -> None:
-        """So many bytes came. Raises WireError: they are no chunks."""
+        """Take `count` new bytes. Raises WireError if they are no chunks."""
         ...
 
 
 class Writer(Protocol):
-    """Frames into a stream, one after the other."""
+    """Encodes frames into a stream, one after the other."""
 
     def begin(self, chunk: Chunk, payload: memoryview) -> None:
-        """The next frame; all of the last one was sent."""
+        """Begin the next frame; the last one must be sent completely."""
         ...
 
     def pending(self) -> list[memoryview]:
-        """What is to be sent next; nothing: all of the frame was."""
+        """The buffers to send next; empty if the frame is sent completely."""
         ...
 
     def sent(self, count: int) -> int:
-        """So many bytes of `pending` are on their way; returns how many of them are payload."""
+        """`count` bytes of `pending` were sent; returns how many of them are payload."""
         ...
 
 
 class PlainReader:
-    """In the clear: payload is received into its place."""
+    """Unencrypted frames: payload is received into its place."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -75,7 +76,7 @@ class PlainReader:
         self._place: memoryview | None = None
         self._dropped = memoryview(b"")
         self._missing = 0
-        """Bytes of payload still to come; the stage is empty then."""
+        """Bytes of payload that are still to come; if there are any, the stage is empty."""
 
     def room(self) -> list[memoryview]:
         if not self._missing:
@@ -106,7 +107,7 @@ class PlainReader:
         self._staged = left
 
     def _take_head(self, start: int) -> int:
-        """Take what stands before a payload; returns how many bytes, 0 when more must come."""
+        """Take the head of a frame; returns its number of bytes, 0 if more must come."""
         if self._staged - start < PREFIX.size:
             return 0
         head_bytes, payload_bytes = unpack_prefix(self._stage[start:])
@@ -131,7 +132,7 @@ class PlainReader:
 
 
 class PlainWriter:
-    """In the clear: payload is sent from where it lies."""
+    """Unencrypted frames: payload is sent from its place."""
 
     def __init__(self) -> None:
         self._pending: list[memoryview] = []
@@ -165,7 +166,7 @@ def unpack_prefix(staged: memoryview) -> tuple[int, int]:
 
 
 def decode_head(head: memoryview) -> Chunk:
-    """Raises WireError."""
+    """Decode the head of a frame. Raises WireError."""
     message = codec.decode(head, size_max=limits.CHUNK_HEADER_BYTES_MAX)
     if not isinstance(message, Chunk):
         raise WireError("only chunks travel on bulk connections")
@@ -173,7 +174,7 @@ def decode_head(head: memoryview) -> Chunk:
 
 
 def grown(stage: memoryview, staged: int, size: int) -> memoryview:
-    """A stage for a longer head; its size was checked."""
+    """A larger stage for a longer head; the size has been checked."""
     bigger = memoryview(bytearray(size))
     bigger[:staged] = stage[:staged]
     return bigger

@@ -1,7 +1,7 @@
-"""Connections with every other peer: one for control, and one or more for bulk.
+"""The connections with all other peers: a control connection and one or more bulk connections each.
 
-A peer counts as connected when both kinds are up, and as disconnected when any of them is gone.
-Must NOT decide whom to connect to, whom to let in or what a loss means: the core does.
+A peer is connected when both kinds are open, and disconnected when any of them has ended. Must NOT
+decide which peers to dial or admit, nor what a loss means (the core).
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from protocols.types.ids import PeerId
 from protocols.types.limits import ADMIT_BYTES_MAX, PEERS_MAX
 
 ANSWER_TIMEOUT_S = 15.0
-"""Whoever asked for a certificate waits so long for the run's answer, here."""
+"""Seconds that a node without a certificate waits for the run's answer."""
 SESSIONS_MAX = 2 * PEERS_MAX
-"""Peers of a run, and as many again that wait or are about to leave."""
+"""Peers of a run, and as many again that wait or are leaving."""
 
 
 class Mesh:
-    """`listen`, then `connect` and `send`; `close` ends everything."""
+    """All connections of one peer: `listen`, then `connect` and `send`; `close` ends everything."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Mesh:
         on_chunk_sent: Callable[[PeerId, Chunk, Bulk], None] | None = None,
         congestion: str = "",
     ) -> None:
-        """`tls` None is plaintext. `on_chunk_sent`: fault injection. `congestion`: of bulk."""
+        """`tls` None: unencrypted. `on_chunk_sent`: for fault injection. `congestion`: for bulk."""
         self.sessions: dict[PeerId, Session] = {}
         self._owner = owner
         self._tls = tls
@@ -62,75 +62,76 @@ class Mesh:
         self._links: set[Link] = set()
         self._bulks: set[Bulk] = set()
         self._asking: dict[int, Link] = {}
-        """Strangers that asked for a certificate, by the number under which they did."""
+        """By number of a request for a certificate, its connection."""
         self._asked = 0
         self._halves: dict[PeerId, Half] = {}
         self._moved = [0, 0]
-        """Bytes sent and received on connections that are over."""
+        """Bytes [sent, received] on connections that have ended."""
         self._closing = False
         self._changed = asyncio.Event()
-        """A connection ended."""
+        """Set when a connection has ended."""
         self._upkeep = Upkeep(self.sessions, owner.padding_bytes, self._ask_for_bulk)
 
     # Interface ------------------------------------------------------------------------------
 
     def secure(self, tls: Tls) -> None:
-        """Before `listen`, as a node that gets its certificate later than its mesh."""
+        """Set the TLS contexts before `listen`, for a node that gets its certificate after its
+        mesh."""
         self._tls, self._dialling.tls = tls, tls.dialling
 
     def listen(self, bound: socket.socket | None) -> None:
-        """Accept on a socket that `bind` made; it is ours from now on. None: nobody can dial us."""
+        """Accept on a socket of `bind`, which the mesh owns from now on; None: do not listen."""
         self._reception.open(bound, self._tls.accepting if self._tls else None)
 
     def connect(self, address: str, *, peer: str, via: Sequence[PeerId] = ()) -> None:
-        """Dial until it works, and again when it breaks, until `disconnect`. Who has no address is
-        reached through one of `via`."""
+        """Dial until it works, and again when it breaks, until `disconnect`. A peer without an
+        address is reached through one of `via`."""
         self._dialling.connect(address, peer=peer, via=via)
 
     def disconnect(self, peer: PeerId, why: str) -> None:
-        """Close what we have with the peer, and dial it no more."""
+        """Close the session with the peer, and stop dialling it."""
         self._dialling.forget(peer)
         self._drop_half(peer, why)
         self.drop(peer, why)
 
     def drop(self, peer: PeerId, why: str) -> None:
-        """Close what we have with the peer; whoever dialled dials again."""
+        """Close the session with the peer; the side that dialled dials again."""
         session = self.sessions.get(peer)
         if session is not None:
             self._end(session, why)
 
     def send(self, peer: PeerId, message: Control) -> bool:
-        """False: the peer's outbox is full."""
+        """Send a message; False if the peer's outbox is full."""
         session = self.sessions.get(peer)
         return session is None or session.control.send(message)
 
     @property
     def line(self) -> int:
-        """Bytes a second that we get rid of where that goes best; 0: no line was ever full."""
+        """Bytes a second of this node's best line; 0 if no line was ever full."""
         return best([session.line for session in self.sessions.values()])
 
     def wake(self, peer: PeerId) -> None:
-        """There is something to send in bulk."""
+        """There is a chunk to send to this peer."""
         session = self.sessions.get(peer)
         for bulk in list(session.bulks) if session is not None else ():
             bulk.wake()
 
     def answer(self, number: int, message: Admitted | NotAdmitted) -> None:
-        """To whoever asked for a certificate under this number, if it is still there."""
+        """Answer the request for a certificate of this number, if its connection is still open."""
         link = self._asking.pop(number, None)
         if link is not None:
             link.send(message)
             link.close("answered")
 
     def bytes_moved(self) -> tuple[int, int]:
-        """(sent, received) since the start, framing included."""
+        """Bytes (sent, received) since the start, with framing."""
         sent, received = self._moved
         for each in (*self._links, *self._bulks):
             sent, received = sent + each.sent_bytes, received + each.received_bytes
         return sent, received
 
     async def close(self) -> None:
-        """End every connection and task; idempotent."""
+        """End all connections and tasks. Idempotent."""
         self._closing = True
         self._upkeep.close()
         await self._passages.close()
@@ -152,7 +153,7 @@ class Mesh:
             link.restrict(ADMIT_BYTES_MAX)
 
     def received(self, link: Link, message: Control) -> None:
-        """A message, or the hello that makes a stranger known."""
+        """A message, or the hello of an unauthenticated connection."""
         if self._dialling.received(link, message):
             return
         session = self.sessions.get(PeerId(link.peer))
@@ -193,7 +194,7 @@ class Mesh:
         return self._tls is not None and link.accepted and not link.certified
 
     def _take_admit(self, link: Link, message: Control) -> None:
-        """All that somebody without a certificate may say, and once."""
+        """Handle the only message of a connection without a certificate."""
         if not isinstance(message, Admit) or link in self._asking.values():
             link.close("it has no certificate, and asks for none, or twice")
             return
@@ -205,7 +206,7 @@ class Mesh:
     # Hellos ---------------------------------------------------------------------------------
 
     def _introduce(self, link: Link, hello: Hello) -> None:
-        """The first message of a connection that somebody else made."""
+        """Handle the hello of an accepted connection."""
         if link.peer or not link.accepted:
             link.close("a second hello")
         elif self._tls is not None and hello.peer != link.certified:
@@ -234,7 +235,7 @@ class Mesh:
         link.send(BulkKeys(self._tickets.give(link)))
 
     def _goes_first(self, peer: PeerId) -> bool:
-        """When two peers dial each other at once, the one with the smaller id goes on."""
+        """If two peers dial each other at once, the connection of the smaller id wins."""
         return self._owner.hello().peer < peer
 
     def _drop_half(self, peer: PeerId, why: str) -> None:
@@ -244,7 +245,7 @@ class Mesh:
             half.control.close(why)
 
     def _attach(self, session: Session, bulk: socket.socket, keys: Keys) -> None:
-        """Both connections are up: from now on they are the ones."""
+        """Control and bulk connection are open: they replace earlier ones."""
         peer, control = session.hello.peer, session.control
         self.drop(peer, "it connected anew")
         self._drop_half(peer, "it connected anew")
@@ -338,14 +339,14 @@ class Mesh:
                 other.hold()
 
     def _ask_for_bulk(self, session: Session) -> None:
-        """Another connection."""
+        """Ask for another bulk connection."""
         if session.address:
             session.control.send(WantBulk())
         else:
             session.control.send(BulkKeys(self._tickets.give(session.control)))
 
     def _widen(self, session: Session, message: BulkKeys | WantBulk) -> None:
-        """The other side has more to send than its connections carry, or answers that."""
+        """The other side asks for another bulk connection, or answers that."""
         if isinstance(message, BulkKeys) != bool(session.address):
             session.control.close("who accepts gives keys for bulk connections, who dials asks")
         elif len(session.bulks) >= CONNECTIONS_MAX or session.dialling:

@@ -1,4 +1,4 @@
-"""What a mesh has with one peer, and what it tells whoever made it. Must NOT act."""
+"""The connections with one peer, and the callbacks of a mesh to its owner. Must NOT act."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -15,21 +15,21 @@ from protocols.types.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How control connections are secured; one context cannot play both roles."""
+    """TLS contexts of control connections; one context cannot serve both roles."""
 
     accepting: ssl.SSLContext
     dialling: ssl.SSLContext
 
 
 class MeshOwner(BulkOwner, Protocol):
-    """What a mesh tells whoever made it. No method may raise or block."""
+    """Callbacks of a mesh to its owner. No method may raise or block."""
 
     def hello(self) -> Hello:
-        """Who we are, at this moment."""
+        """The present hello of this peer."""
         ...
 
     def refusal(self, hello: Hello) -> str:
-        """Why this peer is not let in; "": it is."""
+        """Why the sender of a hello is refused; "" if it is not."""
         ...
 
     def connected(self, hello: Hello) -> None: ...
@@ -39,41 +39,41 @@ class MeshOwner(BulkOwner, Protocol):
     def received(self, peer: PeerId, message: Control) -> None: ...
 
     def next_chunk(self, peer: PeerId) -> Frame | None:
-        """What to send this peer in bulk; None: nothing, until `wake`."""
+        """The next chunk for this peer; None: nothing until `wake`."""
         ...
 
     def padding_bytes(self, peer: PeerId) -> int:
-        """How much is worth sending to this peer only to know what its line carries."""
+        """Bytes of padding that are worth sending to this peer to find out the rate of its line."""
         ...
 
     def is_revoked(self, peer: PeerId) -> bool:
-        """Its certificate counts no more."""
+        """Is the certificate of this peer revoked?"""
         ...
 
     def barred(self, peer: PeerId, why: str) -> None:
-        """A peer that we dialled says that our certificate was revoked."""
+        """A peer that we dialled reports our certificate as revoked."""
         ...
 
     def is_member(self, peer: PeerId) -> bool:
-        """Of the run: others may speak through us with it."""
+        """Is the peer a member of the run, so that tunnels to it may go through us?"""
         ...
 
     def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
-        """So many bytes of one went through us to the other."""
+        """`size` bytes of a tunnel went through us from `source` to `sink`."""
         ...
 
     def admission_asked(self, number: int, admit: Admit) -> None:
-        """Somebody without a certificate asks for one; `Mesh.answer` takes the answer."""
+        """A node without a certificate asks for one; `Mesh.answer` takes the answer."""
         ...
 
     def refused(self, why: str) -> None:
-        """The peer whose address a person gave does not answer, or does not want us."""
+        """The address that a person gave does not answer, or refuses us."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """A control connection that waits for its bulk connection. It delivers nothing yet."""
+    """A control connection that waits for its bulk connection; it delivers no message yet."""
 
     hello: Hello
     control: Link
@@ -81,10 +81,10 @@ class Half:
 
 @dataclass(slots=True)
 class Watched:
-    """What is known of one bulk connection."""
+    """A bulk connection with its figures."""
 
     flow: Flow = NOTHING
-    """What became of it until we looked last whether there should be another one."""
+    """Its flow at the last check for another connection."""
     throttle: Throttle = field(default_factory=Throttle)
 
 
@@ -95,17 +95,17 @@ class Session:
     hello: Hello
     control: Link
     address: str
-    """Where we dialled it; empty if it dialled us."""
+    """The address that we dialled; "" if the peer dialled us."""
     bulks: dict[Bulk, Watched] = field(default_factory=dict[Bulk, Watched])
     ticket: bytes = b""
-    """The last one that we used, if we dialled: it may be offered again until it has arrived."""
+    """If we dialled: the last used ticket, which may be offered again until it has arrived."""
     dialling: bool = False
-    """We open another bulk connection."""
+    """Another bulk connection is being opened."""
     line: Line = NO_LINE
     far: bool = False
     """Round trips are long."""
 
     @property
     def congested(self) -> bool:
-        """There is more bulk to send than the other side takes."""
+        """There is more bulk data to send than the other side takes."""
         return any(bulk.congested for bulk in self.bulks)

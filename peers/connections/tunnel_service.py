@@ -1,6 +1,6 @@
-"""All that a mesh does with tunnels: its own, and those of others that go through it.
+"""The tunnels of a mesh: its own, and those of other peers that go through it.
 
-Must NOT choose through whom, nor let anybody through who is no member of the run.
+Must NOT choose the peer in the middle, nor carry a tunnel of a peer that is no member of the run.
 """
 
 import socket
@@ -13,11 +13,11 @@ from protocols.messages.peer import Control, NoTunnel, TunnelTicket, WantTunnel
 from protocols.types.ids import PeerId
 
 TUNNELLING = (WantTunnel, TunnelTicket, NoTunnel)
-"""What `take` takes."""
+"""Messages that `take` handles."""
 
 
 class Passages:
-    """Implements JunctionHost and TunnelHost."""
+    """Tunnels for a mesh. Implements JunctionHost and TunnelHost."""
 
     def __init__(
         self,
@@ -25,7 +25,8 @@ class Passages:
         owner: MeshOwner,
         meet: Callable[[socket.socket], None],
     ) -> None:
-        """`sessions` changes under us; `meet` takes a connection that somebody else wanted."""
+        """`sessions`: the mesh's own table. `meet` takes a connection that another peer
+        requested."""
         self._sessions = sessions
         self._owner = owner
         self._meet = meet
@@ -34,11 +35,11 @@ class Passages:
         self._closing = False
 
     def __len__(self) -> int:
-        """Tunnels of others that go through us, or are about to."""
+        """The number of tunnels of other peers through this one, open or granted."""
         return len(self._junction)
 
     async def open(self, peer: PeerId, relay: PeerId) -> socket.socket:
-        """A connection with a peer that nobody can dial. Raises OSError."""
+        """Open a connection with a peer that cannot be dialled. Raises OSError."""
         return await self._tunnels.open(peer, relay=relay)
 
     def take(self, peer: PeerId, message: WantTunnel | TunnelTicket | NoTunnel) -> None:
@@ -50,16 +51,16 @@ class Passages:
             self._tunnels.take(peer, message)
 
     def end_came(self, connection: socket.socket, ticket: bytes) -> None:
-        """Somebody showed a ticket for one end of a tunnel; the connection is ours."""
+        """A connection has shown a ticket for an end of a tunnel; this object owns it now."""
         self._junction.came(connection, ticket)
 
     def gone(self, peer: PeerId) -> None:
-        """The session with this peer is over."""
+        """The session with this peer has ended: close its tunnels."""
         self._tunnels.gone(peer)
         self._junction.gone(peer)
 
     async def close(self) -> None:
-        """End all of them; idempotent."""
+        """End all tunnels. Idempotent."""
         self._closing = True
         self._junction.close()
         await self._tunnels.close()
