@@ -1,8 +1,7 @@
-"""How much of a state may leave this node while a round is under way.
+"""The rate at which cells of states may leave this node while rounds are under way.
 
-While contributions or results move, in or out, cells get a share of their bytes; when they have
-been still for a moment, cells go as fast as they can. Hashing waits for that moment. Must NOT send,
-nor know to whom.
+While contributions or results move, cells get a share of their bytes; after a moment without them,
+cells go as fast as they can. Hashing waits for such a moment. Must NOT send, nor know receivers.
 """
 
 import asyncio
@@ -10,35 +9,37 @@ import time
 from collections.abc import Callable
 
 SHARE = 1 / 8
-"""Of the bytes of payload. A round on a line that both fill takes an eighth longer."""
+"""Bytes of cells for each byte of payload. On a full line a round takes an eighth longer."""
 QUIET_S = 0.02
-"""No payload for so long: a few round trips of a LAN, and hardly a cell's time on a slow line."""
+"""Seconds without payload: a few round trips of a LAN, and hardly the time of a cell on a slow
+line."""
 CREDIT_BYTES_MAX = 4 << 20
-"""What was not used is not saved up for a burst."""
+"""Bytes of unused share that are kept, so that no burst follows."""
 BUSY_BYTES = 64 << 10
-"""Of payload within QUIET_S: what keeps a core busy. Steps of some KiB do not, and never end."""
+"""Bytes of payload within QUIET_S that keep a core busy. Steps of some KiB do not, and never
+pause."""
 GIVE_WAY_S_MAX = 1.0
-"""So long a state's hashing waits for rounds in all. One that takes longer has a line to wait for,
-and leaves a core for it."""
+"""Seconds that the hashing of a state waits for rounds in all. A longer round waits for a line, and
+leaves a core free."""
 
 
 class Pace:
-    """Of one node."""
+    """The rate of one node."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake`: cells may be sent again."""
+        """`wake`: called when cells may be sent again."""
         self._wake = wake
         self._credit_bytes = 0.0
         self._last = float("-inf")
         """When payload moved last."""
         self._busy = float("-inf")
-        """When so much did that it takes a core."""
+        """When so much payload moved that it keeps a core busy."""
         self._since, self._moved_bytes = float("-inf"), 0
-        """What moved since when, at most QUIET_S ago."""
+        """Payload bytes since a time at most QUIET_S ago."""
         self._timer: asyncio.TimerHandle | None = None
 
     def moved(self, size_bytes: int) -> None:
-        """So much payload begins to move."""
+        """So many bytes of payload begin to move."""
         now = self._last = asyncio.get_running_loop().time()
         if now >= self._since + QUIET_S:
             self._since, self._moved_bytes = now, 0
@@ -48,7 +49,7 @@ class Pace:
         self._credit_bytes = min(self._credit_bytes + SHARE * size_bytes, CREDIT_BYTES_MAX)
 
     def may_send(self, size_bytes: int) -> bool:
-        """A cell of this size, now; if not, `wake` comes when it may be so."""
+        """May a cell of this size be sent now? If not, `wake` follows when it may."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._last + QUIET_S:
             return True
@@ -60,7 +61,7 @@ class Pace:
         return False
 
     def giving_way(self) -> Callable[[], None]:
-        """For one state's hashing, in a thread of its own: wait while rounds need the cores."""
+        """A function for the hashing thread of one state: it waits while rounds need the cores."""
         left_s = GIVE_WAY_S_MAX
 
         def give_way() -> None:
@@ -76,7 +77,7 @@ class Pace:
         self._wake()
 
     def close(self) -> None:
-        """Wake nobody any more, and let nobody wait."""
+        """Cancel wake-ups, and let waiting threads go on."""
         self._last = self._busy = float("-inf")
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,8 @@
-"""When the memory of a round that is over is given back, with what the step left for then.
+"""Delays freeing a round's buffers, and the rest of its step, until the ranks have copied the
+result.
 
-The ranks copy their result as soon as they have it, and go on with it in their hands: the cores and
-the memory are theirs until then. Must NOT know what is done with a round.
+The ranks copy their result as soon as they are told of it; until then they need the cores and the
+memory bandwidth. Must NOT know what is done with a round.
 """
 
 import asyncio
@@ -9,17 +10,17 @@ from collections import deque
 from collections.abc import Callable
 
 COPIED_BYTES_PER_S = 2e9
-"""Slowly, for memory: ranks have copied what they got by then."""
+"""A low estimate, after which the ranks have copied the result."""
 
 
 class Releases:
-    """Of one node, in the order in which they were put off."""
+    """The delayed releases of one node, in order."""
 
     def __init__(self, now: Callable[[int, int], None]) -> None:
-        """`now`: give back the memory of this fragment's rounds up to this one."""
+        """`now(fragment, round)`: frees the buffers of this fragment's rounds up to this one."""
         self._now = now
         self._waiting: deque[tuple[int, int, asyncio.TimerHandle]] = deque()
-        """(fragment, round, when)."""
+        """(fragment, round, timer)."""
 
     def put_off(self, fragment: int, round_: int, *, copied_bytes: int) -> None:
         """The ranks are told of this round now, and copy so many bytes."""
@@ -28,7 +29,7 @@ class Releases:
         self._waiting.append((fragment, round_, due))
 
     def make(self, fragment: int | None = None) -> None:
-        """Those of this fragment, or all of them: they wait no longer."""
+        """Make the releases of this fragment, or all, at once."""
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
             at, round_, due = each
@@ -39,6 +40,6 @@ class Releases:
                 self._waiting.append(each)
 
     def close(self) -> None:
-        """There is nobody left to give it back to."""
+        """Cancel all releases: the run is over."""
         while self._waiting:
             self._waiting.popleft()[2].cancel()

@@ -1,7 +1,7 @@
-"""The data plane of one peer: encoded contributions, slices, sums, results and states in bytes.
+"""The data plane of rounds: contributions, slices, sums and results in bytes.
 
-The core says what to encode, sum and send; here it happens piece by piece, in the loop's thread.
-Must NOT decide whether a payload counts, or what is summed.
+The core commands what to encode, sum and send; it is done piece by piece, in the event loop's
+thread. Must NOT decide whether a payload counts, or what is summed.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from protocols.types.ids import Contributor, PeerId, Stamp
 
 
 class Exchange:
-    """Of the rounds of one run."""
+    """The data plane of one run."""
 
     def __init__(
         self,
@@ -35,17 +35,18 @@ class Exchange:
         note: Callable[[str], None],
         failed: Callable[[LowcommError], None],
     ) -> None:
-        """`note`: somebody's bytes are damaged. `failed`: our own arithmetic does not work."""
+        """`note`: called with the reason if bytes of another peer are damaged. `failed`: called if
+        our own arithmetic fails."""
         self.work: Work | None = None
-        """None until the run's sizes are known: nobody can make us hold bytes before. In a stepwise
-        run there are no rounds, and this stays None."""
+        """None until the run's sizes are known: before, no peer can make us hold bytes. Stays None
+        in a stepwise run."""
         self.states: States | None = None
-        """As `work`, in every run."""
+        """As `work`, but set in every run."""
         self.wake: Callable[[PeerId], None] = lambda peer: None
-        """There is something to send to this peer."""
+        """Called when there is something to send to this peer."""
         self.feed = feed
         self.encoded: dict[tuple[int, int], Encoding] = {}
-        """Our own contributions, by (fragment, round)."""
+        """By (fragment, round), our own contributions."""
         self._core = core
         self._note = note
         self._failed = failed
@@ -57,18 +58,18 @@ class Exchange:
         )
         self._damages = 0
         self._times: dict[tuple[int, int], tuple[float, float]] = {}
-        """By (fragment, round): when we began to encode, and when the result grew last."""
+        """By (fragment, round), the times when encoding began and when the result grew last."""
 
     @property
     def discarded(self) -> int:
-        """Payloads of no open round, of nobody's interest, or damaged (I3)."""
+        """Payloads that were dropped: of no open round, unwanted, or damaged (I3)."""
         return self.inbound.refused + self._damages
 
     # Commands -------------------------------------------------------------------------------
 
     def encode(self, fragment: int, round_: int, manifest: str) -> None:
-        """The ranks' contribution stands still: from now on it has a name, and is made in pieces
-        when somebody needs them."""
+        """Give the ranks' contribution its name; its pieces are encoded when they are first
+        needed."""
         run, work = self._core.members.run, self.work
         assert run is not None
         assert work is not None
@@ -80,11 +81,11 @@ class Exchange:
         self.feed(v.Encoded(fragment, round_, manifest))
 
     def is_encoding(self, fragment: int) -> bool:
-        """Somebody may still need pieces of our contribution to an open round."""
+        """May pieces of our contribution to an open round still be needed?"""
         return any(key[0] == fragment for key in self.encoded)
 
     def send_slice(self, command: c.SendSlice) -> bool:
-        """False: the peer is too slow for us."""
+        """False if the peer is too slow: too much waits for it."""
         stamp = command.stamp
         encoding = self.encoded.get((stamp.fragment, stamp.round))
         if encoding is None:
@@ -104,8 +105,9 @@ class Exchange:
         return self.send(command.peer, ResultStream(header, payload, left_out=left_out))
 
     def _owned_there(self, command: c.SendResult, payload: Payload) -> int | None:
-        """Which slice of a gather its receiver has: its own, if it contributed it in this life. An
-        earlier life's it has not, and of a committed round we do not know it any more."""
+        """The slice of a gather that the receiver has: its own, if it contributed it in its present
+        incarnation. None for an earlier incarnation's slice, and for a committed round, of which it
+        is not known any more."""
         if payload.layers == 1:
             return None
         for layer, term in enumerate(command.contributors):
@@ -115,28 +117,28 @@ class Exchange:
         return None
 
     def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
-        """Of states, send the peer this from now on, and nothing else."""
+        """Of states, send the peer only this stream from now on."""
         outbound = self._outbound.get(peer)
         if outbound is not None:
             outbound.replace(CellStream.rank, stream)
             self.wake(peer)
 
     def wake_all(self) -> None:
-        """What waited may go."""
+        """Wake all peers: pieces that were missing may be there."""
         for peer in self._outbound:
             self.wake(peer)
 
     def send(self, peer: PeerId, stream: Stream) -> bool:
-        """False: the peer is too slow for us."""
+        """False if the peer is too slow: too much waits for it."""
         outbound = self._outbound.get(peer)
         if outbound is None:
-            return True  # Not connected any more: the core hears of it, and says it again.
+            return True  # Not connected any more: the core learns of it, and commands it again.
         fits = outbound.add(stream)
         self.wake(peer)
         return fits
 
     def reduce(self, command: c.ReducePart) -> None:
-        """Sum from kept bytes: ours are made when they are needed, the others' come in pieces."""
+        """Begin a sum: our own slice is encoded when it is needed, the others arrive in pieces."""
         work, stamp, part = self.work, command.stamp, command.part
         assert work is not None
         slices: list[Payload | Encoding] = []
@@ -159,15 +161,16 @@ class Exchange:
         self._reducer.begin(work, self._core.me.peer, command, slices, result)
 
     def drop_slices(self, fragment: int, round_: int) -> None:
-        """This round is committed: whatever was not summed will not be."""
+        """The round is committed: free its contributions."""
         self._end(fragment, round_, released=False)
 
     def drop_result(self, stamp: Stamp, part: int) -> None:
-        """It was not its sender's to give. Not to be used again: a step may be begun from it."""
+        """Drop a result of a peer that does not own the part. Its memory is not reused, since a
+        step may have begun from it."""
         self.inbound.results.pop(ResultKey(stamp, part), None)
 
     def release(self, fragment: int, round_: int) -> None:
-        """Nobody needs anything of this round and before."""
+        """Free everything of this round and all earlier ones."""
         self._end(fragment, round_, released=True)
         run = self._core.members.run
         self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
@@ -183,28 +186,28 @@ class Exchange:
             self.encoded.pop(key).release()
 
     def restored(self, lineage: int) -> None:
-        """The run is in this lineage: what is of another one is of no round any more. A step that
-        was made may still read a result, so no memory is used again."""
+        """The run is in this lineage: drop payloads of all others. Their memory is not reused,
+        since a step may still read a result."""
         self._reducer.keep(lineage)
         for outbound in self._outbound.values():
             outbound.keep(lineage)
         self.inbound.keep(lineage)
-        self.encoded.clear()  # Ours are of the lineage before, whatever their numbers.
+        self.encoded.clear()  # Ours are of the earlier lineage, whatever their numbers.
         self._times.clear()
 
     def seconds(self, stamp: Stamp) -> float | None:
-        """From our contribution's beginning to the last piece of the round's result, if we made
-        one."""
+        """Seconds from the beginning of our contribution to the last piece of the round's result;
+        None if we made none."""
         began, last = self._times.get((stamp.fragment, stamp.round), (None, 0.0))
         return None if began is None else last - began
 
     def parts(self, stamp: Stamp, count: int) -> tuple[list[Bytes], tuple[Contributor, ...]]:
-        """A round's result, whole, and what is in it: the same in all parts."""
+        """(buffers of all parts of a round's result, its contributors)."""
         found = [self.inbound.results[ResultKey(stamp, part)] for part in range(count)]
         return [payload.buffer for payload in found], found[0].terms
 
     def decided(self, event: Received, commands: Sequence[c.Command]) -> None:
-        """The core looked at a payload: keep its bytes if it counts them, or drop them."""
+        """The core has handled a payload: keep its bytes if it counts, else drop them."""
         stamp, part = event.stamp, event.part
         wanted = c.Discard(event) not in commands
         if wanted and self._core.members.run is not None:
@@ -238,7 +241,7 @@ class Exchange:
         stamp, borders = key.stamp, self._borders(key.stamp)
         encoding = self.encoded.get((stamp.fragment, stamp.round))
         if encoding is None or borders is None or self.own_layer(key, payload) != payload.own:
-            return None  # The round is over, or the view.
+            return None  # The round or the view is over.
         if not _is_part(borders, key.part, payload.elements):
             return None
         start = borders[key.part] + number * PIECE_ELEMENTS
@@ -280,8 +283,8 @@ class Exchange:
         self.feed(v.PartReduced(command.stamp, command.part, digest))
 
     def _damaged(self, command: c.ReducePart, error: LowcommError) -> None:
-        """Somebody's slice cannot be averaged: another attempt does without it. Of what is wrong
-        with the whole sum, the leader's patience ends the attempt."""
+        """A slice cannot be averaged: another attempt excludes its peer. If the whole sum fails,
+        the leader's timeout ends the attempt."""
         self._damages += 1
         self._note(f"round {command.stamp.round}: {error}")
         if isinstance(error, SlicesError):
@@ -299,18 +302,18 @@ class Exchange:
             return None
 
     def meet(self, peer: PeerId, incarnation: int, *, far: bool = False) -> None:
-        """The connection is up. `far`: round trips are long."""
+        """The peer is connected. `far`: round trips are long."""
         self.inbound.lives[peer] = incarnation
         self._outbound[peer] = Outbound(far=far)
 
     def forget(self, peer: PeerId) -> None:
-        """The connection is over: what it still needs, the core says again."""
+        """The peer is disconnected: the core commands again what it still needs."""
         self._outbound.pop(peer, None)
         self.inbound.forget(peer)
 
     def padding_bytes(self, peer: PeerId) -> int:
-        """A slice's, where one other peer has our line for itself. Of several each connection would
-        believe in the whole line; and more of them begin faster."""
+        """Bytes of padding: a slice's size if there is one other peer, else 0. With several peers
+        each connection would measure the whole line, and several begin faster anyway."""
         members, work = self._core.members, self.work
         pair = set(members.receivers) == {peer, self._core.me.peer}
         if members.run is None or work is None or not pair:
@@ -319,9 +322,9 @@ class Exchange:
         return max(work.contribution_bytes(fragment, size // 2) for fragment, size in sizes)
 
     def size_of(self, peer: PeerId, chunk: m.PieceChunk) -> Callable[[int], int] | None:
-        """May a payload of this kind and size come from this peer? Nobody outside the run gets
-        memory, and none is given for what the core would not count by what it has read so far.
-        What it makes of the rest is another question."""
+        """A function of encoded sizes if this payload may come from this peer; else None. Memory is
+        given only to members, and only for payloads that the core could count by the log that it
+        has read."""
         members, work, states = self._core.members, self.work, self.states
         run = members.run
         if run is None or states is None or peer not in members.receivers or not chunk.elements:
@@ -332,10 +335,10 @@ class Exchange:
         if stamp.run != run.run or stamp.fragment >= len(sizes):
             return None
         borders = self._borders(stamp)
-        fits = True  # Its sender may have read more of the log than we.
+        fits = True  # Its sender may have read more of the log.
         if borders is not None:
             fits = _is_part(borders, chunk.part, chunk.elements)
-        # Parts, whatever they are, make one fragment: nobody gets memory for several.
+        # All parts together are one fragment: a peer gets memory for one at most.
         beside = self.inbound.elements_beside(peer, key_of(chunk))
         fits = fits and beside + chunk.elements <= sizes[stamp.fragment]
         fence = self._core.rounds[stamp.fragment].fence
@@ -347,7 +350,7 @@ class Exchange:
         return partial(work.result_bytes, stamp.fragment) if fits else None
 
     def _may_have(self, layers: int, work: Work, stamp: Stamp) -> bool:
-        """Can a result of this attempt have so many? They cost memory."""
+        """Can a result of this attempt have so many layers? Each costs memory."""
         members = self._core.members
         commit = members.commit(stamp.fragment, stamp.round)
         plan = members.plan(stamp.fragment, stamp.round)
@@ -355,23 +358,24 @@ class Exchange:
             return layers == work.layers(len(commit.contributors))
         if plan is not None and plan.stamp == stamp:
             return layers == work.layers(len(plan.roster))
-        # Its sender has read more of the log: more may have come, but not many more.
+        # Its sender has read more of the log: a few more peers may have joined.
         return 1 <= layers <= work.layers(2 * len(members.receivers))
 
     def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
-        """Of the parts of this round, if our log says what they are in this view."""
+        """The borders of the round's parts in this view; None if our log does not have them."""
         members = self._core.members
         commit = members.commit(stamp.fragment, stamp.round)
         if commit is not None:
             return commit.borders if commit.view == stamp.view else None
-        plan = members.open_plan(stamp.fragment)  # It is remembered, and asked for with each piece.
+        plan = members.open_plan(stamp.fragment)  # It is cached, and needed for each piece.
         if plan is None or plan.stamp.round != stamp.round:
             plan = members.plan(stamp.fragment, stamp.round)
         return plan.parts.borders if plan is not None and plan.stamp.view == stamp.view else None
 
 
 def _of_other_sizes(slices: Sequence[Payload | Encoding], elements: int) -> tuple[int, ...]:
-    """Which of them are no slices of so many: they began before we read of their view."""
+    """Indexes of slices with another number of elements: they began before we read of their
+    view."""
     numbered = enumerate(slices)
     return tuple(n for n, x in numbered if isinstance(x, Payload) and x.elements != elements)
 

@@ -1,8 +1,8 @@
-"""Results on their way to us: whose contributions they are, our own among them, are they sound?
+"""Arriving results: checks their contributors and pieces, and fills in our own slice of a gather.
 
-In a gather our own slice need not travel: we put it there from what we encoded, and the digest
-covers it like all others. Must NOT give memory to a result (inbound.py), nor look into one: the
-work does.
+In a gather our own slice is not sent to us: it is copied from our encoded contribution, and the
+digest covers it as all others. Must NOT give memory to a result (inbound.py), nor look into one
+(Work).
 """
 
 from collections.abc import Callable, Iterable
@@ -15,22 +15,22 @@ from protocols.messages.peer import ResultChunk
 
 
 class ResultOwner(Protocol):
-    """What is needed to tell. No method may raise or block."""
+    """What these functions need. No method may raise or block."""
 
     def layers(self, contributors: int) -> int:
-        """How many a result of so many contributions has."""
+        """Number of layers of a result of so many contributions."""
         ...
 
     def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
-        """Which slice of a gather is ours, and here; None: none."""
+        """Index of our own slice in a gather, if it is here; else None."""
         ...
 
     def own_piece(self, key: ResultKey, payload: Payload, number: int) -> Bytes | None:
-        """A piece of that slice; None: it is here no more."""
+        """A piece of that slice; None if it is not here any more."""
         ...
 
     def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
-        """Another piece of a result is here, in all layers. False: it can be none."""
+        """Another piece of a result is here, in all layers. False if it is invalid."""
         ...
 
 
@@ -41,17 +41,18 @@ def arrived(
     payload: Payload,
     coming: Callable[[], Iterable[int]],
 ) -> bool:
-    """A chunk of a result is at its place: do what follows. False: it is none. `coming`: in which
-    layers links still write chunks."""
+    """A chunk of a result is in its place: process it. False if the result is invalid. `coming`:
+    layers to which connections are still writing."""
     numbers: Iterable[int] = [chunk.start // PIECE_ELEMENTS]
     if chunk.contributors and not payload.terms:
         payload.terms = chunk.contributors
-        numbers = range(len(payload) // payload.layers)  # What came before it had no meaning.
+        # Earlier chunks could not be processed without it.
+        numbers = range(len(payload) // payload.layers)
         payload.own = owner.own_layer(key, payload) if chunk.left_out else None
         if chunk.left_out and (payload.own is None or payload.layers == 1):
-            return False  # Others will send all of it; and of a sum nothing is left out.
+            return False  # Other peers will send all of it; and nothing is left out of a sum.
         if payload.own is not None and payload.own in coming():
-            return False  # What we put there would be written over.
+            return False  # Our copy would be overwritten.
     if not payload.terms:
         return payload.missing > 0
     if payload.layers != owner.layers(len(payload.terms)):
@@ -63,8 +64,8 @@ def arrived(
 
 
 def _put_own(owner: ResultOwner, key: ResultKey, payload: Payload, numbers: Iterable[int]) -> bool:
-    """Into these pieces, where all the others' slices are. Not earlier: what an owner has not got
-    of our contribution may not be encoded yet. False: it is not here any more."""
+    """Copy our own slice into these pieces, once all other slices are there: before, our own may
+    not be encoded yet. False if it is not here any more."""
     for number in numbers:
         if payload.own is not None and payload.lacks_own(number):
             piece = owner.own_piece(key, payload, number)

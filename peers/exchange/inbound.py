@@ -1,7 +1,7 @@
-"""Payloads on their way to us: memory for what is expected, and word of what is here.
+"""Arriving payloads: gives memory to expected ones, and reports complete ones.
 
-Memory is given only for a payload that somebody may send us now, and each byte is taken once. Must
-NOT decide whether a payload counts (the core does), nor look into it.
+Memory is given only for a payload that its sender may send now, and each byte is accepted once.
+Must NOT decide whether a payload counts (the core), nor look into it.
 """
 
 from collections import defaultdict
@@ -17,62 +17,62 @@ from protocols.state.parts import OWNERS_MAX
 from protocols.types.ids import PeerId
 
 OPEN_MAX = 64
-"""Payloads of one peer that are under way, or refused: what more would come is a mistake."""
+"""Payloads of one peer that are under way or refused; more would be an error of the peer."""
 Received = v.SliceBegun | v.SliceReceived | v.ResultReceived
 HERE = b"."
-"""In place of the digest of a piece that needs none."""
+"""The digest of a piece that needs none."""
 Piece = tuple[Key, int, int]
-"""(of which payload, first element, layer)."""
+"""(payload, first element, layer)."""
 K = TypeVar("K", SliceKey, ResultKey, Key)
 
 
 class InboundOwner(ResultOwner, Protocol):
-    """What these need from whoever made them. No method may raise or block."""
+    """Callbacks of Inbound to its owner. No method may raise or block."""
 
     def size_of(self, peer: PeerId, chunk: PieceChunk) -> Callable[[int], int] | None:
-        """Bytes of so many elements in one layer, if this payload may come from there, with as
-        many layers as it says; None: it may not."""
+        """A function from elements to bytes of one layer, if this payload may come from the peer
+        with its number of layers; None if it may not."""
         ...
 
     def feed(self, event: v.Event, /) -> None: ...
 
     def grew(self, key: SliceKey) -> None:
-        """Another piece of a slice is here."""
+        """Another piece of a slice has arrived."""
         ...
 
 
 class Inbound:
-    """From everybody."""
+    """The arriving payloads of all peers."""
 
     def __init__(self, owner: InboundOwner, pool: Pool) -> None:
         self.slices: dict[SliceKey, Payload] = {}
-        """Those that the core counts as begun or held."""
+        """Slices that the core counts as begun or held."""
         self.results: dict[ResultKey, Payload] = {}
-        """Whole ones, ours and others', and ours that are being made."""
+        """Complete results of all peers, and our own that are being made."""
         self.refused = 0
-        """Payloads that got no memory, broke off, or were not wanted."""
+        """Number of payloads that got no memory, broke off, or were unwanted."""
         self.lives: dict[PeerId, int] = {}
-        """Of whom we are connected with: the incarnation."""
+        """Incarnations of connected peers."""
         self._owner = owner
         self._pool = pool
         self._open: dict[PeerId, dict[Key, Payload | None]] = {}
-        """Under way; None: refused, its rest is dropped."""
+        """By peer, payloads under way; None: refused, the rest is dropped."""
         self._coming: defaultdict[PeerId, dict[Piece, Payload]] = defaultdict(dict)
-        """What connections write to its place."""
+        """By peer, pieces that connections are writing to their places."""
         self._undecided: dict[tuple[type[Received], PeerId, Key], Payload] = {}
-        """What the core has not looked at yet."""
+        """Payloads that the core has not handled yet."""
 
     # The link's side ------------------------------------------------------------------------
 
     def place(self, peer: PeerId, chunk: PieceChunk, size: int) -> memoryview | None:
-        """Where the next `size` bytes go; None: nowhere."""
+        """The memory for the next `size` bytes; None: drop them."""
         key = key_of(chunk)
         opened = self._open.setdefault(peer, {})
         if key not in opened and not self._begin(peer, key, chunk, opened):
             return None
         payload = opened[key]
         if payload is None:
-            return None  # Its beginning was refused, and counted.
+            return None  # Its beginning was refused and counted.
         layer, layers = _layer_of(chunk)
         index = payload.index_of(chunk.start, size, layer)
         same = (payload.elements, payload.layers) == (chunk.elements, layers)
@@ -81,14 +81,14 @@ class Inbound:
             return None
         coming, piece = self._coming[peer], (key, chunk.start, layer)
         if payload.has(index) or piece in coming:
-            return None  # Nobody may write by another connection to what was checked by then.
+            return None  # Another connection must not write to a piece that is checked already.
         coming[piece] = payload
         return payload.chunk(index)
 
     def _begin(
         self, peer: PeerId, key: Key, chunk: PieceChunk, opened: dict[Key, Payload | None]
     ) -> bool:
-        """The first piece of a payload on this connection. False: it is not wanted."""
+        """The first piece of a payload on this connection. False if it is unwanted."""
         if isinstance(key, ResultKey) and key in self.results:
             return False
         if len(opened) >= OPEN_MAX:
@@ -96,14 +96,14 @@ class Inbound:
             return False
         begun = self._begun(peer, key) if isinstance(key, SliceKey) else None
         if begun is not None:
-            opened[key] = begun  # What broke off goes on.
+            opened[key] = begun  # A payload that broke off goes on.
             return True
         size_of = self._owner.size_of(peer, chunk)
         if size_of is None:
             self.refused += 1
             opened[key] = None
         elif isinstance(key, SliceKey) and key.contributor.peer != peer:
-            opened[key] = None  # The core says whose lie it is, and wants none of it.
+            opened[key] = None  # The core names the liar, and wants none of it.
             self._owner.feed(v.SliceBegun(peer, chunk.stamp, chunk.part, key.contributor))
         else:
             _, layers = _layer_of(chunk)
@@ -113,8 +113,8 @@ class Inbound:
         return True
 
     def _begun(self, peer: PeerId, key: SliceKey) -> Payload | None:
-        """What is here of a slice of this peer's own, whether or not the core looked at it yet.
-        Nobody may write into somebody else's."""
+        """The part of the peer's own slice that is here, handled by the core or not. A peer cannot
+        write into the slice of another one."""
         if key.contributor.peer != peer:
             return None
         found = self.slices.get(key)
@@ -124,17 +124,17 @@ class Inbound:
         return found
 
     def arrived(self, peer: PeerId, chunk: PieceChunk) -> None:
-        """The piece is at its place."""
+        """The piece is in its place."""
         key, (layer, _) = key_of(chunk), _layer_of(chunk)
         payload = self._coming.get(peer, {}).pop((key, chunk.start, layer), None)
         if payload is None or self._open.get(peer, {}).get(key) is not payload:
-            return  # Refused meanwhile, or over: it was written to memory that nobody has.
+            return  # Refused meanwhile, or over: its memory is not used.
         index = payload.at(chunk.start, layer)
         if index is None or payload.has(index):
-            return  # Here by another way.
+            return  # It is here by another connection.
         digest = digest_of(payload.chunk(index)) if isinstance(chunk, ResultChunk) else HERE
         if isinstance(chunk, ResultChunk) and digest.hex() != chunk.digest:
-            self._refuse(peer, key)  # Damaged on its way, or a lie: as if it had not come.
+            self._refuse(peer, key)  # Damaged on its way, or forged: as if it had not come.
             return
         payload.add(index, digest)
         match chunk:
@@ -144,9 +144,9 @@ class Inbound:
                 self._result_arrived(peer, chunk, payload)
 
     def elements_beside(self, peer: PeerId, key: Key) -> int:
-        """Of other payloads, what this one's sender has had memory for already: all that are under
-        way in the same view or attempt, whatever it calls them; and those that are here, of the
-        same contribution or result."""
+        """Elements of other payloads for which the sender has memory: all under way in the same
+        view or attempt, under any name; and those that are here, of the same contribution or
+        result."""
         beside: dict[Key, Payload | None] = {}
         for part in range(OWNERS_MAX):
             if isinstance(key, SliceKey):
@@ -162,7 +162,7 @@ class Inbound:
         return sum(payload.elements for payload in beside.values() if payload is not None)
 
     def forget(self, peer: PeerId) -> None:
-        """The connections are over: nothing half-received is ever used (I2)."""
+        """The peer is disconnected: incomplete payloads are never used (I2)."""
         self._open.pop(peer, None)
         self._coming.pop(peer, None)
         self.lives.pop(peer, None)
@@ -170,21 +170,21 @@ class Inbound:
     # What the core makes of it ----------------------------------------------------------------
 
     def decided(self, event: Received, *, wanted: bool) -> None:
-        """The core looked at a payload: keep it if it counts as held or begun, or drop it.
+        """The core has handled a payload: keep it if it counts as held or begun, else drop it.
 
-        Before the core's commands are done: they may need these bytes.
+        Called before the core's commands are done, since they may need these bytes.
         """
         key = _event_key(event)
         payload = self._undecided.pop((type(event), event.sender, key), None)
         if not wanted:
             self._refuse(event.sender, key)
         elif payload is not None and isinstance(key, SliceKey):
-            self.slices.setdefault(key, payload)  # The first one stays: it may be summed already.
+            self.slices.setdefault(key, payload)  # The first one stays: it may be in a sum already.
         elif payload is not None and isinstance(key, ResultKey):
             self.results[key] = payload
 
     def end(self, fragment: int, round_: int, *, released: bool) -> None:
-        """Of this round and before: contributions, as it is committed; results too, if released."""
+        """Free the contributions of this round and earlier ones; if `released` the results too."""
 
         def ended(keys: Iterable[K]) -> list[K]:
             return [key for key in keys if key.ends_with(fragment, round_, released=released)]
@@ -193,13 +193,14 @@ class Inbound:
         over += [self.results.pop(key) for key in ended(self.results)]
         for opened in self._open.values():
             for key in ended(opened):
-                del opened[key]  # What still comes of it is dropped, and nobody waits for it.
+                del opened[key]  # Its further pieces are dropped.
         for payload in over:
-            if not payload.missing:  # Else a link may still be writing there.
+            if not payload.missing:  # Otherwise a connection may still be writing there.
                 self._pool.give(payload.buffer)
 
     def keep(self, lineage: int) -> None:
-        """What is of another lineage is over: no link writes to memory that is used again."""
+        """Drop payloads of other lineages; their memory is not reused while connections may write
+        to it."""
         self.slices = {k: payload for k, payload in self.slices.items() if k.lineage == lineage}
         self.results = {k: payload for k, payload in self.results.items() if k.lineage == lineage}
         for opened in self._open.values():
@@ -233,7 +234,7 @@ class Inbound:
             self._tell(v.ResultReceived(*of, payload.terms, payload.digest), payload)
 
     def _tell(self, event: Received, payload: Payload) -> None:
-        """Put it before the core, unless the same sender's last one still waits there."""
+        """Report a payload to the core, unless the sender's last one of this key still waits."""
         key = (type(event), event.sender, _event_key(event))
         if key in self._undecided:
             self.refused += 1
@@ -242,14 +243,14 @@ class Inbound:
         self._owner.feed(event)
 
     def _refuse(self, peer: PeerId, key: Key) -> None:
-        """What else comes of it on this connection is dropped."""
+        """Drop all further pieces of the payload on this connection."""
         self.refused += 1
         if key in self._open.get(peer, {}):
             self._open[peer][key] = None
 
 
 def _layer_of(chunk: PieceChunk) -> tuple[int, int]:
-    """(which, of how many)."""
+    """(layer, number of layers)."""
     return (chunk.layer, chunk.layers) if isinstance(chunk, ResultChunk) else (0, 1)
 
 

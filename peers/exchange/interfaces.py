@@ -1,4 +1,5 @@
-"""What the shell needs from whoever knows arrays. peers/ sees bytes only."""
+"""Protocols that lowcomm implements for the shell: arithmetic, states, reactions. Must NOT know
+arrays: peers/ sees bytes only."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,29 +11,30 @@ from protocols.types.errors import LowcommError
 from protocols.types.ids import Contributor, PeerId, Stamp
 
 Told = Resume | Leased | Applied | Note | Stop | AtTheGate
-"""What a core decides beyond moving bytes."""
+"""Commands of a core that do not move bytes."""
 Bytes = bytes | bytearray | memoryview
 
 
 def no_matter() -> None:
-    """Nobody minds how long it takes."""
+    """The default of `before_cell`: go on."""
 
 
 class SlicesError(LowcommError):
     """Some of the slices cannot be averaged: no payloads of their codec, or not finite."""
 
     def __init__(self, numbers: tuple[int, ...], why: str) -> None:
-        """`numbers`: which ones, counted from 0."""
+        """`numbers`: indexes of the slices, from 0."""
         super().__init__(why)
         self.numbers = numbers
 
 
 class States(Protocol):
-    """The state of a run, as it goes from one peer to another. In the worker thread."""
+    """States of fragments as they go from one peer to another. Called in the worker thread."""
 
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
-        """The fragment's state after this round, as buffers side by side; () if it is another one.
-        Nobody writes to them for as long as anybody has them, or memory of them."""
+        """The fragment's state after this round, as consecutive buffers; () if the state is of
+        another round. The buffers do not change as long as they, or views of their memory, are
+        held."""
         ...
 
     def check_state(
@@ -42,8 +44,8 @@ class States(Protocol):
         state: Sequence[Bytes],
         before_cell: Callable[[], None] = no_matter,
     ) -> str:
-        """The digest of such buffers as the state after this round, or of one that holds them all;
-        "" if they have the wrong size. In any thread. `before_cell` may end it: it raises then."""
+        """The digest of a state after this round, in such buffers or in one; "" if the size is
+        wrong. May be called in any thread. `before_cell` may raise to end it."""
         ...
 
     def adopt_state(
@@ -55,40 +57,41 @@ class States(Protocol):
         lineage: int,
         kept: bool = False,
     ) -> None:
-        """Replace the fragment's state by one that lies in one buffer, which is the replica's from
-        now on: nobody else writes or reads there. `lineage`: in which the log names this state.
-        `kept`: the buffer stays the caller's, and is copied."""
+        """Replace the fragment's state by the one in this buffer, which the callee owns from now
+        on. `lineage`: the one in which the log names this state. `kept`: the caller keeps the
+        buffer, so copy it."""
         ...
 
     def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
-        """Take the fragment's state from our newest checkpoint, which must be of that round;
-        its digest, or "" if it cannot be read. `lineage`: that which went back to this state."""
+        """Load the fragment's state from this node's newest checkpoint, which must be of that
+        round. Returns its digest; "" if it cannot be read. `lineage`: the one that the rollback
+        opened."""
         ...
 
     def state_bytes(self, fragment: int) -> int:
-        """Of all that `lend_state` returns."""
+        """Bytes of all buffers of `lend_state`."""
         ...
 
 
 class Work(States, Protocol):
     """The arithmetic of a run.
 
-    `begin`, `encode`, `reduce`, `check_result` and `ahead` are called in the loop's thread, for a
-    piece at a time, and take a millisecond or so; everything else runs in one worker thread, in the
-    order of calls.
-    Buffers that are returned are never written to again. Sizes are in fp32 elements.
+    `begin`, `encode`, `reduce`, `check_result` and `ahead` are called in the event loop's thread,
+    for a piece at a time, and take about a millisecond; all others run in one worker thread, in the
+    order of calls. Returned buffers are never written to again. Sizes are in fp32 elements.
     """
 
     def begin(self, fragment: int, manifest: str) -> memoryview | None:
-        """The ranks' last contribution is the one that `encode` is about from now on. `manifest`:
-        its name, as `apply` will get it if it counts. Returns where to encode it, each piece once:
-        in place of what the ranks wrote; None: anywhere else, as it has another size."""
+        """From now on `encode` is about the ranks' last contribution. `manifest`: its name, as
+        `apply` gets it if it counts. Returns the buffer to encode it into, each piece once: the
+        ranks' own; None if the encoded size differs, so that another buffer is needed."""
         ...
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
-        """Our contribution to elements [start, stop) as bytes; `start` is on the codec's grain.
+        """Encode elements [start, stop) of our contribution; `start` is a multiple of the codec's
+        grain.
 
-        `out` has contribution_bytes(stop - start).
+        `out` has contribution_bytes(stop - start) bytes.
         """
         ...
 
@@ -99,18 +102,17 @@ class Work(States, Protocol):
         contributors: Sequence[Contributor],
         out: memoryview,
     ) -> None:
-        """The weighted mean of these pieces, each of so many elements, in this order, encoded into
-        all of `out`; or the pieces themselves, side by side, if the run gathers.
+        """Encode the weighted mean of these pieces, each of so many elements, in this order, into
+        `out`; or copy the pieces side by side if the run gathers.
 
-        Raises SlicesError for those that are not what their codec says, or, as long as others are,
-        not finite.
+        Raises SlicesError for pieces that do not decode, or that are not finite while others are.
         """
         ...
 
     def check_result(
         self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
     ) -> None:
-        """Raises lowcomm errors for a piece of a result that is not what its codec says."""
+        """Raises LowcommError for a piece of a result that does not decode."""
         ...
 
     def ahead(
@@ -122,11 +124,11 @@ class Work(States, Protocol):
         elements: int,
         contributors: Sequence[Contributor],
     ) -> None:
-        """A piece of a result is here, from the fragment's element `start` on: do what can be done
-        of its outer step before the round is known to be committed. `part`: what it is a piece of,
-        as `apply` gets it.
+        """A piece of a result is here, from the fragment's element `start` on: make its part of the
+        outer step before the round is committed. `part`: the result that contains the piece, as
+        `apply` gets it.
 
-        Raises lowcomm errors for a piece that is not what its codec says.
+        Raises LowcommError for a piece that does not decode.
         """
         ...
 
@@ -137,63 +139,66 @@ class Work(States, Protocol):
         parts: Sequence[Bytes],
         contributors: Sequence[Contributor],
     ) -> str:
-        """The outer step with a committed result, cut at `borders`; returns the state digest. The
-        buffers stay as they are until `settle`."""
+        """Make the outer step with a committed result, divided at `borders`; returns the state
+        digest. The buffers must not change until `settle`."""
         ...
 
     def skip(self, stamp: Stamp) -> str:
-        """A committed round that had nothing for us: the state stays, and is from now on the one
-        after it; returns its digest."""
+        """A committed round does not count this peer: the present state is the one after it.
+        Returns its digest."""
         ...
 
     def settle(self, fragment: int) -> None:
-        """The ranks have what `apply` made for them: do what it left for later."""
+        """The ranks have copied the result of `apply`: do the work that was delayed."""
         ...
 
     def contribution_bytes(self, fragment: int, elements: int) -> int:
-        """Size of an encoded slice of so many elements: what a sender may make us hold."""
+        """Bytes of an encoded slice of so many elements; a sender can make us hold so many."""
         ...
 
     def result_bytes(self, fragment: int, elements: int) -> int:
-        """Size of one layer of so many elements in a result."""
+        """Bytes of one layer of so many elements in a result."""
         ...
 
     def layers(self, contributors: int) -> int:
-        """Of a result of so many contributions: 1 for their mean, or one for each (a gather)."""
+        """Layers of a result of so many contributions: 1 for a mean, one for each contribution in a
+        gather."""
         ...
 
 
 class StepWork(States, Protocol):
-    """The arithmetic of a stepwise run, and its copies of the state. Of large payloads and states
-    in the worker thread, of small ones in the loop's; never in both at once."""
+    """The arithmetic of a stepwise run, and its copies of the state. Called in the worker thread
+    for large payloads and states, in the event loop's thread for small ones; never in both at
+    once."""
 
     @property
     def payload_bytes(self) -> int:
-        """Of each payload."""
+        """Bytes of each payload."""
         ...
 
     def payload(self, written: Bytes) -> Bytes:
-        """Of what the ranks wrote: bytes of its own."""
+        """The payload of the ranks' written data, in a buffer of its own."""
         ...
 
     @property
     def mean_bytes(self) -> int:
-        """Of what `mean` makes."""
+        """Bytes of the result of `mean`."""
         ...
 
     def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
-        """The mean of these payloads of a step, in this order: fp32, at the beginning of `out`.
+        """Write the mean of these payloads of a step, in this order, as fp32 to the beginning of
+        `out`.
 
-        One that is no payload, or not finite, counts for nothing, here as everywhere. Returns the
-        numbers of those that count, the first one being 0.
+        A payload that does not decode, or is not finite, does not count, on any peer. Returns the
+        indexes of those that count, from 0.
         """
         ...
 
     def state_digest(self, state: Bytes) -> str: ...
 
     def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
-        """A copy of the state after this step: it may become the base. `lineage`: that in which
-        the step was made; 0: none, it is the initial state."""
+        """Keep a copy of the state after this step, which may become the base. `lineage`: the one
+        of the step; 0 for the initial state."""
         ...
 
     def base(self, step: int) -> Bytes:
@@ -201,45 +206,46 @@ class StepWork(States, Protocol):
         ...
 
     def release(self, step: int) -> None:
-        """The copy of the state after this step is the base now: older ones are of no use."""
+        """The copy of the state after this step is the base now: free older ones."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StateTaken:
-    """What it took to get our state."""
+    """The cost of a state transfer to this peer."""
 
     donors: tuple[PeerId, ...]
     donor_bytes: tuple[int, ...]
-    """What each gave."""
+    """Bytes from each donor."""
     seconds: float
-    """Since we read the cut."""
+    """Seconds since the Cut was read."""
     connected_s: float
-    """Since we were first connected with anybody."""
+    """Seconds since the first connection with any peer."""
 
 
 class Listener(Protocol):
-    """Who learns of what the core decides, beyond moving bytes. Called in the loop's thread."""
+    """The receiver of commands that do not move bytes. Called in the event loop's thread."""
 
     def check_run(self, run: Run) -> None:
-        """A joiner read the agreed run: answer by feeding RunAccepted, or stop the driver."""
+        """A joiner has read the agreed run: feed RunAccepted, or stop the driver."""
         ...
 
     def handle(self, command: Told) -> None:
-        """Resume and Leased, in the order of the work; the others at once."""
+        """Handle a command: Resume and Leased in the order of the worker's tasks, others at
+        once."""
         ...
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:
-        """The outer step of a committed round is made; the work holds its state."""
+        """The outer step of a committed round is made; Work holds its state."""
         ...
 
     def reduced(self, stamp: Stamp, seconds: float) -> None:
-        """A committed round's result is here; `seconds` since its contribution began to be
+        """A committed round's result is here, `seconds` after its contribution began to be
         encoded."""
         ...
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
-        """So much of its state was sent to a joiner, that needs no more."""
+        """A joiner needs no more; `size_bytes` of a state were sent to it."""
         ...
 
     def received_state(self, state: StateTaken) -> None:

@@ -1,10 +1,10 @@
-"""What is to be sent to one peer in bulk, and which piece of it is next.
+"""The bulk data for one peer, and which piece is sent next.
 
-Results before contributions before states: others wait for the first, what lies in a cache is
-sent from there, and nobody's training waits for the last. Over a far line contributions go first:
-what others make of them is under way for as long as there are results to send, where else the line
-would have nothing to carry at the end but what is still to be summed. A payload that is still being
-made gives way to the next one. Must NOT send: the link asks for the next frame when it has room.
+Results go before contributions before states: other peers wait for results, which are still in a
+cache, and no training waits for states. Over a far line contributions go first: their sums arrive
+while there are results to send, so that the line is not idle at the end. A payload that is still
+being made gives way to the next one. Must NOT send: the connection asks for the next frame when it
+has room.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,39 +18,39 @@ from protocols.messages.peer import ContributionChunk, ResultChunk, StateChunk
 from protocols.types.ids import Stamp
 
 STREAMS_MAX = 1024
-"""Payloads that wait for one peer; their bytes are held elsewhere and read when due."""
+"""Payloads that wait for one peer; their bytes are elsewhere and read when due."""
 
 
 class Stream(Protocol):
-    """One payload on its way out."""
+    """A payload that is being sent."""
 
     rank: int
-    """0: somebody waits for it already."""
+    """Its priority; 0 is the first."""
 
     @property
     def stamp(self) -> Stamp | None:
-        """None: it is of no round."""
+        """The stamp; None if it is of no round."""
         ...
 
     def next(self) -> Frame | None:
-        """The next piece; None: it is not there yet."""
+        """The next piece; None if it is not there yet."""
         ...
 
     @property
     def over(self) -> bool:
-        """Everything was sent."""
+        """Is everything sent?"""
         ...
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        """Nobody needs it any more: this round is committed, or even released."""
+        """Is it not needed any more once this round is committed, or released?"""
         ...
 
 
 class _Cursor:
-    """Which piece of a payload is next."""
+    """The position in a payload."""
 
     def __init__(self, places: Iterable[tuple[int, int]]) -> None:
-        """Of all its pieces, in order."""
+        """`places`: of all pieces, in order."""
         self._places = list(places)
         self._next = 0
 
@@ -70,7 +70,7 @@ class SliceStream(_Cursor):
     rank = 1
 
     def __init__(self, header: ContributionChunk, encoding: Encoding, start: int) -> None:
-        """`header`: of the first piece."""
+        """`header`: that of the first piece."""
         self._header = header
         self._encoding = encoding
         self._first = start
@@ -90,15 +90,15 @@ class SliceStream(_Cursor):
 
 
 class ResultStream(_Cursor):
-    """A part's result, as far as it is made; of a gather each slice by itself."""
+    """A part's result, as far as it is made; in a gather slice by slice."""
 
     rank = 0
 
     def __init__(
         self, header: ResultChunk, payload: Payload, *, left_out: int | None = None
     ) -> None:
-        """`header`: of the first chunk; only that one names what was summed. `left_out`: the layer
-        that the receiver has."""
+        """`header`: that of the first chunk, the only one that names contributors. `left_out`: the
+        layer that the receiver has."""
         self._header = header
         self._payload = payload
         starts = [start for start, _ in spans(header.elements)]
@@ -127,34 +127,34 @@ class ResultStream(_Cursor):
         return self._header.stamp
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        unfinished = self._payload.missing > 0  # It will stay so.
+        unfinished = self._payload.missing > 0  # It will never be complete.
         return (released or unfinished) and _is_of(self._header.stamp, fragment, round_)
 
 
 class Outbound:
-    """To one peer, while the connection lasts."""
+    """All payloads for one peer, while it is connected."""
 
     def __init__(self, *, far: bool = False) -> None:
         self._far = far
         self._streams: list[Stream] = []
 
     def add(self, stream: Stream) -> bool:
-        """False: too much waits already, the peer is too slow."""
+        """Add a payload; False if too many wait, i.e. the peer is too slow."""
         if len(self._streams) >= STREAMS_MAX:
             return False
         if not stream.over:
             self._streams.append(stream)
-            self._streams.sort(key=self._order)  # Stable: first come, first served.
+            self._streams.sort(key=self._order)  # The sort is stable: first come, first served.
         return True
 
     def replace(self, rank: int, stream: Stream | None) -> None:
-        """Of this rank send nothing but that."""
+        """Of this priority send only this stream."""
         self._streams = [known for known in self._streams if known.rank != rank]
         if stream is not None:
             self.add(stream)
 
     def next(self) -> Frame | None:
-        """What to send now; None: nothing, until something is added or made."""
+        """The next frame; None until a payload is added or goes on."""
         for stream in self._streams:
             frame = stream.next()
             if frame is not None:
@@ -164,20 +164,20 @@ class Outbound:
         return None
 
     def drop(self, fragment: int, round_: int, *, released: bool) -> None:
-        """Of this round and before: it is committed, or even released."""
+        """Drop payloads of this round and earlier ones that are not needed any more."""
         streams = self._streams
         self._streams = [x for x in streams if not x.ends_with(fragment, round_, released=released)]
 
     def keep(self, lineage: int) -> None:
-        """What is of another one is not sent any more."""
+        """Drop payloads of other lineages."""
         self._streams = [x for x in self._streams if x.stamp is None or x.stamp.lineage == lineage]
 
     def _order(self, stream: Stream) -> tuple[int, ...]:
-        """The lowest goes first."""
+        """The sort key: the lowest one is sent first."""
         stamp = stream.stamp
         if stamp is None or not self._far:
             return (stream.rank,)
-        # One round after the other, or the results of one would wait for the next one's training.
+        # By round: else results of one round would wait for contributions of the next one.
         return 0, stamp.round, stamp.fragment, -stream.rank
 
 
@@ -186,7 +186,7 @@ def _is_of(stamp: Stamp, fragment: int, round_: int) -> bool:
 
 
 class CellStream:
-    """Cells that one joiner waits for, in its order; they give way to all payload."""
+    """Cells for one joiner, in the order that it wants; they give way to all payload."""
 
     rank = 2
     stamp = None

@@ -1,6 +1,6 @@
-"""Names of payloads: which slice, which result.
+"""Names of payloads: slices and results.
 
-Must NOT say whether one is wanted.
+Must NOT decide whether one is wanted.
 """
 
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from protocols.types.ids import Contributor, Stamp
 
 
 class SliceKey(NamedTuple):
-    """Not the attempt, but which bytes."""
+    """Names a slice: the bytes, whatever the attempt."""
 
     lineage: int
-    """Rounds and views are counted anew in each."""
+    """Rounds and views are numbered anew in each lineage."""
     fragment: int
     round: int
     view: int
@@ -21,16 +21,16 @@ class SliceKey(NamedTuple):
     contributor: Contributor
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        """Nobody needs it once this round is committed."""
+        """Not needed any more once this round is committed."""
         return self.fragment == fragment and self.round <= round_
 
     def is_beside(self, other: "Key") -> bool:
-        """Of the same round and view: one peer's are no more than the fragment."""
+        """Of the same round and view? All slices of one peer there are one fragment at most."""
         return isinstance(other, SliceKey) and self[:4] == other[:4]
 
 
 class ResultKey(NamedTuple):
-    """Of one part, in one attempt."""
+    """Names the result of one part in one attempt."""
 
     stamp: Stamp
     part: int
@@ -40,11 +40,11 @@ class ResultKey(NamedTuple):
         return self.stamp.lineage
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        """Somebody may need it until this round is released."""
+        """May be needed until this round is released."""
         return released and self.stamp.fragment == fragment and self.stamp.round <= round_
 
     def is_beside(self, other: "Key") -> bool:
-        """Of the same attempt: together they are the fragment."""
+        """Of the same attempt? All results there are one fragment."""
         return isinstance(other, ResultKey) and self.stamp == other.stamp
 
 
@@ -56,7 +56,7 @@ def slice_key(stamp: Stamp, part: int, contributor: Contributor) -> SliceKey:
 
 
 def key_of(chunk: PieceChunk) -> Key:
-    """Which payload it is a piece of."""
+    """The name of the payload of a chunk."""
     match chunk:
         case ContributionChunk():
             return slice_key(chunk.stamp, chunk.part, chunk.contributor)

@@ -1,9 +1,9 @@
-"""Payloads piece by piece: what is here of them, and where the rest belongs.
+"""Payloads in pieces: which pieces are here, and where the others belong.
 
-A payload's elements are cut into pieces from its first one on, and everything (encoding, sending,
-summing, digests) goes by these, so that no step waits for a whole payload. A payload has one layer
-of encoded elements, or several (the slices that a gather puts side by side); what travels at once,
-a chunk, is one layer of a piece. Must NOT know where pieces come from or go to, nor look into them.
+A payload's elements are divided into pieces, and encoding, sending, summing and digests go piece by
+piece, so that no step waits for a whole payload. A payload has one layer of encoded elements, or
+several (the slices of a gather, side by side); a chunk, the unit that travels, is one layer of a
+piece. Must NOT know where pieces come from or go to, nor look into them.
 """
 
 from bisect import bisect_left
@@ -18,21 +18,21 @@ from peers.sockets.memory_pages import fresh
 from protocols.types.ids import Contributor
 
 PIECE_ELEMENTS = 1 << 18
-"""1 MiB of fp32: fits the L2 cache, and a millisecond of arithmetic at most. Every codec's grain
-divides it."""
+"""Elements of a piece, 1 MiB of fp32: it fits the L2 cache and takes a millisecond of arithmetic at
+most. Every codec's grain divides it."""
 MAPPED_BYTES_MIN = 1 << 20
-"""From here on memory is the system's own pages."""
+"""Bytes from which on a buffer is mapped from the system."""
 FREE_BYTES_MAX = 1 << 32
-"""What is kept for the next round, and not given back to the system."""
+"""Bytes of free buffers that are kept for the next round."""
 IDLE_ROUNDS = 2
-"""Of each fragment. A size that nobody asked for in so many is that of parts among another number
-of peers, and may never come again."""
+"""Rounds of each fragment after which an unused size is freed: it is that of parts among another
+number of peers, and may never be needed again."""
 SizeOf = Callable[[int], int]
-"""Encoded bytes of so many elements."""
+"""A function from elements to encoded bytes."""
 
 
 def spans(elements: int) -> Iterator[tuple[int, int]]:
-    """[start, stop) of each piece."""
+    """The [start, stop) of each piece of so many elements."""
     return (
         (start, min(start + PIECE_ELEMENTS, elements))
         for start in range(0, elements, PIECE_ELEMENTS)
@@ -40,17 +40,17 @@ def spans(elements: int) -> Iterator[tuple[int, int]]:
 
 
 class Pool:
-    """Memory of payloads that are over, for those that come: fresh pages cost more than a copy."""
+    """Buffers of finished payloads, for reuse: fresh pages cost more than a copy."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[memoryview]] = {}
         self._asked: dict[int, int] = {}
-        """By size: after how many rounds it was asked for last."""
+        """By size, the round in which it was asked for last."""
         self._rounds = 0
         self._bytes = 0
 
     def take(self, size: int) -> memoryview:
-        """Exactly so many bytes; what they are is anybody's guess."""
+        """A buffer of exactly `size` bytes with undefined content."""
         self._asked[size] = self._rounds
         if free := self._free.get(size):
             self._bytes -= size
@@ -60,14 +60,15 @@ class Pool:
         return fresh(size)
 
     def give(self, buffer: memoryview) -> None:
-        """Nobody will write to it any more, and whoever still sends it sends what is over."""
+        """Give a buffer back. Nothing writes to it any more; a payload that is still being sent
+        from it is not needed."""
         size = buffer.nbytes
         if size in self._asked and self._bytes + size <= FREE_BYTES_MAX:
             self._bytes += size
             self._free.setdefault(size, []).append(buffer)
 
     def round_over(self, fragments: int) -> None:
-        """One more, of one of so many fragments: give back to the system what none needs now."""
+        """A round of one of `fragments` fragments is over: free buffers of unused sizes."""
         self._rounds += 1
         oldest = self._rounds - IDLE_ROUNDS * fragments
         for size in [size for size, asked in self._asked.items() if asked < oldest]:
@@ -76,12 +77,12 @@ class Pool:
 
 
 class Payload:
-    """A slice or a result that arrives, or is made, chunk by chunk and in any order."""
+    """A slice or a result that arrives, or is made, chunk by chunk in any order."""
 
     def __init__(
         self, elements: int, size_of: SizeOf, buffer: memoryview, *, layers: int = 1
     ) -> None:
-        """`size_of`: of one layer; `buffer`: of all, each piece's one after the other."""
+        """`size_of`: for one layer; `buffer`: for all layers, piece after piece."""
         self.elements = elements
         self.layers = layers
         self.buffer = buffer
@@ -91,16 +92,16 @@ class Payload:
         self._borders = [layers * a + layer * size for a, size, layer in places] + [buffer.nbytes]
         self._digests = [b""] * len(places)
         self.missing = len(self._digests)
-        """Chunks."""
+        """Number of missing chunks."""
         self.terms: tuple[Contributor, ...] = ()
-        """Of a result: what was summed or gathered in it."""
+        """Contributors of a result."""
         self.own: int | None = None
-        """The layer that does not travel: we put it there ourselves."""
+        """The layer that is not sent to us, since we have it ourselves."""
         self.life = 0
-        """Of a slice: the incarnation of its sender."""
+        """Incarnation of the sender of a slice."""
 
     def __len__(self) -> int:
-        """How many chunks it has: those of the first piece, of the second, ..."""
+        """The number of chunks; they are those of the first piece, of the second, ..."""
         return len(self._digests)
 
     def has(self, index: int) -> bool:
@@ -110,44 +111,45 @@ class Payload:
         return self.buffer[self._borders[index] : self._borders[index + 1]]
 
     def has_piece(self, number: int) -> bool:
-        """In all layers."""
+        """Is this piece here in all layers?"""
         return all(self._digests[number * self.layers : (number + 1) * self.layers])
 
     def lacks_own(self, number: int) -> bool:
-        """Of this piece all that travels is here."""
+        """Is this piece complete but for our own layer?"""
         lacking = [x for x in range(self.layers) if not self.has(number * self.layers + x)]
         return lacking == [self.own]
 
     def piece(self, number: int) -> memoryview:
-        """All its layers, one after the other."""
+        """The bytes of all layers of a piece, in order."""
         first = number * self.layers
         return self.buffer[self._borders[first] : self._borders[first + self.layers]]
 
     def at(self, start: int, layer: int = 0) -> int | None:
-        """Which chunk begins at this element; None: none."""
+        """Index of the chunk that begins at this element; None if there is none."""
         number, rest = divmod(start, PIECE_ELEMENTS)
         index = number * self.layers + layer
         fits = not rest and 0 <= layer < self.layers and 0 <= index < len(self)
         return index if fits else None
 
     def index_of(self, start: int, size: int, layer: int = 0) -> int | None:
-        """Which chunk begins at this element and has so many bytes; None: none."""
+        """Index of the chunk that begins at this element and has so many bytes; None if there is
+        none."""
         index = self.at(start, layer)
         return index if index is not None and self.chunk(index).nbytes == size else None
 
     def add(self, index: int, digest: bytes) -> None:
-        """The chunk is at its place."""
+        """The chunk is in its place."""
         if not self._digests[index]:
             self._digests[index] = digest
             self.missing -= 1
 
     def add_piece(self, number: int) -> None:
-        """All layers of a piece are at their place."""
+        """All layers of a piece are in their places."""
         for index in range(number * self.layers, (number + 1) * self.layers):
             self.add(index, digest_of(self.chunk(index)))
 
     def add_own(self, number: int, piece: Bytes) -> None:
-        """Put our own layer of a piece at its place."""
+        """Copy our own layer of a piece into its place."""
         assert self.own is not None
         index = number * self.layers + self.own
         self.chunk(index)[:] = piece
@@ -158,23 +160,23 @@ class Payload:
 
     @property
     def digest(self) -> str:
-        """32 hex digits, of a whole payload: of its chunks' digests, in order."""
+        """Digest of a complete payload over its chunks' digests, 32 hex digits."""
         assert not self.missing, "it is not whole"
         return xxhash.xxh3_128_hexdigest(b"".join(self._digests))
 
 
 def digest_of(chunk: Bytes) -> bytes:
-    """Of one chunk."""
+    """The digest of one chunk, 16 bytes."""
     return xxhash.xxh3_128_digest(chunk)
 
 
 class Encoding:
-    """Our contribution to a round, encoded once: each piece when it is first needed."""
+    """Our contribution to a round: each piece is encoded once, when it is first needed."""
 
     def __init__(
         self, work: Work, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
     ) -> None:
-        """The ranks' parameters stand still until nobody needs it any more."""
+        """The ranks' parameters must not change until `release`."""
         place = work.begin(fragment, manifest)
         self.manifest = manifest
         self._work = work
@@ -187,12 +189,12 @@ class Encoding:
         self._buffer = place if place is not None else pool.take(self._size_of(elements))
 
     def release(self) -> None:
-        """Nobody needs it any more, and whoever still sends it sends what is over."""
+        """The contribution is not needed any more: give its buffer back."""
         if self._pool is not None:
             self._pool.give(self._buffer)
 
     def cut(self, start: int, stop: int) -> memoryview:
-        """The bytes of elements [start, stop)."""
+        """The encoded bytes of elements [start, stop)."""
         first = max(bisect_left(self._starts, start + 1) - 1, 0)
         for index in range(first, len(self._spans)):
             if self._spans[index][0] >= stop:

@@ -1,8 +1,8 @@
-"""Our own parts of rounds: sums that grow as slices arrive.
+"""Sums of the parts that this peer owns; they grow as slices arrive.
 
-As soon as a piece of every slice is here it is summed, encoded and on its way to everybody. A
-gather is a sum too: the work puts the slices side by side. Must NOT decide what is summed, nor look
-into a piece: the work does.
+As soon as a piece of every slice is here it is summed, encoded and sent to all receivers. A gather
+is handled as a sum: Work puts the slices side by side. Must NOT decide what is summed, nor look
+into a piece (Work).
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from protocols.types.errors import LowcommError
 from protocols.types.ids import PeerId
 
 PIECES_A_TURN = 2
-"""Summed at once; then whatever else is ready has its turn: heartbeats, say."""
+"""Pieces that are summed at once; then other tasks have their turn, heartbeats for example."""
 
 
 @dataclass(slots=True)
 class Sum:
-    """Of one part in one attempt."""
+    """The sum of one part in one attempt."""
 
     command: ReducePart
     slices: list[Payload | Encoding]
-    """In the order of the sum; ours are made when they are needed."""
+    """In the order of the sum; our own pieces are encoded when they are needed."""
     result: Payload
     spans: list[tuple[int, int]] = field(init=False)
     next: int = 0
@@ -35,7 +35,7 @@ class Sum:
         self.spans = list(spans(self.result.elements))
 
     def terms(self) -> list[Bytes] | None:
-        """The next piece of every slice; None: some are not here yet."""
+        """The next piece of every slice; None if some are missing."""
         start, stop = self.spans[self.next]
         found: list[Bytes] = []
         for each in self.slices:
@@ -50,7 +50,7 @@ class Sum:
 
 
 class Reducer:
-    """Every sum of this peer that is not finished."""
+    """All unfinished sums of this peer."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class Reducer:
         damaged: Callable[[ReducePart, LowcommError], None],
         failed: Callable[[LowcommError], None],
     ) -> None:
-        """Called when a result has another piece (which), when it is whole (its digest), when
-        somebody's slice turns out to be none, and when ours cannot be encoded."""
+        """Callbacks: `grew` for another piece of a result, `done` for a complete one with its
+        digest, `damaged` if a slice is invalid, `failed` if our own cannot be encoded."""
         self._grew = grew
         self._done = done
         self._damaged = damaged
         self._failed = failed
         self._sums: dict[ResultKey, Sum] = {}
         self._waiting: dict[SliceKey, set[ResultKey]] = {}
-        """Which sums a slice is a term of."""
+        """By slice, the sums that contain it."""
         self._due: set[ResultKey] = set()
-        """Those that have another turn coming."""
+        """Sums that are scheduled for another turn."""
 
     def begin(
         self,
@@ -80,7 +80,7 @@ class Reducer:
         slices: list[Payload | Encoding],
         result: Payload,
     ) -> None:
-        """`slices` in the order of the command's contributors."""
+        """Begin a sum. `slices`: in the order of the command's contributors."""
         key = ResultKey(command.stamp, command.part)
         self._sums[key] = Sum(command, slices, result)
         for term in command.contributors:
@@ -95,19 +95,19 @@ class Reducer:
             self._go_on(work, key)
 
     def drop(self, fragment: int, round_: int) -> None:
-        """Of this round and before."""
+        """Drop the sums of this round and earlier ones."""
         for key in [k for k in self._sums if k.ends_with(fragment, round_, released=True)]:
             del self._sums[key]
         for name in [k for k in self._waiting if k.ends_with(fragment, round_, released=True)]:
             del self._waiting[name]
 
     def keep(self, lineage: int) -> None:
-        """Of this one alone."""
+        """Drop the sums of all other lineages."""
         self._sums = {key: one for key, one in self._sums.items() if key.lineage == lineage}
         self._waiting = {k: sums for k, sums in self._waiting.items() if k.lineage == lineage}
 
     def _go_on(self, work: Work, key: ResultKey) -> None:
-        """Sum what is here, for a turn."""
+        """Sum the available pieces, for one turn."""
         for _ in range(PIECES_A_TURN):
             one = self._sums.get(key)
             try:

@@ -1,8 +1,8 @@
-"""Payloads of steps, kept by the digest of their bytes: those that come, and those that go.
+"""Payloads of steps, kept by the digest of their bytes: arriving ones and own ones.
 
-Memory is given only for a payload that somebody may send us now, for OPEN_MAX from each, and bytes
-that are not what their digest says are dropped. Must NOT decide whether a payload counts
-(the core does), nor look into it.
+Memory is given only for a payload that its sender may send now, for OPEN_MAX of each peer; bytes
+that differ from their digest are dropped. Must NOT decide whether a payload counts (the core), nor
+look into it.
 """
 
 from collections.abc import Callable, Set
@@ -18,43 +18,43 @@ from protocols.types.ids import PeerId, Stamp
 from protocols.types.limits import CHUNK_BYTES_MAX
 
 UNDECIDED_MAX = 256
-"""Payloads of one peer that our core has not looked at yet: who is far behind gets this many at
-most, in answer to what it asks for at a time."""
+"""Payloads of one peer that the core has not handled yet: a peer that is far behind gets so many at
+most in answer to one request."""
 
 OPEN_MAX = 8
 """Payloads of one peer that are under way: one on each connection."""
 
 
 def digest_of(payload: Bytes) -> str:
-    """A payload's name."""
+    """The digest that names a payload."""
     return xxhash.xxh3_128_hexdigest(payload)
 
 
 _Name = tuple[int, int, int, PeerId, str]
-"""Lineage, view, step, whose, and the digest of its bytes."""
+"""(lineage, view, step, peer, digest of the bytes)."""
 
 
 class _Arriving:
-    """One payload: its pieces come by several connections, in any order."""
+    """An arriving payload; its pieces come by several connections, in any order."""
 
     def __init__(self, first: StepChunk) -> None:
         """`first`: the one that came first."""
         self.first = first
         self.buffer = memoryview(bytearray(first.size_bytes))
         self._taken: set[int] = set()
-        """Pieces that somebody writes, or has written: each once, so that nobody changes what was
-        hashed."""
+        """Pieces that are being written, or are written: each once, so that hashed bytes cannot
+        change."""
         self._here: set[int] = set()
         self._hashed = 0
-        """So many from the first one on."""
+        """Number of hashed pieces, from the first one on."""
         self._hash = xxhash.xxh3_128()
 
     def has(self, chunk: StepChunk) -> bool:
-        """It is here, or comes by another connection."""
+        """Is this piece here, or coming by another connection?"""
         return chunk.start_byte // CHUNK_BYTES_MAX in self._taken
 
     def place(self, chunk: StepChunk, size: int) -> memoryview | None:
-        """Where this piece goes; None: nowhere."""
+        """The memory for this piece; None: drop it."""
         index, rest = divmod(chunk.start_byte, CHUNK_BYTES_MAX)
         piece = self._piece(index)
         if rest or index in self._taken or len(piece) != size:
@@ -63,7 +63,7 @@ class _Arriving:
         return piece
 
     def arrived(self, chunk: StepChunk) -> bool:
-        """The piece is at its place. True: all are."""
+        """The piece is in its place. True if all are."""
         self._here.add(chunk.start_byte // CHUNK_BYTES_MAX)
         while self._hashed in self._here:
             self._hash.update(self._piece(self._hashed))
@@ -79,16 +79,16 @@ class _Arriving:
 
 
 class StepPayloads:
-    """Of one peer: its own, and others'."""
+    """The payloads of one peer: its own and those of others."""
 
     def __init__(
         self, may: Callable[[PeerId, StepChunk], bool], feed: Callable[[StepReceived], None]
     ) -> None:
-        """`may`: this payload, of this size, may come from there now."""
+        """`may`: may this payload, of this size, come from this peer now?"""
         self.held: dict[str, Bytes] = {}
-        """What the core counts, and our own."""
+        """By digest, payloads that the core counts, and our own."""
         self.refused = 0
-        """Payloads that got no memory, broke off, were damaged or were not wanted."""
+        """Number of payloads that got no memory, broke off, were damaged or unwanted."""
         self._may = may
         self._feed = feed
         self._arriving: dict[PeerId, dict[_Name, _Arriving]] = {}
@@ -97,7 +97,7 @@ class StepPayloads:
     # The link's side ------------------------------------------------------------------------
 
     def place(self, peer: PeerId, chunk: StepChunk, size: int) -> memoryview | None:
-        """Where the next `size` bytes go; None: nowhere."""
+        """The memory for the next `size` bytes; None: drop them."""
         name, opened = _name(chunk.stamp, chunk.whose, chunk.digest), self._arriving.get(peer)
         if opened is None:
             opened = self._arriving[peer] = {}
@@ -107,7 +107,7 @@ class StepPayloads:
             if arriving is None:
                 return None
         if arriving.has(chunk):
-            return None  # Of a second copy: it was asked for again while the first one came.
+            return None  # A second copy: it was requested again while the first one came.
         found = arriving.place(chunk, size)
         if found is None:
             del opened[name]
@@ -123,17 +123,17 @@ class StepPayloads:
             return None
         known = self.held.get(chunk.digest)
         if known is not None:
-            if chunk.start_byte == 0:  # Another's, or another step's: the same bytes.
+            if chunk.start_byte == 0:  # Of another peer or step, with the same bytes.
                 self._tell(peer, chunk, known)
             return None
         if len(opened) >= OPEN_MAX:
-            del opened[next(iter(opened))]  # Its rest never comes.
+            del opened[next(iter(opened))]  # Its rest will never come.
             self.refused += 1
         arriving = opened[_name(chunk.stamp, chunk.whose, chunk.digest)] = _Arriving(chunk)
         return arriving
 
     def arrived(self, peer: PeerId, chunk: StepChunk) -> None:
-        """The piece is at its place."""
+        """The piece is in its place."""
         name, opened = _name(chunk.stamp, chunk.whose, chunk.digest), self._arriving.get(peer, {})
         arriving = opened.get(name)
         if arriving is None or not arriving.arrived(chunk):
@@ -142,17 +142,17 @@ class StepPayloads:
         if arriving.is_intact:
             self._tell(peer, arriving.first, arriving.buffer)
         else:
-            self.refused += 1  # Damaged on its way, or a lie: as if it had not come.
+            self.refused += 1  # Damaged on its way, or forged: as if it had not come.
 
     def forget(self, peer: PeerId) -> None:
-        """The connections are over: nothing half-received is ever used (I2)."""
+        """The peer is disconnected: incomplete payloads are never used (I2)."""
         self._arriving.pop(peer, None)
 
     # What the core makes of it ----------------------------------------------------------------
 
     def decided(self, event: StepReceived, *, wanted: bool) -> None:
-        """The core looked at a payload: keep it if it counts, or drop it. Before the core's
-        commands are done: they may need these bytes."""
+        """The core has handled a payload: keep it if it counts, else drop it. Called before the
+        core's commands are done, since they may need these bytes."""
         waiting = self._undecided.get(event.sender, {})
         payload = waiting.pop(_name(event.stamp, event.peer, event.digest), None)
         if not waiting:
@@ -163,11 +163,11 @@ class StepPayloads:
             self.held.setdefault(event.digest, payload)
 
     def keep(self, digest: str, payload: Bytes) -> None:
-        """Our own, by its name."""
+        """Keep a payload of our own under its digest."""
         self.held.setdefault(digest, payload)
 
     def prune(self, named: Set[str]) -> None:
-        """Nobody asks for others any more."""
+        """Drop all payloads but these."""
         self.held = {digest: held for digest, held in self.held.items() if digest in named}
 
     def _tell(self, peer: PeerId, chunk: StepChunk, payload: Bytes) -> None:
@@ -177,14 +177,14 @@ class StepPayloads:
 
 
 def _name(stamp: Stamp, whose: PeerId, digest: str) -> _Name:
-    """What is said of its payload in each piece, as far as it tells one from another."""
+    """The name of the payload of a piece."""
     return stamp.lineage, stamp.view, stamp.round, whose, digest
 
 
 class StepStream:
-    """A payload on its way to one peer. Implements peers.exchange.outbound.Stream."""
+    """A payload that is being sent to one peer. Implements peers.exchange.outbound.Stream."""
 
-    rank = 0  # Others wait for it.
+    rank = 0  # Other peers wait for it.
     stamp = None
 
     def __init__(self, header: StepChunk, payload: Bytes) -> None:
@@ -204,5 +204,5 @@ class StepStream:
         return self._next == len(self._payload)
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
-        del fragment, round_, released  # A step has no round; its bytes stay as they are.
+        del fragment, round_, released  # A step has no round; its bytes do not change.
         return False

@@ -1,9 +1,9 @@
-"""A peer's shell in a stepwise run: payloads to and from others, orders to the node's ranks.
+"""The shell of a stepwise run: payloads to and from other peers, orders to the node's ranks.
 
-The ranks own the state and obey one order at a time (ipc/step_orders.py); here are the payloads,
-and the copies of the state that the run may go back to. What is small is done in the loop's thread
-at once, what is large in the worker thread. Must NOT decide what is sent or applied, nor look into
-bytes.
+The ranks own the state and obey one order at a time (ipc/step_orders.py); this shell has the
+payloads, and the copies of the state to which the run may go back. Small data is handled in the
+event loop's thread at once, large data in the worker thread. Must NOT decide what is sent or
+applied, nor look into bytes.
 """
 
 from collections import deque
@@ -25,80 +25,80 @@ from protocols.peer.core import PeerCore
 from protocols.types.ids import PeerId
 
 INLINE_BYTES = 256 << 10
-"""What is read or written of more is left to the worker thread: the loop's must not stand still
-for longer than some 0.1 ms, and a hop to the other thread costs as much."""
+"""More bytes are read or written in the worker thread: the event loop must not stop for more than
+about 0.1 ms, which is also the cost of a hop to the other thread."""
 StepCommand = c.MakeStep | c.SendStep | c.ApplyStep | c.LoadBase | c.ReleaseSteps
 
 T = TypeVar("T")
 
 
 class StepRanks(Protocol):
-    """The node's ranks."""
+    """The node's ranks, as this shell needs them."""
 
     @property
     def memory(self) -> StepSlots:
-        """Once they may attach."""
+        """The shared memory, once the ranks may attach."""
         ...
 
     def order(self, order: Order) -> bool:
-        """To all of them. False: they are not there, and nobody will answer."""
+        """Give all ranks an order. False if there are no ranks, so no answer follows."""
         ...
 
 
 class StepShell(Protocol):
-    """What the driver does for us. No method may raise or block."""
+    """What Stepping needs from the driver. No method may raise or block."""
 
     def feed(self, event: v.Event) -> None: ...
 
     def send(self, peer: PeerId, stream: Stream) -> None: ...
 
     def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """`work` in the worker thread, after what it was given before; `done` in ours."""
+        """Run `work` in the worker thread, in order; then `done` in the event loop."""
         ...
 
     def in_turn(self, action: Callable[[], None]) -> None:
-        """In our thread, after what the worker thread was given before."""
+        """Run `action` in the event loop, after the worker's earlier tasks."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """An order, and what belongs to it."""
+    """An order with its data."""
 
     kind: OrderKind
     step: int
     batch: int = 0
     apply: c.ApplyStep | None = None
     payloads: Sequence[Bytes] = ()
-    """What "apply" takes the mean of, or the state that "load" gives."""
+    """The payloads of an "apply", or the state of a "load"."""
     counted: bool = False
-    """The payload that the ranks made last is in that mean."""
+    """Is the ranks' last payload among them?"""
     shown: Callable[[str], None] | None = None
-    """Who asked to see the state."""
+    """The callback of a "show"."""
     evaluate: bool = False
     number: int = 0
-    """Of the order, once it was given."""
+    """The number of the order, once it is given."""
     void: bool = False
-    """Nobody waits for what comes of it."""
+    """Its result is not needed any more."""
     ahead: bool = False
-    """The ranks went on to it, and the core has not asked for it yet."""
+    """The ranks went on to it by themselves, before the core has asked for it."""
 
 
 @dataclass(slots=True)
 class _Ranks:
-    """What they are at."""
+    """The position of the ranks."""
 
     task: _Task | None = None
     waiting: deque[_Task] = field(default_factory=deque[_Task])
     made: v.StepMade | None = None
-    """About a payload from the state that they have, which the core may ask for."""
+    """A payload that they made of their present state, which the core may ask for."""
     have_state: bool = False
     digest: str = ""
-    """Names the state that they have: at a commit its digest, else what led there from it."""
+    """Names their state: at a commit its digest, else a digest of the steps since."""
 
 
 class Stepping:
-    """Of one run, for the life of its daemon."""
+    """The shell of one run, for the lifetime of its daemon."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Stepping:
         shell: StepShell,
         based: Callable[[int], None],
     ) -> None:
-        """`based`: the work's base is the state after this step now, which is committed."""
+        """`based(step)`: called when the base is the committed state after this step."""
         self.payloads = StepPayloads(self._may_come, shell.feed)
         self._core = core
         self._me = core.me.peer
@@ -119,29 +119,29 @@ class Stepping:
         self._based = based
         self._at = _Ranks()
         self._orders = 0
-        """Given so far."""
+        """Number of orders given so far."""
         self._num_loads = 0
-        """Commanded so far."""
+        """Number of loads commanded so far."""
         self._newest = ""
-        """Digest of what the ranks made last."""
+        """Digest of the ranks' last payload."""
         self._held_max = 0
-        """With more payloads, it is time to see which are of no use."""
+        """With more held payloads, unused ones are dropped."""
 
     # The node's side ------------------------------------------------------------------------
 
     def found(self, done: Callable[[str], None]) -> None:
-        """The ranks' state is the one that the run begins with; `done` gets its digest."""
+        """The ranks' state is the initial state of the run; `done` gets its digest."""
         self._begin(_Task("show", 0, shown=done))
 
     def finish(self, *, evaluate: bool) -> None:
-        """The run is over, and so are the ranks."""
+        """The run is over: end the ranks."""
         self._begin(_Task("finish", 0, evaluate=evaluate))
 
     def obeyed(self, number: int) -> None:
-        """All ranks did their part of the order."""
+        """All ranks have obeyed the order."""
         task = self._at.task
         if task is None or task.number != number:
-            return  # Of ranks that are gone.
+            return  # It is of ranks that are gone.
         if task.apply is not None and task.apply.following is not None:
             self._go_on(task, task.apply.following)
         if task.void:
@@ -160,7 +160,7 @@ class Stepping:
             self._applied(task, xxhash.xxh3_128_hexdigest(led.encode()))
 
     def ranks_lost(self) -> None:
-        """What they had is gone with them."""
+        """The ranks are lost, with their state."""
         self._at = _Ranks()
 
     # The core's side ------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Stepping:
                 self._void()
                 self._num_loads += 1
                 number = self._num_loads
-                # After the transfer that brought it, and before it may be dropped.
+                # After the transfer that brought it, before it may be freed.
                 self._shell.in_turn(lambda: self._load(step, number))
             case c.ReleaseSteps(step=step):
                 self._prune()
@@ -195,7 +195,7 @@ class Stepping:
         self._based(step)
 
     def decided(self, event: v.StepReceived, commands: Sequence[c.Command]) -> None:
-        """The core looked at a payload."""
+        """The core has handled a payload."""
         self.payloads.decided(event, wanted=not commands or c.Discard(event) not in commands)
         if len(self.payloads.held) > self._held_max:
             self._prune()
@@ -207,19 +207,19 @@ class Stepping:
         return steps.expects(chunk.stamp, peer, chunk.whose)
 
     def _prune(self) -> None:
-        """Keep what the core names: it forgets by itself what nobody can ask for."""
+        """Keep the payloads that the core names; it drops those that no peer can request."""
         steps = self._core.part.steps
         if steps is None:
             return
         named = {digest for held in steps.payloads.held.values() for digest in held.values()}
-        # Ours is not the core's before it has taken StepMade.
+        # The core does not name our newest one before it has taken StepMade.
         self.payloads.prune(named | {self._newest})
         self._held_max = 2 * len(self.payloads.held) + 16
 
     # Orders ---------------------------------------------------------------------------------
 
     def _void(self) -> None:
-        """Their state is another one soon."""
+        """The ranks' state will be replaced: running orders are void."""
         self._at.waiting.clear()
         self._at.have_state, self._at.made = False, None
         if self._at.task is not None:
@@ -235,7 +235,7 @@ class Stepping:
             self._next()
 
     def _make(self, make: c.MakeStep) -> None:
-        """They may be at it, or have done it already."""
+        """Order a payload, unless the ranks are making it or have made it."""
         task, made = self._at.task, self._at.made
         same = task is not None and (task.step, task.batch) == (make.step, make.batch)
         if task is not None and same and task.ahead and not task.void:
@@ -246,14 +246,14 @@ class Stepping:
             self._begin(_Task("make", make.step, make.batch))
 
     def _go_on(self, task: _Task, make: c.MakeStep) -> None:
-        """The ranks do: to the payload of the next step."""
+        """The ranks go on by themselves to the payload of the next step."""
         self._orders += 1
         ahead = _Task("make", make.step, make.batch, number=self._orders, ahead=True)
         ahead.void = task.void
         self._at.task = ahead
 
     def _over(self, task: _Task) -> None:
-        """Also if they are others by now, who are at something else."""
+        """A task is done, even if its ranks have been replaced meanwhile."""
         if self._at.task is task:
             self._at.task = None
             self._next()
@@ -263,7 +263,7 @@ class Stepping:
         while at.waiting and at.task is None:
             task = at.waiting.popleft()
             if task.kind in ("make", "apply") and not at.have_state:
-                continue  # For ranks that are gone: the core hears of it.
+                continue  # For ranks that are gone: the core learns of it.
             at.task, at.made = task, None
             if task.kind == "apply":
                 self._large(self._work.mean_bytes, self._write_mean, task, self._counts)
@@ -275,7 +275,8 @@ class Stepping:
     def _large(
         self, size: int, work: Callable[[_Task], T], task: _Task, done: Callable[[_Task, T], None]
     ) -> None:
-        """Do it here or there; `done` unless the ranks are gone meanwhile."""
+        """Run `work` in this thread or in the worker, by size; then `done` unless the ranks are
+        lost meanwhile."""
 
         def over(made: T) -> None:
             if self._at.task is not task:
@@ -307,7 +308,7 @@ class Stepping:
             self._at = _Ranks()
 
     def _is_shown(self, task: _Task) -> bool:
-        """The state after this step is reported, or kept."""
+        """Is the state after this step reported, or kept?"""
         run = self._core.members.run
         if task.apply is None or run is None:
             return False
@@ -319,8 +320,8 @@ class Stepping:
         return self._work.mean(task.step, task.payloads, self._ranks.memory.mean)
 
     def _counts(self, task: _Task, numbers: Sequence[int]) -> None:
-        """In a roster's step may be a payload that counts for nothing: what it says nobody heard,
-        and the ranks must not take it for said."""
+        """A payload of the roster may not count, even our own: the ranks must then not treat it as
+        sent."""
         assert task.apply is not None, "only a step has a mean"
         ours = (self._me, self._newest)
         task.counted = any(task.apply.terms[number] == ours for number in numbers)

@@ -1,7 +1,7 @@
-"""States of ours that are lent to those who join, and the cells of them on their way out.
+"""The donor's side in bytes: lent states, and the cells that are sent.
 
-What is lent stays as it is while rounds go on, and is hashed beside them; who gets which cells, the
-core says. Must NOT decide that, nor look into a state.
+A lent state does not change while rounds go on, and is hashed meanwhile. Must NOT decide which peer
+gets which cells (the core), nor look into a state.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,25 +23,25 @@ Lent = tuple[Bytes, ...]
 
 @dataclass(slots=True)
 class Copy:
-    """A fragment's state as it was: nobody writes there while we have it."""
+    """A lent state of a fragment, which does not change while it is held."""
 
     run: int
     lineage: int
     fragment: int
     round: int
     state: tuple[Bytes, ...] = ()
-    """Empty until it is lent."""
+    """Its buffers; empty until it is lent."""
     cuts: set[int] = field(default_factory=set[int])
-    """Whose copy it is, by log index: two who join at once share it."""
+    """Log indexes of the cuts that share it: two joiners at once may."""
     asked: set[int] = field(default_factory=set[int])
-    """For which of these its digests are wanted."""
+    """Those of `cuts` for which its leaves are wanted."""
     digest: str = ""
     leaves: bytes | None = None
-    """None: not known yet."""
+    """None until it is hashed."""
 
 
 class DonationShell(Protocol):
-    """What these need from whoever made them. No method may raise or block."""
+    """What Donation needs from its owner. No method may raise or block."""
 
     @property
     def states(self) -> States: ...
@@ -49,20 +49,20 @@ class DonationShell(Protocol):
     def feed(self, event: v.Event, /) -> None: ...
 
     def compute(self, work: Callable[[], Lent], done: Callable[[Lent], None], /) -> None:
-        """In the worker thread, in its turn; `done` in the loop."""
+        """Run `work` in the worker thread, in order; then `done` in the event loop."""
         ...
 
     def replace_cells(self, peer: PeerId, stream: Stream | None, /) -> None:
-        """Send the peer these cells, and none that were to be sent to it before."""
+        """Send the peer these cells, and no earlier ones."""
         ...
 
     def served(self, peer: PeerId, size_bytes: int, /) -> None:
-        """The peer needs nothing more; so much of a state was put on its way."""
+        """The peer needs nothing more; so many bytes of a state were sent."""
         ...
 
 
 class Donation:
-    """To everybody."""
+    """The lent states of one peer."""
 
     def __init__(self, shell: DonationShell, hashing: Hashing, pace: Pace) -> None:
         self._shell = shell
@@ -70,10 +70,10 @@ class Donation:
         self._pace = pace
         self._copies: list[Copy] = []
         self._sent_bytes: dict[tuple[PeerId, int], int] = {}
-        """By receiver and cut."""
+        """Sent bytes by (receiver, cut)."""
 
     def copy(self, command: c.CopyState, *, run: int, lineage: int) -> None:
-        """Borrow the state, or use what somebody else got at this version."""
+        """Borrow the state, or share a copy of the same version."""
         of = (run, lineage, command.fragment, command.round)
         for known in self._copies:
             if (known.run, known.lineage, known.fragment, known.round) == of:
@@ -88,7 +88,7 @@ class Donation:
         def lent(state: Lent) -> None:
             copy.state = state
             if not (state and copy.cuts):
-                self._copies.remove(copy)  # Our state was another one by then, or nobody waits.
+                self._copies.remove(copy)  # Our state had changed by then, or no receiver waits.
             for index in sorted(copy.cuts):
                 self._copied(copy, index)
 
@@ -98,7 +98,7 @@ class Donation:
         self._shell.feed(v.StateCopied(index, copy.fragment, num_cells(copy.state)))
 
     def hash(self, command: c.HashState) -> None:
-        """Say what is in a copy, once for all who share it."""
+        """Hash a copy, once for all cuts that share it."""
         copy = self._of(command.cut_index).get(command.fragment)
         if copy is None:
             return
@@ -129,11 +129,11 @@ class Donation:
             self._shell.feed(v.StateHashed(*of, copy.leaves or b""))
 
     def _of(self, index: int) -> dict[int, Copy]:
-        """The copies of a cut, by fragment."""
+        """By fragment, the copies of a cut."""
         return {copy.fragment: copy for copy in self._copies if index in copy.cuts}
 
     def serve(self, command: c.ServeCells) -> None:
-        """Send these, instead of what the peer wanted before."""
+        """Send these cells in place of earlier ones."""
         found: list[tuple[StateChunk, memoryview]] = []
         held = self._of(command.cut_index)
         for span in command.cells:
@@ -155,7 +155,7 @@ class Donation:
         self._shell.replace_cells(command.peer, CellStream(found, self._pace, count))
 
     def release(self, command: c.ReleaseCopy) -> None:
-        """The peer has what it needs, or needs it no more."""
+        """The receiver has its state, or does not need it any more."""
         self._shell.replace_cells(command.peer, None)
         for copy in list(self._copies):
             copy.cuts.discard(command.cut_index)

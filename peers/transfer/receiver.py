@@ -1,8 +1,8 @@
-"""The state of a cut on its way to us, cell by cell, from several donors at once.
+"""The receiver's side in bytes: the cells of a cut's state, from several donors at once.
 
-A cell arrives in memory of its own, is hashed there, and comes to its place in the state when the
-core has found it to be the cut's: nobody writes into what was checked. Must NOT look into it, nor
-decide who gives it.
+A cell arrives in a buffer of its own, is hashed there, and is copied to its place once the core has
+accepted it, so that no peer can write into checked data. Must NOT look into a state, nor decide
+which donor gives it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,24 +19,25 @@ from protocols.state.parts import ELEMENT_BYTES
 from protocols.types.ids import PeerId
 
 COMING_MAX = 32
-"""Cells of one donor that are on their way or not looked at yet: twice what it is asked for at a
-time. What more would come is asked for again."""
+"""Cells of one donor that are arriving or not handled yet: twice a request. Further ones are
+dropped and requested again."""
 Cell = tuple[int, int]
-"""(fragment, its number)."""
+"""(fragment, index of the cell)."""
 
 
 @dataclass(slots=True)
 class Incoming:
-    """A fragment's state."""
+    """The arriving state of a fragment."""
 
     elements: int
     buffer: memoryview
     lacking: set[int] = field(default_factory=set[int])
-    """Cells that may come."""
+    """Cells that are missing and may come."""
 
 
 class Transfer:
-    """To us, for all our cuts: cells that one cut brought may belong to the next one."""
+    """The transfer to this peer, for all of its cuts: cells of one cut may belong to the next one
+    too."""
 
     def __init__(
         self, states: Callable[[], States], feed: Callable[[v.Event], None], hashing: Hashing
@@ -46,24 +47,24 @@ class Transfer:
         self._hashing = hashing
         self._pool = Pool()
         self.since = 0.0
-        """When we read the newest cut."""
+        """When the newest Cut was read."""
         self.by_donor: dict[PeerId, int] = {}
-        """Of the newest cut: bytes that each donor brought and that were kept."""
+        """By donor of the newest cut, its bytes that were kept."""
         self.refused = 0
-        """Cells that nobody asked for, or that were here already."""
+        """Number of cells that were not requested, or here already."""
         self._cut = 0
         self._fragments = 0
-        """How many are to be adopted yet."""
+        """Number of fragments that are not adopted yet."""
         self._donors: tuple[PeerId, ...] = ()
         self._incoming: dict[int, Incoming] = {}
         self._coming: dict[tuple[PeerId, Cell], memoryview] = {}
         self._here: dict[tuple[PeerId, Cell], memoryview] = {}
-        """Hashed or being hashed, and not decided."""
+        """Cells that are hashed or being hashed, and not handled by the core yet."""
 
     # Commands -------------------------------------------------------------------------------
 
     def expect(self, command: c.ExpectState, now: float) -> None:
-        """A cut is for us."""
+        """This peer has a cut."""
         self._cut, self._donors, self.since = command.cut_index, command.donors, now
         self._fragments = len(command.versions)
         self.by_donor = dict.fromkeys(command.donors, 0)
@@ -71,7 +72,7 @@ class Transfer:
             incoming.lacking.clear()
 
     def expect_cells(self, command: c.ExpectCells) -> None:
-        """These lack; what else the fragment has is here."""
+        """These cells are missing; all others of the fragment are here."""
         size = self._states().state_bytes(command.fragment)
         incoming = self._incoming.get(command.fragment)
         if incoming is None:
@@ -80,7 +81,7 @@ class Transfer:
         incoming.lacking = {x for span in command.cells for x in range(span.first, span.stop)}
 
     def decided(self, event: v.CellReceived, commands: Sequence[c.Command]) -> None:
-        """The core looked at a cell: put it where it belongs, or drop it."""
+        """The core has handled a cell: copy it to its place, or drop it."""
         cell = (event.fragment, event.cell)
         piece = self._here.pop((event.sender, cell))
         kept = c.KeepCell(event.sender, event.cut_index, *cell) in commands
@@ -95,11 +96,12 @@ class Transfer:
         self._pool.give(piece)
 
     def state(self, fragment: int) -> memoryview:
-        """All of its cells are here."""
+        """The state of a fragment of which all cells are here."""
         return self._incoming[fragment].buffer
 
     def adopted(self) -> bool:
-        """A fragment's state is ours; True if it was the cut's last one: then nothing is kept."""
+        """A fragment's state was adopted; True if it was the cut's last one: then all cells are
+        freed."""
         self._fragments -= 1
         if not self._fragments:
             self._incoming.clear()
@@ -110,7 +112,7 @@ class Transfer:
     # The link's side ------------------------------------------------------------------------
 
     def place(self, peer: PeerId, chunk: StateChunk, size: int) -> memoryview | None:
-        """Where a cell goes; None: nowhere."""
+        """The memory for a cell; None: drop it."""
         cell = self._lacks(peer, chunk, size)
         coming = sum(sender == peer for sender, _ in (*self._coming, *self._here))
         if cell is None or coming >= COMING_MAX or (peer, cell) in self._coming:
@@ -122,7 +124,7 @@ class Transfer:
         return piece
 
     def _lacks(self, peer: PeerId, chunk: StateChunk, size: int) -> Cell | None:
-        """Only donors of the newest cut are listened to, and only for what lacks."""
+        """The missing cell of this chunk; None unless it is from a donor of the newest cut."""
         incoming = self._incoming.get(chunk.fragment)
         number, rest = divmod(chunk.start, PIECE_ELEMENTS)
         if incoming is None or peer not in self._donors or chunk.cut_index != self._cut:
@@ -132,7 +134,7 @@ class Transfer:
         return (chunk.fragment, number) if fits and number in incoming.lacking else None
 
     def arrived(self, peer: PeerId, chunk: StateChunk) -> None:
-        """The cell is at its place."""
+        """The cell has arrived."""
         cell = (chunk.fragment, chunk.start // PIECE_ELEMENTS)
         piece = self._coming.pop((peer, cell), None)
         if piece is None:
@@ -144,6 +146,6 @@ class Transfer:
         )
 
     def forget(self, peer: PeerId) -> None:
-        """The connections are over: what is whole is looked at, the rest is lost."""
+        """The peer is disconnected: complete cells are handled, others are lost."""
         for key in [key for key in self._coming if key[0] == peer]:
             del self._coming[key]

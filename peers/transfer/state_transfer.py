@@ -1,6 +1,6 @@
-"""The states of cuts, ours for others and others' for us: what the driver does about them.
+"""State transfers of one driver, to this peer and from it.
 
-Must NOT decide who gives what, nor look into a state.
+Must NOT decide which donor gives what, nor look into a state.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SnapshotShell(Protocol):
-    """What the driver does for us. No method may raise or block."""
+    """What Snapshots needs from the driver. No method may raise or block."""
 
     @property
     def states(self) -> States: ...
@@ -31,18 +31,18 @@ class SnapshotShell(Protocol):
     def feed(self, event: v.Event, /) -> None: ...
 
     def compute(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
-        """`work` in the worker thread, after what it was given before; `done` in ours."""
+        """Run `work` in the worker thread, in order; then `done` in the event loop."""
         ...
 
 
 class Snapshots:
-    """Of one driver. Implements DonationShell."""
+    """The transfers of one driver. Implements DonationShell."""
 
     def __init__(
         self, core: PeerCore, *, listener: Listener, shell: SnapshotShell, exchange: Exchange
     ) -> None:
         self.connected_at: float | None = None
-        """When we were first connected with anybody."""
+        """When this peer was first connected with any other one."""
         self._core = core
         self._listener = listener
         self._shell = shell
@@ -53,7 +53,7 @@ class Snapshots:
         self.transfer = Transfer(lambda: shell.states, shell.feed, self._hashing)
 
     def connected(self) -> None:
-        """With somebody."""
+        """Another peer is connected."""
         if self.connected_at is None:
             self.connected_at = asyncio.get_running_loop().time()
 
@@ -80,12 +80,12 @@ class Snapshots:
                 self._adopt(command)
 
     def close(self) -> None:
-        """Nobody wants a state any more."""
+        """End all transfers: the run is over."""
         self.pace.close()
         self._hashing.close()
 
-    # A thread may keep what it has done for a while yet. `pop` leaves no state in it, so that its
-    # memory is free before the ranks get theirs.
+    # A thread may keep its last task for a while. `pop` leaves no state in it, so that the memory
+    # is free before the ranks get theirs.
 
     def _check(self, command: c.CheckState) -> None:
         index, fragment = command.cut_index, command.fragment

@@ -1,6 +1,6 @@
-"""A thread that hashes states for those who join, while rounds go on.
+"""A thread that hashes states for joiners while rounds go on.
 
-It runs at a lower priority than everything else of this process: a round never waits for it. Must
+It has a lower priority than all other threads of this process, so that no round waits for it. Must
 NOT know what it hashes, nor keep it.
 """
 
@@ -19,23 +19,22 @@ from peers.exchange.pieces import PIECE_ELEMENTS
 from protocols.state.parts import ELEMENT_BYTES
 
 NICE = 10
-"""Of the thread: less than everybody's 0."""
+"""The nice value of the thread; all others have 0."""
 T = TypeVar("T")
 
 
 def elements_of(state: Sequence[Bytes]) -> int:
-    """Of buffers that lie side by side."""
+    """Number of fp32 elements of consecutive buffers."""
     return sum(memoryview(buffer).nbytes for buffer in state) // ELEMENT_BYTES
 
 
 def num_cells(state: Sequence[Bytes]) -> int:
-    """The last one may be shorter."""
+    """Number of cells; the last one may be shorter."""
     return -(-elements_of(state) // PIECE_ELEMENTS)
 
 
 def cell_of(state: Sequence[Bytes], number: int) -> memoryview:
-    """Of a state, as it travels: 1 MiB. It is copied where it lies in two buffers, and else memory
-    of one."""
+    """A cell of a state, 1 MiB. It is a view, or a copy if it lies in two buffers."""
     first = number * PIECE_ELEMENTS * ELEMENT_BYTES
     last = first + PIECE_ELEMENTS * ELEMENT_BYTES
     found: list[memoryview] = []
@@ -48,13 +47,12 @@ def cell_of(state: Sequence[Bytes], number: int) -> memoryview:
 
 
 def cells(state: Sequence[Bytes]) -> Iterator[memoryview]:
-    """All of them."""
+    """All cells, in order."""
     return (cell_of(state, number) for number in range(num_cells(state)))
 
 
 def leaves_of(state: Sequence[Bytes], give_way: Callable[[], None] = lambda: None) -> bytes:
-    """The BLAKE3 of each cell, one after the other. `give_way`: before each, to what matters
-    more."""
+    """The BLAKE3 digests of all cells, concatenated. `give_way`: called before each cell."""
     found: list[bytes] = []
     for cell in cells(state):
         give_way()
@@ -63,13 +61,13 @@ def leaves_of(state: Sequence[Bytes], give_way: Callable[[], None] = lambda: Non
 
 
 def digest_of(cell: Bytes) -> bytes:
-    """A leaf of a state's tree, 32 bytes: BLAKE3, which is as hard to forge as SHA-256 and takes a
-    quarter of its time."""
+    """A leaf of a state's tree: 32 bytes of BLAKE3, as hard to forge as SHA-256 in a quarter of the
+    time."""
     return blake3(cell).digest()
 
 
 class EndedError(Exception):
-    """Of what was being hashed when its thread was closed. Nobody hears of it."""
+    """Ends the present hashing when its thread is closed; it is not reported."""
 
 
 class Hashing:
@@ -79,8 +77,8 @@ class Hashing:
         self._thread: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """`work` in the thread, in order; `done` in the loop, unless this is closed by then. What
-        takes longer than a cell calls `go_on` before each."""
+        """Run `work` in the thread, in order; then `done` in the event loop, unless closed by then.
+        Long work calls `go_on` before each cell."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "hash", initializer=_be_nice)
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -93,12 +91,12 @@ class Hashing:
             done(future.result())
 
     def go_on(self) -> None:
-        """In the thread. Raises EndedError once this is closed."""
+        """Called in the thread. Raises EndedError once this object is closed."""
         if self._thread is None:
             raise EndedError
 
     def close(self) -> None:
-        """What is being hashed is ended, with the cell that it is at, and nobody hears of it."""
+        """End the present hashing after its present cell, without a report."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=True, cancel_futures=True)
