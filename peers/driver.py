@@ -1,7 +1,7 @@
-"""The asynchronous shell around one core: events in, commands out, bytes where they belong.
+"""The driver: the asynchronous shell around one core. It feeds events and does commands.
 
-Three parties: the mesh (connections), the core (decisions) and the work (arithmetic, in one
-worker thread). Sending never waits: commands go into bounded outboxes. Must NOT decide anything.
+It joins the mesh (connections), the core (decisions) and Work (arithmetic, in one worker thread).
+Sending never waits: messages go into bounded outboxes. Must NOT decide anything.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from protocols.types.ids import PROTOCOL_VERSION, PeerId, Stamp
 T = TypeVar("T")
 AT_ONCE = (v.StepMade, v.StepReceived, v.StepApplied)
 Job = tuple[Callable[[], object], Callable[[object], None] | None]
-"""(what the worker thread does, what the loop does with the result); without the second, the
-first is done in the loop, but in the order of the jobs."""
+"""(work for the worker thread, callback in the event loop for its result). Without a callback the
+work is done in the event loop, in the order of the jobs."""
 
 
 class Driver:
@@ -50,20 +50,20 @@ class Driver:
         self.mesh: Mesh | None = None
         self.counters = Counters()
         self.stepping: Stepping | None = None
-        """In a stepwise run, once its sizes are known."""
+        """The shell of a stepwise run, once its sizes are known."""
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
         self._waiting = False
-        """`run` waits for an event, and has done what followed from the last one."""
+        """`run` waits for an event, and has done all commands of the last one."""
         self._wakes_at = 0.0
-        """What it waits for at most; a time of the loop's clock."""
+        """The end of that wait, by the event loop's clock."""
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._closed_because = ""
-        """Why no peer is let in; "": the log says who is."""
+        """Why no peer is accepted; "" if the log decides."""
         self._lineage = 0
-        """Of the last entry that was applied."""
+        """Lineage of the last applied entry."""
         self._losses = self._losses_taken = 0
-        """How often our ranks were lost: as fed, and as the core knows."""
+        """How often the ranks were lost: fed to the core, and handled by it."""
         self._releases = Releases(self._release)
         self._scribe = Scribe(wal, self.feed)
         self.snapshots = Snapshots(core, listener=listener, shell=self, exchange=self.exchange)
@@ -71,13 +71,13 @@ class Driver:
     # Interface ------------------------------------------------------------------------------
 
     def use(self, mesh: Mesh) -> None:
-        """Before `run`; the mesh needs us to be made."""
+        """Set the mesh, which is made after this object, before `run`."""
         self.mesh = mesh
         self.exchange.wake = mesh.wake
 
     def feed(self, event: v.Event) -> None:
-        """Let the core take an event, in its turn; one of a step at once, if it is its turn: a hop
-        through the inbox costs as much as a small payload does otherwise."""
+        """Queue an event for the core. An event of a step is handled at once if the core is idle,
+        since a hop through the inbox costs as much as a small payload."""
         self._losses += isinstance(event, v.TrainersLost)
         if self._waiting and isinstance(event, AT_ONCE) and self._inbox.empty():
             self._take(event)
@@ -87,9 +87,9 @@ class Driver:
             self._inbox.put_nowait(event)
 
     async def run(self) -> None:
-        """Until Stop; the listener was told by then. Raises what the arithmetic raised.
+        """Run until Stop, of which the listener is told before. Raises errors of the arithmetic.
 
-        When it ends, in whatever way, so has the work's thread, and no event is taken any more."""
+        However it ends, the worker thread has ended, and no further event is handled."""
         try:
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as thread:
                 async with asyncio.TaskGroup() as group:
@@ -97,7 +97,7 @@ class Driver:
                     group.create_task(self._scribe.run(), name="log")
                     await self._decide()
                     self._scribe.stop()
-                    # What was begun is ended: the last step, its result.
+                    # Jobs that were begun are finished: the last step, its result.
                     self._jobs.put_nowait(None)
         except ExceptionGroup as group:
             first, *others = group.exceptions
@@ -105,13 +105,13 @@ class Driver:
                 raise
             raise first from None  # Its text may be one line for a person.
         finally:
-            self._waiting = False  # If we were cancelled the core has not stopped.
+            self._waiting = False  # If cancelled, the core has not stopped.
             self.snapshots.close()
             self._releases.close()
 
     @property
     def discarded(self) -> int:
-        """Payloads of no open round, of nobody's interest, or damaged (I3)."""
+        """Payloads that were dropped: of no open round, unwanted, or damaged (I3)."""
         steps = self.stepping.payloads.refused if self.stepping is not None else 0
         return self.snapshots.transfer.refused + self.exchange.discarded + steps
 
@@ -154,7 +154,7 @@ class Driver:
             self._take(event)
 
     def _take(self, event: v.Event) -> None:
-        """The core decides, and it is done. Not again before that: `_waiting` says so."""
+        """Handle an event and do its commands; not reentrant (`_waiting`)."""
         self._waiting = False
         now = asyncio.get_running_loop().time()
         if v.is_pulse(event):
@@ -214,20 +214,20 @@ class Driver:
                 size = self.states.state_bytes(fragment)
                 self._releases.put_off(fragment, round_, copied_bytes=size)
             case c.Discard():
-                pass  # The exchange did not keep it.
+                pass  # The exchange has not kept it.
             case c.Resume():
-                losses = self._losses_taken  # After the steps that it lets the ranks see.
+                losses = self._losses_taken  # After the steps whose results it shows to the ranks.
                 self.in_turn(lambda: self._resume(command, losses))
-            case c.Leased():  # With the results of this event, and with no earlier one.
+            case c.Leased():  # With the results of this event, and no earlier one.
                 self.in_turn(lambda: self._listener.handle(command))
             case c.MakeStep() | c.SendStep() | c.ApplyStep() | c.LoadBase() | c.ReleaseSteps():
                 self._step(command)
             case c.Applied(lineage=lineage):
                 self._listener.handle(command)
                 if lineage != self._lineage:
-                    # After contributions of the one before, and before those of this one.
+                    # After contributions of the earlier lineage, before those of this one.
                     self._lineage = lineage
-                    self._releases.make()  # Of rounds of the one before.
+                    self._releases.make()  # Of rounds of the earlier lineage.
                     self.in_turn(self._restored)
             case c.Note() | c.Stop():
                 self._listener.handle(command)
@@ -243,11 +243,11 @@ class Driver:
         self.stepping.do(command)
 
     def _compute(self, command: c.Command) -> None:
-        """What needs arithmetic goes to the worker thread, in order."""
+        """Queue a command that needs arithmetic for the worker thread, in order."""
         match command:
             case c.Encode(fragment=fragment, round=round_):
-                self._releases.make(fragment)  # Its steps are made ahead as results come in.
-                # After the steps that it builds on. No two contributions ever have one name.
+                self._releases.make(fragment)  # Its next steps are made as results arrive.
+                # After the steps that it builds on. No two contributions have the same name.
                 name = secrets.token_hex(16)
                 self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))
             case c.ApplyRound(stamp=stamp, borders=borders):
@@ -276,25 +276,25 @@ class Driver:
         self._jobs.put_nowait((compute, cast(Callable[[object], None], done)))
 
     def _release(self, fragment: int, round_: int) -> None:
-        """After the steps that read these results: their memory is used again."""
+        """Free results after the steps that read them: their memory is reused."""
         self._job(
             lambda: self.work.settle(fragment), lambda _: self.exchange.release(fragment, round_)
         )
 
     def _resume(self, command: c.Resume, losses: int) -> None:
-        """`losses`: those that the core knew of when it decided. The ranks that wait for this
-        result may be lost by now, and new ones ready. If these took it they would go on from
-        parameters that they do not have, and would take the result that is meant for them as the
-        answer to their first contribution: its lease holds the samples of that contribution."""
+        """`losses`: losses of ranks that the core knew of at its decision. The ranks that wait for
+        this result may be lost by now, and new ones be ready. These must not take it: they would go
+        on from parameters that they do not have, and take their own result as the answer to their
+        first contribution, with its samples leased twice."""
         if losses == self._losses:
             self._listener.handle(command)
 
     def _restored(self) -> None:
-        """Nobody sends for a lineage that our core does not know: all of any other one is old."""
+        """Drop the payloads of all other lineages: they are old."""
         self.exchange.restored(self.core.members.lineage)
 
     def _fail(self, error: LowcommError) -> None:
-        """Our own arithmetic does not work: `run` raises what it said."""
+        """Our own arithmetic has failed: `run` raises the error."""
 
         def raise_it() -> None:
             raise error
@@ -306,7 +306,7 @@ class Driver:
         self.feed(v.RoundApplied(stamp, digest))
 
     def _sent(self, peer: PeerId, fits: bool) -> None:
-        """A peer whose outbox is full gets a new connection, and all that it needs again."""
+        """A peer with a full outbox gets a new connection, and everything that it needs again."""
         if not fits and self.mesh is not None:
             self.mesh.drop(peer, "too slow: its outbox is full")
 
@@ -317,8 +317,7 @@ class Driver:
         return m.Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)
 
     def refuse_all(self, why: str) -> None:
-        """Nobody is let in any more: those that are connected hear why now, others when they
-        come."""
+        """Accept no peer any more: connected ones get the reason now, others when they connect."""
         assert self.mesh is not None
         self._closed_because = why
         for peer in list(self.mesh.sessions):
@@ -369,7 +368,7 @@ class Driver:
             self.feed(v.AdmitAsked(number, admit))
 
     def refused(self, why: str) -> None:
-        if self.core.raft.run:  # We know others: that one may be gone, or not back yet.
+        if self.core.raft.run:  # Other peers are known: this one may be gone, or not back yet.
             self._listener.handle(c.Note("dial", why))
         else:
             self._listener.handle(c.Stop(why, "refused"))
@@ -397,7 +396,7 @@ class Driver:
         elif self.stepping is not None:
             place = self.stepping.payloads.place(peer, chunk, size)
         if place is not None:
-            self.snapshots.pace.moved(size)  # Nothing gives way to what nobody wants.
+            self.snapshots.pace.moved(size)  # States do not give way to unwanted payload.
         return place
 
     def payload_received(self, peer: PeerId, chunk: m.Chunk, size: int, *, kept: bool) -> None:

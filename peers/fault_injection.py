@@ -1,6 +1,7 @@
-"""Faults that a peer does to itself, at a moment that cannot be hit from outside.
+"""Fault injection: a peer kills itself at a moment that cannot be hit from outside.
 
-`--fault kill@round=R,chunk=C`: SIGKILL ourselves when chunk C of our traffic of round R has left.
+`--fault kill@round=R,chunk=C`: SIGKILL this process when chunk C of its traffic of round R has been
+sent.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Raises ConfigError for anything but the documented form."""
+    """Parse the documented form. Raises ConfigError for any other text."""
     match = _FORM.fullmatch(text)
     if match is None or int(match[1]) < 1 or int(match[2]) < 1:
         raise ConfigError(
@@ -52,7 +53,7 @@ class FaultInjector:
         self._bulks: set[Bulk] = set()
 
     def chunk_sent(self, peer: PeerId, chunk: Chunk, bulk: Bulk) -> None:
-        """For Mesh(on_chunk_sent=...), which holds all of them when one is held."""
+        """The callback of Mesh(on_chunk_sent=...)."""
         if not isinstance(chunk, ContributionChunk | ResultChunk | StepChunk):
             return
         if chunk.stamp.round != self._fault.round:
@@ -60,12 +61,12 @@ class FaultInjector:
         self._sent += 1
         self._bulks.add(bulk)
         if self._sent == self._fault.chunk:
-            bulk.hold()  # This chunk and no other.
+            bulk.hold()  # No further chunk.
             self._die_when_drained()
 
     def _die_when_drained(self) -> None:
-        """A chunk counts as sent when its receiver's kernel has it: dying with bytes of theirs
-        unread resets the connection, and what we had not delivered by then would be lost."""
+        """Die once the receiver's kernel has the chunk: the death resets the connection, and
+        undelivered bytes would be lost."""
         if any(bulk.unsent_bytes for bulk in self._bulks):
             asyncio.get_running_loop().call_later(DRAIN_LOOK_S, self._die_when_drained)
             return

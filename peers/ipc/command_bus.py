@@ -1,9 +1,9 @@
-"""The node's local bus, for people's commands: a ZeroMQ ROUTER in the daemon, a DEALER in a client.
+"""The node's local bus for commands: a ZeroMQ ROUTER in the daemon, a DEALER in a client.
 
-It carries nothing of ranks, which have their lifelines: a message takes two hops more between
-threads here, each up to milliseconds on a busy machine. Questions are records
-(`peers/ipc/msgpack_records.py`), answers JSON. Answering never blocks the daemon: a full queue
-drops the answer and says so. Must NOT decide what a message means.
+Ranks do not use it but have sockets of their own: a message takes two more hops between threads
+here, each up to milliseconds on a busy machine. Questions are records
+(`peers/ipc/msgpack_records.py`), answers JSON. Answering never blocks the daemon: if the queue is
+full, the answer is dropped, and the caller told. Must NOT know what a message means.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """client -> daemon: a person wants a peer's certificate, or a token, to count no more. Asked
-    again and again until the answer, JSON text, says that it is done or cannot be."""
+    """client -> daemon: revoke a peer's certificate, or a token. Repeated until the answer, JSON
+    text, tells that it is done or refused."""
 
     what: str
     """The peer's id, or its name; or the token."""
     why: str
     force: bool
-    """Also if no majority of the voters that remain can be reached."""
+    """Revoke even if no majority of the remaining voters can be reached."""
     again: bool
-    """It was asked before: what became of it counts."""
+    """A repeated question: the outcome of the first one counts."""
 
 
 Question = Status | Revoke
@@ -90,7 +90,8 @@ class Bus:
                 return sender, error
 
     def answer(self, receiver: bytes, text: str) -> bool:
-        """JSON text. False when the receiver is gone or its queue is full: it is dropped."""
+        """Send an answer (JSON text). False if the receiver is gone or its queue is full: it is
+        dropped."""
         try:
             self._socket.send_multipart([receiver, text.encode()], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -98,7 +99,8 @@ class Bus:
                 raise
             return False
         finally:
-            self._readable.set()  # Sending may have taken the signal of what came in meanwhile.
+            # Sending may have consumed the signal of a message that arrived meanwhile.
+            self._readable.set()
         return True
 
     def close(self) -> None:
@@ -109,7 +111,8 @@ class Bus:
 
 
 async def serve(bus: Bus, answer: Callable[[Question], str], stop: Callable[[], None]) -> None:
-    """For ever: answer questions by JSON text, and obey. Neither function may block."""
+    """Serve for ever: answer questions with JSON text, and obey Stop. Neither function may
+    block."""
     while True:
         sender, message = await bus.receive()
         if isinstance(message, Question):
@@ -124,7 +127,7 @@ async def serve(bus: Bus, answer: Callable[[Question], str], stop: Callable[[], 
 def ask_daemon(endpoint: str, question: Question | Stop, *, timeout_s: float) -> dict[str, object]:
     """Ask a daemon on this machine (blocking; for `status`, `top` and `stop`).
 
-    Raises LinkError when nobody answers in time, or the answer is no JSON object.
+    Raises LinkError if there is no answer in time, or it is no JSON object.
     """
     context = zmq.Context(1)
     try:

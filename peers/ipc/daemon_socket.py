@@ -1,10 +1,9 @@
 """The Unix stream socket between the daemon and each rank: the daemon's end.
 
-Framed records (`peers/ipc/msgpack_records.py`) pass over it, all that the two say to each other
-(`peers/ipc/messages.py`, `peers/ipc/step_orders.py`), in the order in which it was said, but for
-what a rank obeyed, which is told at once. The end of the stream is itself the message "I am gone",
-in both directions; the rank's end is `peers/ipc/rank_socket.py`. Must NOT decide anything: that is
-`peers/ranks/attempt.py`.
+All messages between the two (`peers/ipc/messages.py`, `peers/ipc/step_orders.py`) pass over it as
+framed records (`peers/ipc/msgpack_records.py`), in order; only Obeyed is reported at once, past the
+inbox. The end of the stream means that the other side is gone, in both directions; the rank's end
+is `peers/ipc/rank_socket.py`. Must NOT decide anything (`peers/ranks/attempt.py`).
 """
 
 import asyncio
@@ -42,16 +41,16 @@ from peers.processes.process_handles import ProcessHandle
 
 UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that is told and never reads.
 UNREAD_MESSAGES_MAX = 8
-"""In the inbox, of one link, which is not read further then: what a rank says at one boundary
-without waiting for an answer fits. A link holds so many records at most and what is read of the
-next ones: less than 10 MiB of bytes, and of objects ten times that. What a rank says while the
-daemon is busy lies in the socket: there is room for some hundreds of short messages, and then it
-waits."""
+"""Messages of one link in the inbox; more are not read from its socket. The messages of a rank at
+one boundary fit. A link holds at most these records and the read part of the next ones: less than
+10 MiB of bytes, and ten times that of objects. While the daemon is busy, messages wait in the
+socket, which has room for some hundreds of short ones; then the rank waits."""
 MESSAGES_IN_A_ROW_MAX = 32
-"""All that the ranks of a node say at one boundary; then it is the turn of others."""
+"""Messages handled in a row, all of a node's ranks at one boundary; then other tasks have their
+turn."""
 READ_BYTES = 1 << 16
 READS_IN_A_ROW_MAX = 4
-"""As much as a socket holds; then it is the turn of others."""
+"""Reads in a row, as much as a socket holds; then other tasks have their turn."""
 HELLO_TIMEOUT_S = 10.0
 """A connection that has not said hello after this long is closed."""
 REFUSED_LINGER_S = 5.0
@@ -66,16 +65,16 @@ _FROM_RANK = kinds_of(
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Not on the wire: what the daemon receives last from each link. `ended`: by itself, so that
-    the exit status of the process, when it comes, says more."""
+    """The last record from each link, not sent by the rank. `ended`: the rank closed it, so its
+    exit status, which follows, tells more."""
 
     why: str
     ended: bool
 
 
 class Lifeline:
-    """The daemon's end of one rank's socket: callbacks of the loop, no task. What comes in goes
-    to the server's inbox, a `Closed` last; but a rank of ours obeys past the inbox."""
+    """The daemon's end of one rank's socket, with callbacks of the event loop and no task. Messages
+    go to the server's inbox, the last one is a `Closed`; Obeyed goes past the inbox."""
 
     def __init__(self, connection: socket.socket, *, pid: int, server: "LifelineServer") -> None:
         """Raises OSError when the process has ended already."""
@@ -92,14 +91,14 @@ class Lifeline:
         self._identified = False
         self._refused = ""
         self._ending = ""
-        """Why nothing comes any more, once that is known, but for what the socket holds."""
+        """Why no message follows but those in the socket; "" while that is not known."""
         self._timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close, "it never said hello")
         self._loop.add_reader(self._socket, self._on_readable)
         # A forked child of the rank may hold its end of the socket open after its death.
         self._process.watch(self._on_process_end)
 
     def accept(self) -> None:
-        """It said a valid hello: it is a rank of ours, to be killed with its attempt."""
+        """Its hello is valid: it is a rank of this node, to be killed with its attempt."""
         self._identified = True
         if not self._refused:
             self._timer.cancel()
@@ -108,7 +107,7 @@ class Lifeline:
         """Never blocks; a rank that does not read is closed. Raises LinkError if too large."""
         unsent = frame(message)
         if self._ending or self._socket.fileno() < 0:
-            return  # Gone already; the inbox says so, or will after what it said last.
+            return  # It is gone; the inbox has a Closed, or will have it after the last messages.
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, FD.pack(fd))] if fd >= 0 else []
         sent = 0
         if not self._unsent:
@@ -129,7 +128,7 @@ class Lifeline:
                 self._loop.add_writer(self._socket, self._on_writable)
 
     def refuse(self, why: str) -> None:
-        """Tell it why, read nothing more from it, and close soon: it exits by itself."""
+        """Send the reason, read nothing more, and close soon: the rank exits by itself."""
         self.send(Refused(why=why))
         if self._socket.fileno() < 0:
             return
@@ -153,7 +152,7 @@ class Lifeline:
             self.end()
 
     def end(self) -> None:
-        """Close, and SIGKILL the process if it was a rank of ours; idempotent."""
+        """Close, and SIGKILL the process if it is a rank of this node. Idempotent."""
         self.close("its attempt is over")
         if self not in self._server.links:
             return
@@ -172,8 +171,8 @@ class Lifeline:
         self._end_of_words("its process has ended")
 
     def _end_of_words(self, why: str) -> None:
-        """The rank is gone, but what it said before still counts: from now on nobody can say more
-        (a child of it neither), and reading comes to an end of the stream after the last of it."""
+        """The rank is gone, but its earlier messages still count: shut the socket down, so that no
+        process (a child of it neither) can send more, and reading ends after the last message."""
         if self._ending:
             return
         self._ending = why
@@ -182,8 +181,8 @@ class Lifeline:
         self._socket.shutdown(socket.SHUT_RD)
 
     def _on_readable(self) -> None:
-        # Until nothing is left, and not once: a rank that ends without having read our last word
-        # resets the stream, of which libuv tells once only, and its own last words come first.
+        # Until nothing is left: a rank that ends without having read our last message resets the
+        # stream, which libuv reports once only, and its own last messages come before that.
         for _ in range(READS_IN_A_ROW_MAX):
             if not self._reading or not self._read():
                 return
@@ -208,8 +207,8 @@ class Lifeline:
         return True
 
     def _hand_over(self) -> None:
-        """Put what has come in whole into the inbox while that has room, and read on only then:
-        a rank that says too much at a time holds up itself and nobody else."""
+        """Put complete messages into the inbox while it has room, and read on only then: a rank
+        that sends too much holds up only itself."""
         if self._refused:
             self._received.clear()
         try:
@@ -250,19 +249,19 @@ class Lifeline:
 
 
 class LifelineServer:
-    """Accepts processes of our own user, at most `links_max` at a time."""
+    """Accepts processes of the same user, at most `links_max` at a time."""
 
     def __init__(
         self, path: str, *, links_max: int, obeyed: Callable[[Lifeline, Obeyed], None]
     ) -> None:
-        """Listen at once, inside a running loop. `obeyed` must not raise; it is told at once what
-        a rank obeyed, since a turn through the inbox costs as much as a small payload does
-        otherwise. Raises OSError when the path is taken."""
+        """Listen at once, inside a running event loop. `obeyed` must not raise; it is called at
+        once with each Obeyed, since a turn through the inbox costs as much as a small payload.
+        Raises OSError if the path is taken."""
         self.loop = asyncio.get_running_loop()
         self.obeyed = obeyed
         self.links: set[Lifeline] = set()
         self._in_a_row = 0
-        """Messages that were taken since others had their turn."""
+        """Messages handled since other tasks had their turn."""
         # Bounded by links_max * (UNREAD_MESSAGES_MAX + 1): each link limits its own messages.
         self.inbox: asyncio.Queue[tuple[Lifeline, RankMessage | Closed]] = asyncio.Queue()
         self._links_max = links_max

@@ -1,8 +1,8 @@
-"""What a daemon and its ranks say to each other over the lifeline; orders are in `step_orders.py`.
+"""Messages between a daemon and its ranks over their socket; orders are in `step_orders.py`.
 
-The connection says which rank of which attempt speaks, so no message but the first does. Must NOT
-do anything: `daemon_socket.py` and `rank_socket.py` carry these, `ranks/attempt.py` knows whose
-turn it is.
+The connection tells which rank of which attempt sends, so only the first message names it. Must NOT
+contain behaviour: `daemon_socket.py` and `rank_socket.py` carry these, `ranks/attempt.py` knows
+their legal order.
 """
 
 import struct
@@ -15,13 +15,13 @@ from protocols.types.ids import TensorSpec
 from protocols.types.sample_ranges import Samples
 
 NONE = (1 << 32) - 1
-"""In place of a fragment, in an Answer."""
+"""No fragment, in an Answer."""
 EXIT_REFUSED = 3
 EXIT_DAEMON_GONE = 4
 TensorPlace = TensorSpec
 """Where one parameter lies in its fragment: the same for ranks as in the log."""
 FD = struct.Struct("i")
-"""How the kernel is given the descriptor that goes with an `Attached`."""
+"""The form in which the kernel takes the descriptor of an `Attached`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +73,16 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """rank -> daemon: what this node is told to run cannot work, in no attempt, because of `why`.
-    The answer is Refused."""
+    """rank -> daemon: this node's configuration cannot work in any attempt, because of `why`. The
+    answer is Refused."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """rank -> daemon, after its inner step number `steps`: contribute one of these fragments now?
-    `due`: it is time to; else others may be waiting for us."""
+    """rank -> daemon, after inner step `steps`: which of these fragments to contribute now? `due`:
+    it is time to; else only if other peers wait."""
 
     steps: int
     due: bool
@@ -99,15 +99,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributed:
-    """rank -> daemon, after its done flag; `steps` and `tokens` are the whole node's since its
-    last contribution, so all ranks say the same."""
+    """rank -> daemon, after its done flag; `steps` and `tokens` are the whole node's since its last
+    contribution, so all ranks say the same."""
 
     fragment: int
     generation: int
     steps: int
     tokens: int
     samples: Samples = ()
-    """What these steps saw of what the last result gave."""
+    """Samples of these steps, of those that the last result gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Dataclasses as strict msgpack maps: the format of everything that stays inside a node.
 
-A record is {"type": class name in lower case, field: value, ...}; a dataclass inside a record is
-an array of its fields. Decoding takes exact types only: no coercion, no unknown and no missing
-field. On a stream, a frame is a u32 length (little endian) and a record. Must NOT know any
-message, and must NOT read or write.
+A record is {"type": class name in lower case, field: value, ...}; a dataclass inside a record is an
+array of its fields. Decoding takes exact types only: no coercion, no unknown and no missing field.
+On a stream, a frame is a u32 length (little endian) and a record. Must NOT know any message, and
+must NOT read or write.
 """
 
 import functools
@@ -48,7 +48,7 @@ def decode(payload: bytes, kinds: Mapping[str, type[M]]) -> M:
         raise LinkError(f"a record of {len(payload)} bytes, at most {RECORD_BYTES_MAX}")
     try:
         raw = cast("object", msgpack.unpackb(payload, use_list=False))  # pyright: ignore
-    except (ValueError, RecursionError) as error:  # Both mean: the sender's bytes.
+    except (ValueError, RecursionError) as error:  # Both mean malformed bytes.
         raise LinkError(f"undecodable record: {error}") from error
     if not isinstance(raw, dict):
         raise LinkError(f"a record must be a map, got {_shown(raw)}")

@@ -1,4 +1,4 @@
-"""Everything a rank needs to speak with its daemon, in one blocking object.
+"""A rank's whole interface to its daemon, in one blocking object.
 
 Must NOT import torch (the trainer copies tensors into the views that it gets here) and must NOT
 outlive the daemon: a watcher thread ends the process when the lifeline's stream ends.
@@ -50,10 +50,10 @@ _ANY = kinds_of(Configured, Attached, Answer, Result, Order, Refused)
 class RankClient:
     """One rank of one attempt. Not for several threads at once.
 
-    `timeout_s` bounds connecting. Waiting for the daemon's word is not bounded (it may be
-    waiting for other peers), but ends with the daemon: then this process exits with
-    EXIT_DAEMON_GONE at once. If the daemon refuses us, its reason is printed and SystemExit with
-    EXIT_REFUSED is raised.
+    `timeout_s` bounds connecting. Waiting for the daemon is not bounded (it may be waiting for
+    other peers), but ends with the daemon: then this process exits with EXIT_DAEMON_GONE at once.
+    If the daemon refuses the rank, its reason is printed and SystemExit with EXIT_REFUSED is
+    raised.
     """
 
     configured: Configured
@@ -187,8 +187,8 @@ class RankClient:
         self._link.send(Snapshotted(directory=directory))
 
     def close(self) -> None:
-        """Let go; idempotent. The daemon hears all that was said. Before `finish` it means: rank
-        lost."""
+        """Close the socket. Idempotent. The daemon gets all messages. Before `finish` it means that
+        the rank is lost."""
         if self._slots is not None:
             self._slots.close()
         self._link.close()
@@ -215,7 +215,7 @@ class RankClient:
         """In the watcher's thread. No clean-up: nothing here outlives the process, and the main
         thread may be inside a collective that will never return."""
         said = b"rank %d: the daemon is gone\n" % self.rank
-        # Ours is a pipe to the daemon as a rule, where a last word is lost, or just not lost.
+        # Our stderr is mostly a pipe to the daemon, which may lose a last message.
         for stderr in (2, self._link.daemon_stderr):
             with contextlib.suppress(OSError):
                 os.write(stderr, said)

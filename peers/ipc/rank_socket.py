@@ -1,6 +1,6 @@
-"""A rank's end of its lifeline: blocking, but for a thread that sees the daemon go.
+"""A rank's end of its socket to the daemon: blocking, with a thread that notices the daemon's end.
 
-Must NOT know what a message asks for (`peers/ipc/rank_client.py`).
+Must NOT know what a message means (`peers/ipc/rank_client.py`).
 """
 
 import os
@@ -23,7 +23,7 @@ class RankLink:
     """The rank's end: blocking. The watcher ends the process when the daemon is gone."""
 
     def __init__(self, path: str, *, timeout_s: float) -> None:
-        """Connect within `timeout_s`. Raises OSError when nobody listens."""
+        """Connect within `timeout_s`. Raises OSError if no process listens."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._buffer = bytearray()
         self._fds: list[int] = []
@@ -38,7 +38,7 @@ class RankLink:
         # From here on every wait ends with the daemon: its end of stream ends this process.
         self._socket.settimeout(None)
         self.daemon_stderr = _stderr_of(self._socket)
-        """Where the daemon itself writes, for when it is gone; -1: it cannot be had."""
+        """The daemon's own stderr, for messages after its end; -1 if there is none."""
 
     def watch(self, on_gone: Callable[[], None]) -> None:
         """Call `on_gone` in a thread of its own at the end of the stream; it never reads."""
@@ -54,8 +54,8 @@ class RankLink:
         self._send_all(frame(message))
 
     def offer(self, message: RankMessage) -> None:
-        """Drops the message when there is no room: figures are not worth a training step. Raises
-        LinkError as `send` does."""
+        """Send the message, or drop it if there is no room: figures are not worth a training step.
+        Raises LinkError as `send` does."""
         framed = frame(message)
         try:
             sent = self._socket.send(framed, socket.MSG_DONTWAIT)
@@ -63,14 +63,14 @@ class RankLink:
             return
         except (BrokenPipeError, ConnectionResetError):
             raise self._gone() from None
-        # Of a large one the kernel may take a part. The rest must follow then, even if it has to
-        # wait: what we say next would be read as the rest otherwise.
+        # The kernel may take a part of a large message. The rest must follow then, even if it has
+        # to wait: else the next message would be read as the rest.
         if sent < len(framed):
             self._send_all(framed[sent:])
 
     def receive(self, kinds: Mapping[str, type[M]]) -> M:
-        """The next message, of one of these kinds. Raises LinkError if it is another one, or at
-        the end of the stream."""
+        """The next message, of one of these kinds. Raises LinkError if it is another one, or at the
+        end of the stream."""
         while (payload := take_frame(self._buffer)) is None:
             # At most one descriptor is ever sent, with the first byte of an `Attached`.
             # (socket.recv_fds would do, but ignores its flags in Python 3.11.)
@@ -95,7 +95,7 @@ class RankLink:
     def close(self) -> None:
         """Stop the watcher, then close; idempotent. The daemon still hears what was sent."""
         if self._watcher is not None:
-            if self._watcher.is_alive():  # In a forked child it is not, and our parent's goes on.
+            if self._watcher.is_alive():  # In a forked child it is not; the parent's goes on.
                 os.eventfd_write(self._wake, 1)
             self._watcher.join()
             self._watcher = None

@@ -1,11 +1,10 @@
 """One memfd that a node's daemon and its ranks share: whole fragments, counters and done flags.
 
-A fragment is all its parameters in the order of `named_parameters()`, unsharded, C-contiguous,
-fp32 little-endian, densely packed; every rank writes its own shard straight into its place. A
-writer invalidates a slot's word before the first byte and sets it after the last one, so a torn
-slot is told from a whole one. No fence is needed: each flag is followed by a message (a system
-call on both sides) before the other process looks. Must NOT interpret the bytes, wait for
-anybody, or send anything.
+A fragment is all its parameters in the order of `named_parameters()`, unsharded, C-contiguous, fp32
+little-endian, densely packed; every rank writes its own shard straight into its place. A writer
+invalidates a slot's word before the first byte and sets it after the last one, so a torn slot is
+told from a whole one. No fence is needed: each flag is followed by a message (a system call on both
+sides) before the other process looks. Must NOT interpret the bytes, wait, or send anything.
 """
 
 import contextlib
@@ -129,8 +128,8 @@ class Slots:
             self._starts.append(position)
             position += _round_up(size, mmap.PAGESIZE)
         self.places = [0] * len(shape.fragment_bytes)
-        """By fragment: in which of two places its ranks contribute. The second one has no memory
-        until somebody is to write there."""
+        """By fragment, the place (of two) to which its ranks contribute. The second place has no
+        memory until it is needed."""
         self._given_memory: set[int] = set()
         """Where in the file there is some now that was without."""
 
@@ -185,7 +184,8 @@ class Slots:
         return self._contributions[start : start + size]
 
     def contribute_elsewhere(self, fragment: int) -> None:
-        """The next ranks write at the other place: what the last ones wrote is still needed.
+        """The next ranks write to the other place: the contribution of the last ones is still
+        needed.
 
         Raises SlotsError when the system refuses the memory.
         """
@@ -216,7 +216,7 @@ class Slots:
         return all(word == generation for word in self._words[first : first + self.shape.ranks])
 
     def begin_result(self, fragment: int, place: int) -> None:
-        """Before the first byte: whoever still reads what is there finds it torn.
+        """Call this before the first byte: a rank that still reads the old content finds it torn.
 
         Raises SlotsError when the system refuses memory that the place has not.
         """
@@ -232,14 +232,14 @@ class Slots:
             self._give_memory(fragment, self._first(place))
 
     def forget_result(self, fragment: int, place: int) -> None:
-        """Nobody is to read there any more: the system gets the memory, unless all of it lasts."""
+        """No rank reads there any more: give the memory back, unless all of it lasts."""
         if self.shape.is_lasting or self.fd < 0:
             return
         self._words[self._generation(fragment, place)] = 0
         self._take_memory(fragment, self._first(place))
 
     def expect_contribution(self, fragment: int) -> None:
-        """The ranks are to write there: with memory that has its zeros by then they need not wait.
+        """The ranks will write there: take memory now, so that they need not wait for its zeros.
 
         Raises SlotsError when the system refuses the memory.
         """
@@ -247,8 +247,8 @@ class Slots:
             self._give_memory(fragment, self._first_contribution(self.places[fragment]))
 
     def forget_contribution(self, fragment: int, place: int) -> None:
-        """What the ranks wrote at this place is needed no more, and they are not to write there
-        before somebody says so: the system gets the memory, unless all of it lasts."""
+        """The contribution in this place is not needed any more, and ranks do not write there until
+        they are told to: give the memory back, unless all of it lasts."""
         if not self.shape.is_lasting and self.fd >= 0:
             self._take_memory(fragment, self._first_contribution(place))
 
@@ -257,7 +257,8 @@ class Slots:
         self._words[self._generation(fragment, place)] = generation
 
     def result_generation(self, fragment: int, place: int) -> int:
-        """What the place holds now: check it before and after reading. 0: nothing that is whole."""
+        """The generation of the result in this place; check it before and after reading. 0: no
+        complete result."""
         return self._words[self._generation(fragment, place)]
 
     def count_step(self, rank: int, step: int) -> None:
@@ -282,7 +283,7 @@ class Slots:
     def close(self) -> None:
         """Close the descriptor and unmap; idempotent.
 
-        While somebody still holds a view, the mapping lasts until the last view is gone.
+        The mapping lasts until the last view of it is gone.
         """
         if self.fd < 0:
             return
@@ -346,7 +347,7 @@ class Slots:
 
 
 def _check_file(fd: int, shape: SlotsShape) -> None:
-    """Only a file that can no longer change its size is safe to map."""
+    """Check the file: only one that can no longer change its size is safe to map."""
     size = os.fstat(fd).st_size
     if size != shape.total_bytes:
         raise SlotsError(f"shared memory has {size} bytes, {shape} needs {shape.total_bytes}")

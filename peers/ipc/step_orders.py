@@ -1,7 +1,7 @@
-"""What a daemon and its ranks say to each other in a stepwise run, over the lifeline.
+"""Orders of a daemon to its ranks in a stepwise run.
 
-The daemon gives one order at a time, every rank obeys it and says so. What an order is about lies
-in shared memory: `StepSlots` says where. Must NOT wait for anybody, nor know what bytes mean.
+The daemon gives one order at a time; every rank obeys it and reports that. The data of an order lie
+in shared memory (`StepSlots`). Must NOT wait, nor know what bytes mean.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from peers.ipc.shared_memory import Slots, SlotsShape
 
 OrderKind = Literal["show", "load", "make", "apply", "finish"]
 _STEP, _STATE = 0, 1
-"""What lies where fragments do in a run of rounds."""
+"""The slots of a stepwise run, in place of fragments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +27,22 @@ class Order:
     kind: OrderKind
     step: int
     batch: int = 0
-    """Of "make", or of what follows: which one of the run the payload is made from."""
+    """With "make", or the order that follows: the batch of the run of which the payload is made."""
     show: bool = False
     """With "apply": write the state after it."""
     counted: bool = False
-    """With "apply": the payload that these ranks made last is in the mean. Not if it was of no use,
-    as one that is not finite."""
+    """With "apply": the last payload of these ranks is in the mean. Not if it did not count, for
+    example since it was not finite."""
     snapshot: str = ""
-    """With "apply": a directory. Keep there what is this node's own after the step."""
+    """With "apply": a directory in which to keep this node's own state after the step; else ""."""
     evaluate: bool = False
-    """With "finish": say first how good the model is."""
+    """With "finish": evaluate the model first."""
     go_on: bool = False
-    """With "apply": when you have said that it is done, obey `following(this)` too."""
+    """With "apply": obey `following(this)` too after reporting this one."""
 
 
 def following(order: Order) -> Order:
-    """What ranks go on to without hearing of it: they need not be woken twice in a step."""
+    """The order that ranks go on to by themselves, so that they are woken once in a step."""
     assert order.go_on, "it is the last one for now"
     return Order(number=order.number + 1, kind="make", step=order.step + 1, batch=order.batch)
 
@@ -55,8 +55,9 @@ class Obeyed:
 
 
 def step_shape(ranks: int, *, step_bytes: int, state_bytes: int) -> SlotsShape:
-    """The shared memory of a stepwise run; `step_bytes`: what ranks write or the mean, whichever is
-    more. One of each: nobody writes a payload before the step of the last one is over."""
+    """The shared memory of a stepwise run; `step_bytes`: the payload or the mean, whichever is
+    larger. There is one slot of each, since a payload is written only after the step of the last
+    one."""
     return SlotsShape(ranks, (step_bytes, state_bytes), copies=1)
 
 
@@ -68,12 +69,13 @@ class StepSlots:
 
     @property
     def payload(self) -> memoryview:
-        """Ranks write their parts of it: uint8 [step_bytes], of which the method says the use."""
+        """The payload, of which each rank writes a part: uint8 [step_bytes], as the method defines
+        it."""
         return self._slots.contribution(_STEP)
 
     @property
     def mean(self) -> memoryview:
-        """The daemon writes it: uint8 [step_bytes], beginning with the mean in fp32."""
+        """The mean, written by the daemon: uint8 [step_bytes], beginning with fp32 values."""
         return self._slots.result(_STEP, 0)
 
     @property

@@ -1,11 +1,10 @@
-"""What one daemon counts: bytes by peer and purpose, stalls, rates, and how late its loop is and
-others' heartbeats are.
+"""The counters of one daemon: bytes by peer and purpose, stalls, rates, and delays of its event
+loop and of heartbeats.
 
-Control is all that goes over control connections, and padding; payload and transfer are the bytes
-of chunks, without their heads; relay is all that goes through tunnels between others. What is sent
-counts as the kernel takes it, what is received when all of a chunk has come: so nobody has
-received more than the other one sent. Must NOT touch a disk or a network, know arrays, or cost
-anything that could be noticed.
+Control is everything on control connections, and padding; payload and transfer are the bytes of
+chunks without their heads; relay is everything in tunnels of other peers. Sent bytes count when the
+kernel takes them, received bytes when a chunk is complete, so no peer has received more than the
+other one sent. Must NOT touch a disk or a network, know arrays, or cost a noticeable time.
 """
 
 import asyncio
@@ -20,25 +19,24 @@ from protocols.messages.peer import Chunk, Message, Padding, StateChunk
 from protocols.types.ids import PeerId
 
 Purpose = Literal["payload", "transfer", "control", "relay"]
-"""Contributions and results; states for those who join; everything else; what went through us
-between two others."""
+"""Contributions and results; states for joiners; everything else; tunnels of other peers."""
 PURPOSES: tuple[Purpose, ...] = ("payload", "transfer", "control", "relay")
 SAMPLE_S = 0.05
 ROLL_S = 1.0
 RATE_WINDOW_S = 10.0
 LAG_WINDOW_S = 60.0
 HEARTBEATS_MAX = 1 << 12
-"""Remembered: a minute's, of 32 peers at 0.5 s."""
+"""Remembered heartbeats: one minute of 32 peers at 0.5 s."""
 GONE_KEPT_S = 600.0
-"""A peer that is gone so long is counted with the others that are gone."""
+"""Seconds after which a departed peer is added to GONE."""
 PEERS_KEPT_MAX = 256
-"""Nobody can make us remember more by coming and going."""
+"""Departed peers with rows of their own; bounds what peers that come and go can cause."""
 GONE = PeerId("")
-"""All whose own figures are not kept any more."""
+"""The row of all peers without a row of their own."""
 
 
 class Connection(Protocol):
-    """As far as it is counted."""
+    """A connection, as far as it is counted."""
 
     @property
     def congested(self) -> bool:
@@ -56,14 +54,14 @@ class ControlConnection(Connection, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTraffic:
-    """With one peer, since this daemon's start; rates are of the last RATE_WINDOW_S."""
+    """The traffic with one peer since the daemon's start; rates are of the last RATE_WINDOW_S."""
 
     peer: PeerId
     sent: Mapping[Purpose, int]
     received: Mapping[Purpose, int]
-    """What was refused included."""
+    """Received bytes, refused ones included."""
     refused_bytes: int
-    """Of chunks that got no place: stale, unwanted, or here already (I3)."""
+    """Bytes of chunks that were dropped: stale, unwanted, or here already (I3)."""
     stalls: int
     stalled_s: float
     round_trip_s: float | None
@@ -73,7 +71,7 @@ class PeerTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How much later than due something happened, in the last LAG_WINDOW_S unless said."""
+    """Delays in seconds, by default of the last LAG_WINDOW_S."""
 
     p50_s: float = 0.0
     p99_s: float = 0.0
@@ -82,7 +80,7 @@ class Lag:
 
 @dataclass(slots=True)
 class _Counts:
-    """Of one peer, over all its connections."""
+    """The counts of one peer, over all of its connections."""
 
     sent: dict[Purpose, int] = field(default_factory=lambda: dict.fromkeys(PURPOSES, 0))
     received: dict[Purpose, int] = field(default_factory=lambda: dict.fromkeys(PURPOSES, 0))
@@ -93,15 +91,16 @@ class _Counts:
     control: ControlConnection | None = None
     bulk: Connection | None = None
     seen: tuple[int, int] = (0, 0)
-    """Of the control connection's bytes, those that are in `sent` and `received`."""
+    """Bytes (sent, received) of the control connection that are in `sent` and `received`
+    already."""
     heartbeat_at: float | None = None
-    """When its last one came on this connection."""
+    """When its last heartbeat came on this connection."""
     gone_since: float | None = None
     history: deque[tuple[float, int, int]] = field(default_factory=deque[tuple[float, int, int]])
-    """(time, sent, received), from before the rates' window on."""
+    """(time, sent, received) samples, from before the window of the rates on."""
 
     def look(self, elapsed_s: float) -> None:
-        """Does the other end take what we send? `elapsed_s` since the last look."""
+        """Sample whether the other end takes what is sent. `elapsed_s`: since the last sample."""
         stalled = self.control is not None and self.control.congested
         stalled = stalled or (self.bulk is not None and self.bulk.congested)
         if stalled:
@@ -110,7 +109,7 @@ class _Counts:
         self.stalled = stalled
 
     def take_control(self) -> None:
-        """What went over the control connection since the last time."""
+        """Add the control connection's bytes since the last call."""
         if self.control is None:
             return
         now = (self.control.sent_bytes, self.control.received_bytes)
@@ -138,34 +137,34 @@ class _Counts:
         self.refused_bytes += other.refused_bytes
         self.stalls += other.stalls
         self.stalled_s += other.stalled_s
-        self.history.clear()  # That was no traffic of this moment.
+        self.history.clear()  # That was no recent traffic.
 
 
 class Counters:
-    """Of one daemon. The time is given, and never falls."""
+    """The counters of one daemon. Times are given by the caller and never fall."""
 
     def __init__(self) -> None:
         self._peers: dict[PeerId, _Counts] = {}
         self._late: deque[float] = deque(maxlen=round(LAG_WINDOW_S / SAMPLE_S))
         self._busy_late: deque[float] = deque(maxlen=round(LAG_WINDOW_S / SAMPLE_S))
-        """Of those samples before which payload moved."""
+        """Delays of samples before which payload moved."""
         self._payload_moved = False
-        """Since the last sample."""
+        """Payload has moved since the last sample."""
         self._heartbeats: deque[tuple[float, float]] = deque(maxlen=HEARTBEATS_MAX)
-        """(time, how late)."""
+        """(time, delay) of heartbeats."""
         self._sampled: float | None = None
         self._rolled = float("-inf")
 
     # What happens ---------------------------------------------------------------------------
 
     def follow(self, peer: PeerId, control: ControlConnection, bulk: Connection) -> None:
-        """The peer is connected; until `unfollow` the connections are asked."""
+        """The peer is connected: sample its connections until `unfollow`."""
         counts = self._of(peer)
         counts.control, counts.bulk, counts.seen = control, bulk, (0, 0)
         counts.gone_since, counts.heartbeat_at = None, None
 
     def unfollow(self, peer: PeerId) -> None:
-        """The connections are over."""
+        """The peer is disconnected."""
         counts = self._peers.get(peer)
         if counts is not None:
             counts.take_control()
@@ -177,30 +176,30 @@ class Counters:
         self._payload_moved |= purpose == "payload"
 
     def received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
-        """`kept`: it got a place."""
+        """A chunk arrived; `kept`: it was not dropped."""
         counts, purpose = self._of(peer), _purpose(chunk)
         counts.received[purpose] += size
         self._payload_moved |= purpose == "payload"
         counts.refused_bytes += 0 if kept else size
 
     def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
-        """From one peer through us to another."""
+        """Bytes went from one peer through this one to another."""
         self._peers.setdefault(source, _Counts()).received["relay"] += size
         self._peers.setdefault(sink, _Counts()).sent["relay"] += size
 
     def last_heartbeat(self, peer: PeerId, now: float) -> float:
-        """When the one before came that comes now; now, if it is the first one."""
+        """The time of the heartbeat before the present one; `now` if it is the first one."""
         counts = self._of(peer)
         last, counts.heartbeat_at = counts.heartbeat_at, now
         return now if last is None else last
 
     def heartbeat(self, now: float, *, late_s: float) -> None:
-        """Of a peer whose silence concerns us: `late_s` more than an interval after the last one.
-        Both loops and the line are in that."""
+        """A heartbeat of a watched peer came `late_s` later than one interval after the last one;
+        that contains both event loops and the line."""
         self._heartbeats.append((now, late_s))
 
     def sample(self, now: float, *, late_s: float) -> None:
-        """About each SAMPLE_S; `late_s`: how much later this happens than it was due."""
+        """Take a sample, about every SAMPLE_S; `late_s`: its delay."""
         self._late.append(late_s)
         if self._payload_moved:
             self._busy_late.append(late_s)
@@ -218,20 +217,20 @@ class Counters:
     # What is known --------------------------------------------------------------------------
 
     def traffic(self, now: float) -> list[PeerTraffic]:
-        """By peer; GONE, if there is such, comes first."""
+        """The traffic by peer; GONE, if any, comes first."""
         return [self._told(peer, self._peers[peer], now) for peer in sorted(self._peers)]
 
     def lag(self) -> Lag:
-        """Of our loop."""
+        """Delays of the event loop."""
         return _lag_of(self._late)
 
     def busy_lag(self) -> Lag:
-        """Of our loop while payload moves: in as many samples as LAG_WINDOW_S has, of those in
-        which some did."""
+        """Delays of the event loop while payload moves: as many samples as LAG_WINDOW_S has, of
+        those with payload."""
         return _lag_of(self._busy_late)
 
     def heartbeats(self, now: float) -> Lag:
-        """Of those that others sent us."""
+        """Delays of heartbeats of other peers."""
         return _lag_of(late for at, late in self._heartbeats if at > now - LAG_WINDOW_S)
 
     def _of(self, peer: PeerId) -> _Counts:
@@ -256,7 +255,7 @@ class Counters:
         )
 
     def _drop_gone(self, now: float) -> None:
-        """Sums never fall: what is dropped is added to GONE."""
+        """Drop rows of departed peers; their sums are added to GONE, since sums never fall."""
         gone: list[tuple[float, PeerId]] = []
         for peer, counts in self._peers.items():
             if counts.control is None and peer != GONE:
@@ -269,7 +268,8 @@ class Counters:
 
 
 async def watch(counters: Counters) -> None:
-    """Sample, for ever. The loop's own clock may stand still while it is busy."""
+    """Sample for ever. It reads its own clock, since the event loop's may be late while it is
+    busy."""
     while True:
         due = time.monotonic() + SAMPLE_S
         await asyncio.sleep(SAMPLE_S)

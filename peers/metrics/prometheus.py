@@ -1,9 +1,9 @@
-"""The metrics endpoint: what a daemon counts, for Prometheus, over HTTP.
+"""The metrics endpoint: a daemon's figures for Prometheus, over HTTP.
 
-The loop reads the figures and answers; another thread makes the text. It answers `GET /metrics` and
-nothing else, a few askers at a time. Must NOT be imported by who serves none (the library costs
-more than a tenth of a daemon's start), nor tell what is secret: whoever reaches the address may
-ask.
+The event loop reads the figures and answers; another thread makes the text. It answers only `GET
+/metrics`, for a few clients at a time. Must NOT be imported by a daemon that serves no metrics (the
+library costs more than a tenth of a daemon's start), nor tell a secret: anyone that reaches the
+address may ask.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from peers.metrics.counters import PURPOSES, Lag, PeerTraffic
 REQUEST_BYTES_MAX = 8 << 10
 ASKERS_MAX = 16
 ASKER_TIMEOUT_S = 5.0
-"""From the connection to the end of the answer."""
+"""Seconds from the connection to the end of the answer."""
 PAGE_S = 1.0
-"""Who asks sooner again gets the same text: asking must not keep the daemon busy."""
+"""Seconds for which the same text is served, so that requests cannot keep the daemon busy."""
 PATH = "/metrics"
 GONE_NAME = "gone"
-"""The label of all peers that are gone for long."""
+"""The label of all departed peers."""
 SENT = "To this peer; control is all that goes over control connections, and padding."
 RECEIVED = "From this peer; control is all that comes over control connections, and padding."
 REFUSED = "Received for nothing: stale, unwanted, or here already."
@@ -41,23 +41,23 @@ DISCARDED = "Of no open round, of nobody's interest, or damaged."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """All that is told, at one moment."""
+    """All figures at one moment."""
 
     labels: Mapping[str, str]
-    """Of everything: which run, which method."""
+    """Labels of all figures: run and method."""
     traffic: Iterable[PeerTraffic]
     lag: Lag
-    """Of the daemon's loop."""
+    """Delays of the daemon's event loop."""
     heartbeats: Lag
-    """Of those that others sent it."""
+    """Delays of heartbeats of other peers."""
     discarded: int
-    """Payloads."""
+    """Number of dropped payloads."""
     gauges: Mapping[str, tuple[str, float]]
-    """{name without `lowcomm_`: (what it is, its value)}"""
+    """{name without `lowcomm_`: (description, value)}"""
 
 
 def render(figures: Figures) -> bytes:
-    """As Prometheus reads it."""
+    """The text in the format of Prometheus."""
     registry = CollectorRegistry()
     registry.register(_Collector(figures))
     return generate_latest(registry)
@@ -80,7 +80,7 @@ async def served(bound: socket.socket, figures: Callable[[], Figures]) -> AsyncG
 
 
 class _Collector:
-    """What the library asks for families of figures."""
+    """The object that the library asks for metrics."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -121,7 +121,7 @@ class _Collector:
         labels: Sequence[str],
         rows: Iterable[tuple[Sequence[str], float]],
     ) -> Metric:
-        """`rows`: (values of `labels`, figure)."""
+        """A metric; `rows`: (values of `labels`, figure)."""
         common = self._figures.labels
         family = kind(f"lowcomm_{name}", what, labels=[*common, *labels])
         for values, figure in rows:
@@ -130,7 +130,7 @@ class _Collector:
 
 
 class _Page:
-    """The newest text. With a hundred peers it takes 10 ms to make."""
+    """The newest text. It takes 10 ms to make with a hundred peers."""
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
         self._figures = figures
@@ -156,7 +156,8 @@ class _Asker(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
+        # uvloop's transport does not inherit from it.
+        self._transport = cast(asyncio.Transport, transport)
         if len(self._askers) >= ASKERS_MAX:
             self.abort()
             return
@@ -184,7 +185,7 @@ class _Asker(asyncio.Protocol):
             self._transport.abort()
 
     def _answer(self, line: bytes) -> None:
-        """A request that begins with this line."""
+        """Answer a request with this first line."""
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method != b"GET":

@@ -1,7 +1,7 @@
-"""How much memory this process may still take: the machine's, and that of each control group.
+"""The memory that this process may still take: the machine's, and that of each control group.
 
-A container's limit stands in cgroup files (v1 or v2), and those of its parents count too. What the
-kernel can drop (file pages that are not in use) counts as free. Must NOT take any.
+A container's limit is in cgroup files (v1 or v2), and its parents' limits count too. Memory that
+the kernel can drop (file pages that are not in use) counts as free. Must NOT take memory.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ UNLIMITED_BYTES = 1 << 60
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
-    """The least of what the machine and the control groups have left; 0 if nothing is known.
-    `root` is another one in tests."""
+    """Bytes left, the minimum over the machine and the control groups; 0 if nothing is known.
+    `root`: another directory in tests."""
     left = [each for each in (_machine(root), *_groups(root)) if each is not None]
     return max(0, min(left, default=0))
 
 
 def _machine(root: Path) -> int | None:
-    """What the kernel says can be had without swapping."""
+    """Bytes that the kernel can give without swapping."""
     for line in _lines(root / "proc/meminfo"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -28,7 +28,7 @@ def _machine(root: Path) -> int | None:
 
 
 def _groups(root: Path) -> Iterator[int | None]:
-    """Of each group that this process is in, from its own to the top that can be seen here."""
+    """Bytes left in each group of this process, from its own to the visible top."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         v2 = not controllers
@@ -46,8 +46,8 @@ def _groups(root: Path) -> Iterator[int | None]:
 
 
 def _inside(path: str, mounted: str) -> str | None:
-    """Where a group lies below what is mounted of the hierarchy; None: not below it. A container
-    often sees its own group mounted as the whole, and its path as the host calls it, or as "/"."""
+    """The path of a group below the mounted part of the hierarchy; None if it is not below it. A
+    container often sees its own group mounted as the whole, with its path on the host, or "/"."""
     if mounted == "/":
         return path.lstrip("/")
     if path in ("/", mounted):
@@ -56,7 +56,7 @@ def _inside(path: str, mounted: str) -> str | None:
 
 
 def _mounts(root: Path, *, v2: bool) -> Iterator[tuple[str, str]]:
-    """(what of the hierarchy, where it is mounted)."""
+    """(mounted part of the hierarchy, mount point)."""
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         kind, _, options = [*after.split(), "", "", ""][:3]
@@ -66,7 +66,7 @@ def _mounts(root: Path, *, v2: bool) -> Iterator[tuple[str, str]]:
 
 
 def _left(group: Path, *, v2: bool) -> int | None:
-    """The limit less what is in use and cannot be dropped; None without a limit."""
+    """The limit minus the memory in use that cannot be dropped; None without a limit."""
     limit_name, used_name, cache = (
         ("memory.max", "memory.current", "inactive_file")
         if v2
@@ -81,7 +81,7 @@ def _left(group: Path, *, v2: bool) -> int | None:
 
 
 def _number(path: Path) -> int | None:
-    """None: no such file, or "max"."""
+    """The number in a file; None if there is no such file, or it says "max"."""
     lines = _lines(path)
     return int(lines[0]) if lines and lines[0].isdecimal() else None
 
@@ -90,4 +90,4 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return []  # Not there in this version of the kernel, or hidden from us.
+        return []  # It does not exist in this kernel, or is hidden.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 EXIT_CANNOT_RUN = 127
 CANNOT_RUN = "cannot run "
-"""With that exit status and this first word on stderr COMMAND never ran."""
+"""First words on stderr, with the exit status NOT_RUN, if COMMAND could not be started."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -27,7 +27,7 @@ def die_with_parent(expected_parent_pid: int) -> None:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     if os.getppid() != expected_parent_pid:
-        # It died before the call above: nobody is left who could notice our exit status.
+        # It died before the call above, so no process reads our exit status.
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
-"""What a child process writes to stderr: passed on to ours, and the end of it kept.
+"""Passes a child's stderr on to ours, and keeps its end.
 
-A thread does it and not the loop: our stderr may be a terminal that stands still, and then only the
-child may be held up. Must NOT know what the child is for.
+A thread does it: our stderr may be a terminal that blocks, and then only the child may be held up.
+Must NOT know what the child is for.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ import threading
 import time
 
 TAIL_BYTES_MAX = 16 * 1024
-"""A traceback of some hundred frames; an exception's own line is at its end."""
+"""Bytes: a traceback of about a hundred frames; its exception is at the end."""
 LINE_CHARS_MAX = 300
 READ_BYTES_MAX = 64 * 1024
 SETTLE_S = 0.25
-"""What a process wrote before its end is in the pipe by then; longer only if our own stderr is
+"""Seconds after the end of a process until its last output is read; longer only if our stderr is
 blocked."""
 LOOK_S = 0.002
 STDERR = 2
 _TRACEBACK = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]: ?")
-"""What torch puts before each line of a rank that has joined a process group."""
+"""torch's prefix of each line of a rank in a process group."""
 _LAUNCHER = "torch.distributed.elastic."
 """torchrun's own exception says only that a rank had one."""
 
@@ -41,23 +41,23 @@ class LastWords:
         self._thread = threading.Thread(target=self._pass_on, daemon=True, name="stderr")
 
     def started(self) -> None:
-        """Whether the child runs or could not be started: our copy of its end is closed."""
+        """The child was started, or could not be: close our copy of its end."""
         os.close(self.fd)
         self._thread.start()
 
     def forget(self) -> None:
-        """What comes from now on is of another attempt."""
+        """Drop the kept text: another attempt begins."""
         with self._lock:
             self._tail.clear()
 
     async def text(self) -> str:
-        """All that the child has written by now and that is kept."""
+        """The kept end of the child's output so far."""
         await asyncio.to_thread(self._settle)
         with self._lock:
             return self._tail.decode(errors="replace")
 
     async def end(self) -> None:
-        """The child has ended: let the last of it out."""
+        """The child has ended: read the rest of its output."""
         await asyncio.to_thread(self._thread.join, SETTLE_S)
 
     def _settle(self) -> None:
@@ -73,12 +73,12 @@ class LastWords:
             return bool(struct.unpack("i", answer)[0])
 
     def _pass_on(self) -> None:
-        """Until no process has the other end any more."""
+        """Pass on until no process has the other end open."""
         poller = select.poll()
         poller.register(self._reading, select.POLLIN)
         while True:
             poller.poll()
-            with self._lock:  # Whoever finds the pipe empty finds the text in the tail.
+            with self._lock:  # If the pipe is found empty, the text is in the tail.
                 data = os.read(self._reading, READ_BYTES_MAX)
                 self._tail += data
                 del self._tail[:-TAIL_BYTES_MAX]
@@ -92,7 +92,7 @@ class LastWords:
 
 
 def telling_line(text: str) -> str:
-    """The line that says best why a program ended: its last exception, else its last line; ""
+    """The line that tells best why a program ended: its last exception, else its last line; ""
     without any."""
     lines = [_RANK.sub("", line.rstrip()) for line in re.split(r"[\r\n]+", text)]
     found = ""

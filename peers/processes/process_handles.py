@@ -3,8 +3,8 @@
 The handle is a pidfd. Linux before 5.3 has no pidfd_open, and the seccomp profiles of container
 runtimes that are older than the call forbid it: there the handle is the process id together with
 the start time from `/proc`, and the end of the process is polled. Where a profile forbids only to
-signal through a pidfd, the process id is signalled instead. Must NOT reap a process (its
-parent does that), or start a thread.
+signal through a pidfd, the process id is signalled instead. Must NOT reap a process (its parent
+does that), or start a thread.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable
 
 POLL_S = 0.05
-"""Between two looks at a process that has no pidfd: a look costs 20 microseconds."""
+"""Seconds between checks of a process without a pidfd; a check costs 20 microseconds."""
 _UNAVAILABLE = (errno.ENOSYS, errno.EPERM)
 """The kernel lacks pidfd_open, or a seccomp filter forbids it: the call itself gives neither."""
 _NO_PIDFD = -1
@@ -35,7 +35,7 @@ class ProcessHandle:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that watches for the end; None before `watch` and after `unwatch`."""
         self._timer: asyncio.TimerHandle | None = None
-        """The next look, where the end is polled."""
+        """The next check, if the end is polled."""
         try:
             self._pidfd = os.pidfd_open(pid)
         except OSError as error:

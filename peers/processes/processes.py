@@ -1,8 +1,8 @@
 """Child processes that never outlive their parent, and never leave a zombie.
 
-A child runs in its own session, so that it is killed together with what it started, and is
-watched through a handle (process_handles.py): no SIGCHLD handler and no child watcher of asyncio,
-whatever the loop. Must NOT know what the children are for.
+A child runs in its own session, so that it is killed together with what it started, and is watched
+through a handle (process_handles.py): no SIGCHLD handler and no child watcher of asyncio, whatever
+the loop. Must NOT know what the children are for.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ KILL_TIMEOUT_S = 10.0
 
 
 class Child:
-    """A process of ours and its session; made by `start_child`."""
+    """A child process with its session; made by `start_child`."""
 
     def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
         self.pid = popen.pid
         self.returncode: int | None = None
-        """As of subprocess: negative is a signal; None while it runs."""
+        """Exit status as in subprocess: negative for a signal; None while it runs."""
         self._popen = popen
         self._ended = asyncio.Event()
         self._handle = ProcessHandle(popen.pid)
         self._handle.watch(self._reap)
 
     async def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Wait for its end; returns the exit status."""
         await self._ended.wait()
         assert self.returncode is not None
         return self.returncode
@@ -59,13 +59,13 @@ class Child:
     def kill(self) -> None:
         """SIGKILL it and its process group; nothing when it has ended."""
         if self.returncode is None:
-            # Its id cannot have been given to others: we have not reaped it yet.
+            # Its id cannot be reused: it is not reaped yet.
             kill_group(self.pid)
 
     def _reap(self) -> None:
         if self.returncode is not None:
             return
-        self.kill()  # What it started and did not end goes with it.
+        self.kill()  # Kill the processes that it started and left.
         self.returncode = self._popen.wait(KILL_TIMEOUT_S)
         self._handle.close()
         self._ended.set()

@@ -1,8 +1,8 @@
-"""Starts the ranks of an attempt, says when one ends, kills what is left.
+"""Starts the ranks of an attempt, reports when one ends, kills the others.
 
-Two ways: forked from a zygote that is kept across attempts, so that a restart costs no import;
-or a user's own command (torchrun and the like). Must NOT decide whether to restart, and must NOT
-speak with the ranks: that is `peers/ranks/rank_group.py`.
+Two ways: forked from a zygote that is kept across attempts, so that a restart costs no import; or a
+user's own command (torchrun and the like). Must NOT decide whether to restart, and must NOT speak
+with the ranks: that is `peers/ranks/rank_group.py`.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from peers.processes.zygote import PACKET_BYTES_MAX
 from protocols.types.errors import ConfigError, LowcommError
 
 PRELOAD_TIMEOUT_S = 300.0
-"""Importing torch from a cold network disk took minutes where we saw it at its worst."""
+"""Seconds. Importing torch from a cold network disk took minutes in the worst case."""
 ANSWER_TIMEOUT_S = 10.0
-"""The zygote forks and kills within milliseconds; after this long it is replaced."""
+"""Seconds. The zygote forks and kills within milliseconds; after this time it is replaced."""
 
 
 _IMPORT_ERRORS = ("ImportError:", "ModuleNotFoundError:", "SyntaxError:")
-"""They come again however often the same files are imported."""
+"""Errors that every import of the same files repeats."""
 
 
 class SpawnError(LowcommError):
@@ -68,7 +68,7 @@ class Spawner(Protocol):
 
     @property
     def program(self) -> str:
-        """Names the program in a sentence."""
+        """The name of the program in a sentence."""
         ...
 
     async def start(self, envs: Sequence[Mapping[str, str]]) -> None:
@@ -81,15 +81,15 @@ class Spawner(Protocol):
         ...
 
     async def last_line(self) -> str:
-        """The line of this attempt's stderr that says best why it ended; "" without any."""
+        """The line of this attempt's stderr that tells best why it ended; "" without any."""
         ...
 
     async def stop(self) -> None:
-        """SIGKILL and reap what still runs of this attempt; idempotent."""
+        """SIGKILL and reap all processes of this attempt. Idempotent."""
         ...
 
     async def close(self) -> None:
-        """`stop`, and end what is kept between attempts; idempotent."""
+        """`stop`, and end processes that are kept between attempts. Idempotent."""
         ...
 
 
@@ -121,7 +121,7 @@ class ZygoteSpawner:
         return await self._zygote.wait()
 
     async def last_line(self) -> str:
-        """Of the ranks and of the zygote, which have one stderr."""
+        """The line of the ranks and the zygote, which share stderr."""
         return "" if self._zygote is None else await self._zygote.last_line()
 
     async def stop(self) -> None:
@@ -243,7 +243,7 @@ class _ZygoteLink:
 
 
 def _not_started(returncode: int, line: str) -> SpawnError:
-    """Of a zygote that has ended."""
+    """The error of a zygote that has ended."""
     kind = NotRunnable if line.startswith(_IMPORT_ERRORS) else SpawnError
     said = f": {line}" if line else ""
     return kind(f"its zygote ended with {returncode}{said}")
@@ -253,8 +253,8 @@ class CommandSpawner:
     """Runs one command for all ranks, such as ["torchrun", ...], and kills all it started.
 
     The command gets the variables that are the same for every rank. Ranks that it starts are not
-    our children: if this daemon is SIGKILLed, the command dies with it, and they notice the end
-    of their lifelines.
+    our children: if this daemon is SIGKILLed, the command dies with it, and they notice the end of
+    their lifelines.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -317,8 +317,8 @@ class CommandSpawner:
 def rank_environments(
     attempt: int, *, ranks: int, port: int, socket_path: str
 ) -> list[dict[str, str]]:
-    """What torchrun would set for each rank, and where the daemon listens; and, as PET_..., what
-    torchrun itself reads, as else it starts one rank and always takes the same port."""
+    """The variables that torchrun would set for each rank, and the daemon's socket; and PET_...
+    variables for torchrun itself, which else starts one rank and always takes the same port."""
     shared = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -336,10 +336,10 @@ def rank_environments(
 
 
 def free_port(port_range: tuple[int, int], *, avoid: int) -> int:
-    """A port that nobody listens on now; both ends of the range count.
+    """A port on which no process listens now; both ends of the range count.
 
-    Another daemon may take it before our ranks do: then they fail, and the next attempt avoids
-    it. Raises SpawnError when none is free.
+    Another daemon may take it before our ranks do: then they fail, and the next attempt avoids it.
+    Raises SpawnError if none is free.
     """
     low, high = port_range
     ports = high - low + 1

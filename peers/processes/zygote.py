@@ -58,8 +58,8 @@ class Zygote:
         self._target = target
         self._ranks: list[Rank] = []
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        """The handler of a signal writes a byte to `_woken`. If the pipe is full, a byte more
-        would say nothing."""
+        """The handler of a signal writes a byte to `_woken`. If the pipe is full, a byte more would
+        say nothing."""
         # After the imports, which might set them otherwise. Without a handler (SIG_DFL) nothing
         # is written.
         signal.signal(signal.SIGCHLD, _woken_by)
@@ -124,7 +124,7 @@ class Zygote:
 
     def _reap(self, rank: Rank) -> None:
         self._ranks.remove(rank)
-        kill_group(rank.pid)  # What the rank started and did not end; its id is still its own.
+        kill_group(rank.pid)  # Processes that the rank started and left; its id is not reused yet.
         _, status = os.waitpid(rank.pid, 0)
         self._send({"exited": rank.index, "returncode": os.waitstatus_to_exitcode(status)})
 
@@ -135,14 +135,14 @@ class Zygote:
             self._reap(rank)
 
     def _send(self, message: Mapping[str, object]) -> None:
-        # The daemon may be gone: the next read, or the death signal, says so.
+        # The daemon may be gone: the next read, or the death signal, tells.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(json.dumps(message).encode())
 
 
 class _ProcessEnd:
-    """Leave a forked process at the end of the block, whatever happens in it, without running
-    what the zygote registered for its own end. An error is printed and means status 1."""
+    """Leave a forked process at the end of the block, whatever happens in it, without running what
+    the zygote registered for its own end. An error is printed and means status 1."""
 
     def __enter__(self) -> None:
         return
@@ -174,7 +174,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--target", required=True)
     options = parser.parse_args(argv)
     die_with_parent(options.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Only who launched the node handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Only the launcher of the node handles it.
     for name in options.preload.split(","):
         if name:
             importlib.import_module(name)

@@ -1,8 +1,8 @@
-"""What one attempt of the ranks has said so far, and whether it keeps the rules.
+"""The book of one attempt: the messages of its ranks so far, and whether they keep the rules.
 
-Plain synchronous bookkeeping: messages and ticks go in, answers come out, a broken rule raises
-RankFault, which ends the attempt. Must NOT touch a socket, a process, the shared memory or a
-clock: that is `peers/ranks/rank_group.py`.
+Synchronous: messages and ticks go in, answers come out, a broken rule raises RankFault, which ends
+the attempt. Must NOT touch a socket, a process, the shared memory or a clock
+(`peers/ranks/rank_group.py`).
 """
 
 import functools
@@ -18,7 +18,7 @@ from protocols.wire.layout import unpack_layout
 from protocols.wire.validators import WireError
 
 TICK_S = 1.0
-"""Hangs are looked for this often; more often if they must be found within less than 4 s."""
+"""Seconds between checks for hangs; shorter if hangs must be found within less than 4 s."""
 DIMENSIONS_MAX = 16
 OPEN_BOUNDARIES_MAX = 64  # Ranks step together, so one is the rule.
 
@@ -28,7 +28,7 @@ class RankFault(LowcommError):  # noqa: N818
 
 
 class Stage(Enum):
-    """Whose turn it is, for one rank."""
+    """The stage of one rank; the text names what it waits for, or has not done."""
 
     STARTING = "did not say hello"
     GREETED = "waits to be configured"
@@ -49,7 +49,8 @@ PATIENCE_S: Mapping[Stage, float] = {
     Stage.MAPPING: 120.0,
     Stage.WORKING: 600.0,  # Evaluating, writing a snapshot, ending.
 }
-"""How long a rank may take where it is its turn; TRAINING's is configured. Others: no limit."""
+"""Seconds that a rank may take in a stage in which it has to act; that of TRAINING is configured;
+other stages have no limit."""
 
 
 @dataclass(slots=True)
@@ -61,9 +62,9 @@ class _Rank:
     layout: tuple[TensorPlace, ...] = ()
     elements: int = 0
     generations: list[int] = field(default_factory=list[int])
-    """Of its next contribution, for each fragment."""
+    """By fragment, the generation of its next contribution."""
     waits: set[int] = field(default_factory=set[int])
-    """The fragments that it gets a result of, as far as it knows."""
+    """The fragments of which it awaits a result."""
 
 
 class Attempt:
@@ -92,21 +93,21 @@ class Attempt:
         self._hang_timeout_s = hang_timeout_s
         self._decide_boundary = decide_boundary
         self._boundaries: dict[Boundary, tuple[Answer, set[int]]] = {}
-        """By question: the answer, and who has it."""
+        """By question, the answer and the ranks that have it."""
         self._contributions: dict[tuple[int, int], dict[int, Contributed]] = {}
-        """By (fragment, generation): who is done."""
+        """By (fragment, generation), the ranks that have contributed."""
         self._snapshots: dict[str, set[int]] = {}
-        """By directory: who has written."""
+        """By directory, the ranks that have written their state."""
         self._order: Order | None = None
-        """The last one."""
+        """The last order."""
         self._disobeying = set[int]()
-        """Who has not obeyed it yet."""
+        """Ranks that have not obeyed it yet."""
         self._ahead = set[int]()
-        """Who has obeyed the one that follows it, too."""
+        """Ranks that have also obeyed the order that follows it."""
         self._ended: set[int] = set()
 
     def in_stage(self, stage: Stage) -> list[int]:
-        """The ranks that are there."""
+        """The ranks in this stage."""
         return [number for number, rank in enumerate(self._ranks) if rank.stage is stage]
 
     @property
@@ -115,7 +116,7 @@ class Attempt:
         return all(rank.stage not in BEFORE_READY for rank in self._ranks)
 
     def hello(self, message: Hello) -> int:
-        """The rank that says it."""
+        """A rank says hello; returns its number."""
         ranks = len(self._ranks)
         if message.world_size != ranks:
             raise RankFault(
@@ -216,8 +217,8 @@ class Attempt:
         return True
 
     def result_sent(self, result: Result) -> None:
-        """All ranks have a result: they go on training, or do first what it asks for. Who gets
-        another one yet may be waiting for that."""
+        """All ranks have a result: they go on training, or first do what it asks for, unless they
+        await another result."""
         if result.finish:
             self._over.add(result.fragment)
         self.finishing = len(self._over) == len(self._ranks[0].generations)
@@ -235,7 +236,7 @@ class Attempt:
         self.finishing = self.finishing or order.kind == "finish"
         self._order, self._disobeying = order, set(range(len(self._ranks)))
         self._ahead = set()
-        # A step goes by the step counter; how long a large state takes, nobody can say.
+        # A step is watched by the step counter; the time of a large state is not known.
         steps = order.kind in ("make", "apply") and not order.snapshot
         for rank in range(len(self._ranks)):
             self._enter(rank, Stage.TRAINING if steps else Stage.WORKING)
@@ -249,7 +250,7 @@ class Attempt:
         elif order is not None and order.go_on and number == order.number + 1 and not late:
             if rank in self._ahead:
                 raise RankFault(f"rank {rank} obeys order {number} twice")
-            self._ahead.add(rank)  # It waits for others, who are not done with the step before.
+            self._ahead.add(rank)  # It waits for ranks that have not done the step before.
             self._enter(rank, Stage.IDLE)
             return False
         else:
@@ -311,7 +312,7 @@ class Attempt:
 
 @functools.lru_cache(maxsize=1)  # Ranks, and attempts, report the same: 100,000 take 0.3 s each.
 def layout_in(packed: bytes) -> tuple[TensorPlace, ...]:
-    """What a rank reports. Raises RankFault."""
+    """Decode the layout that a rank reports. Raises RankFault."""
     try:
         return unpack_layout(packed)
     except WireError as error:
@@ -319,8 +320,8 @@ def layout_in(packed: bytes) -> tuple[TensorPlace, ...]:
 
 
 def fragment_elements(tensors: Sequence[TensorPlace]) -> tuple[int, ...]:
-    """Elements of each fragment. Raises RankFault unless fragments are numbered from 0 and
-    densely packed in the order of their tensors."""
+    """Elements of each fragment. Raises RankFault unless fragments are numbered from 0 and densely
+    packed in the order of their tensors."""
     ends: dict[int, int] = {}
     for tensor in tensors:
         if len(tensor.shape) > DIMENSIONS_MAX or 0 in tensor.shape:

@@ -1,6 +1,6 @@
-"""Runs the processes of one attempt until it is over, knows why it is, and speaks to them.
+"""Runs the processes of one attempt until it is over, finds out why, and sends them messages.
 
-Must NOT listen to the ranks (`peers/ranks/rank_group.py` does) nor start another attempt.
+Must NOT receive messages of ranks (`peers/ranks/rank_group.py`) nor start another attempt.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ EXIT_REPORT_S = 1.0
 """A lost link says less than the exit status, which comes within milliseconds if the rank was
 killed; an interpreter that ends closes the link first, and took 0.4 s more on a busy machine."""
 LAST_WORDS_S = 1.0
-"""Ranks that have finished are heard out: their last words may be read after the exit statuses."""
+"""Seconds for the last messages of finished ranks, which may be read after their exit statuses."""
 
 
 class AttemptRun:
-    """One attempt: its book, its connections, its processes, and how it ends."""
+    """One attempt: its book, its connections, its processes, and its end."""
 
     def __init__(self, attempt: Attempt, *, spawner: Spawner) -> None:
         self.attempt = attempt
         self.links: dict[int, Lifeline] = {}
-        """By rank, of those that said hello."""
+        """By rank that said hello, its connection."""
         self.fragment_bytes: tuple[int, ...] = ()
-        """Once all ranks have reported the same layout."""
+        """Bytes of each fragment, once all ranks have reported the same layout."""
         self.finished = False
         self.hopeless: LowcommError | None = None
         """Why no attempt can run the program."""
         self._spawner = spawner
         self._exit: Exit | None = None
-        """Of the rank that was lost, if that is how it was."""
+        """The exit of a rank that ended the attempt; None otherwise."""
         self._line = ""
-        """What the ranks said last on stderr."""
+        """The last telling line of the ranks on stderr."""
         self._steps: tuple[int, ...] = ()
         """The step counters at the end."""
         self._ordered = False
@@ -49,7 +49,7 @@ class AttemptRun:
         self._over = asyncio.Event()
         self._explained = asyncio.Event()
         self._silent: set[int] = set()
-        """Who will say nothing more."""
+        """Ranks with closed connections."""
         self._heard_out = asyncio.Event()
 
     @property
@@ -59,7 +59,7 @@ class AttemptRun:
 
     @property
     def fault(self) -> Fault | None:
-        """How it was lost; None: by an order of the daemon."""
+        """The fault that ended it; None if the daemon did."""
         if self._ordered:
             return None
         end, steps = self._exit, self._steps
@@ -85,7 +85,7 @@ class AttemptRun:
             self.attempt.attached(rank, attached.contribution_generations)
 
     def order(self, order: Order) -> bool:
-        """To all ranks. False: they are not attached yet."""
+        """Send an order to all ranks. False if they are not attached yet."""
         if not self.attempt.is_ready:
             return False
         self.attempt.ordered(order)
@@ -94,27 +94,28 @@ class AttemptRun:
         return True
 
     def post(self, result: Result) -> None:
-        """To all ranks, which are ready. Who does not take it is closed by its link."""
+        """Send a result to all ranks, which are ready. The link of a rank that does not read is
+        closed."""
         for link in self.links.values():
             link.send(result)
         self.attempt.result_sent(result)
 
     def closed(self, rank: int) -> None:
-        """All that this rank has said is heard."""
+        """The connection of this rank is closed, and all of its messages are read."""
         self._silent.add(rank)
         if len(self._silent) == len(self.links):
             self._heard_out.set()
 
     def lose(self, reason: str, *, ordered: bool = False) -> None:
-        """The first reason counts: what follows is its consequence. `ordered`: it says nothing of
-        the program."""
+        """End the attempt with this reason; only the first one counts. `ordered`: the daemon ended
+        it, which tells nothing about the program."""
         self._ordered = self._ordered or (ordered and not self._reason)
         self._reason = self._reason or reason
         self._explained.set()
         self._over.set()
 
     def suspect(self, hint: str) -> None:
-        """It is lost, but an exit status may say better why."""
+        """End the attempt; an exit status may give a better reason than `hint`."""
         self._hint = self._hint or hint
         self._over.set()
 
@@ -122,7 +123,7 @@ class AttemptRun:
         """True when all ranks have obeyed the last order."""
         rank = self.rank_of(link)
         if rank is None:
-            return False  # Of an attempt before this one.
+            return False  # It is of an earlier attempt.
         try:
             return self.attempt.obeyed(rank, message.number)
         except RankFault as error:
@@ -134,8 +135,8 @@ class AttemptRun:
         environments: Callable[[int], Sequence[Mapping[str, str]]],
         steps: Callable[[], Sequence[int]],
     ) -> None:
-        """Start the ranks and watch them until all have finished or one is lost. What still
-        runs then is left to the spawner's `stop`. `environments` makes each rank's variables
+        """Start the ranks and watch them until all have finished or one is lost. Remaining
+        processes are left to the spawner's `stop`. `environments` makes the variables of each rank
         for an attempt's number, or raises SpawnError; `steps` reads the step counters."""
         self._steps = tuple(steps())
         try:

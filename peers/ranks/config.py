@@ -1,4 +1,4 @@
-"""What a node chooses about its ranks, and where their sockets may lie. Must NOT make anything."""
+"""The configuration of a node's ranks, and the place of their sockets. Must NOT create anything."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ from protocols.types.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksConfig:
-    """This node's choices about its ranks."""
+    """The part of `[node]` about ranks."""
 
     ranks: int
     directory: str = ""
@@ -20,7 +20,7 @@ class RanksConfig:
     port_range: tuple[int, int] = (20000, 29999)
     """MASTER_PORT of each attempt is a free port of this range; both ends count."""
     hang_timeout_s: float = 60.0
-    """A rank whose step counter stands still this long while it trains is hung."""
+    """A rank that trains is hung if its step counter stands still for this long, in seconds."""
     restarts_max: int = 5
     """Give up after this many restarts in a row that brought no contribution, or none of use."""
 

@@ -1,4 +1,4 @@
-"""What a RankGroup tells its owner. Must NOT hold anything but data."""
+"""Events of a RankGroup for its owner. Must NOT contain behaviour."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class RanksReady:
 
 @dataclass(frozen=True, slots=True)
 class RankContribution:
-    """All ranks have written their shards; `steps`, `tokens` and what the steps saw, since the last
+    """All ranks have written their shards; `steps`, `tokens` and `samples` are those since the last
     contribution."""
 
     fragment: int

@@ -1,8 +1,8 @@
-"""Tells a fault of the ranks that lasts from one that passes.
+"""Tells lasting faults of the ranks from passing ones.
 
-A fault lasts if the program cannot be run at all, or if several attempts in a row ended in the
-same way at the same inner step: the next one would, too, whatever was committed meanwhile. A fault
-by a signal, a full memory or a GPU passes. Must NOT start anything, nor say how long to wait.
+A fault lasts if the program cannot be run at all, or if several attempts in a row ended in the same
+way at the same inner step: the next one would, too, whatever was committed meanwhile. A fault by a
+signal, a full memory or a GPU passes. Must NOT start anything, nor decide how long to wait.
 """
 
 import re
@@ -11,23 +11,25 @@ from dataclasses import dataclass
 from peers.processes.exit_status import SIGNALLED
 
 SAME_FAULTS_MAX = 3
-"""Attempts in a row. Two alike may be chance (a port, a file that another program holds)."""
+"""Attempts in a row with the same fault. Two may be chance (a port, a file that another program
+holds)."""
 _PASSING = re.compile(
     r"out of memory|cannot allocate memory|no space left|CUDA|NCCL|cuDNN|cuBLAS|HIP error|"
     r"address already in use|connection (refused|reset|closed)|timed? ?out|"
     r"signal \d+ \(SIG|exitcode\s*:\s*-\d",
     re.IGNORECASE,
 )
-"""Of the machine and not of the program; torchrun's words for a rank that a signal ended."""
+"""Signs of a fault of the machine: exceptions, and torchrun's text for a rank that a signal
+ended."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """How an attempt ended that the ranks did not finish."""
+    """The end of an attempt that the ranks did not finish."""
 
     why: str
-    """For a person."""
+    """The reason, for a person."""
     code: int | None
     """Exit status; negative is a signal; None where the daemon ended the attempt first."""
     line: str
@@ -37,7 +39,7 @@ class Fault:
 
     @property
     def passes(self) -> bool:
-        """It is not the program's."""
+        """Is it a fault of the machine, which passes?"""
         if self.code is not None and (self.code < 0 or self.code > SIGNALLED):
             return True
         return bool(_PASSING.search(self.line))
@@ -54,12 +56,12 @@ class Repeats:
 
     def __init__(self) -> None:
         self.fault: Fault | None = None
-        """The last one, or that one of those like it that had an exit status."""
+        """The last fault, or a similar one with an exit status."""
         self._count = 0
 
     def count(self, fault: Fault | None) -> int:
-        """How many attempts in a row ended like this one; None: by an order of the daemon, which
-        says nothing of the program."""
+        """How many attempts in a row ended like this one. None: the daemon ended it, which tells
+        nothing about the program."""
         if fault is None or fault.passes:
             self.fault, self._count = None, 0
         elif self.fault is not None and fault.is_like(self.fault):

@@ -1,9 +1,9 @@
 """The ranks of this node, as their daemon sees them: one object, started and cancelled as one.
 
-RankGroup runs attempt after attempt of the same number of ranks, serves their lifelines, turns what
-they say into events, and answers clients on the bus. Whatever a rank does wrong ends its attempt
-and never the daemon. Must NOT decide anything about training: when to contribute, what a result
-holds, and what to do after a loss are its owner's.
+RankGroup runs attempt after attempt with the same number of ranks, serves their sockets, turns
+their messages into events, and answers clients on the bus. A fault of a rank ends its attempt and
+never the daemon. Must NOT decide anything about training: boundaries, results and reactions to a
+loss belong to its owner.
 """
 
 import asyncio
@@ -60,13 +60,13 @@ from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, Repeats, same_aga
 from protocols.types.errors import ConfigError, LowcommError
 
 RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Before a restart, by how many attempts in a row brought no contribution."""
+"""Seconds before a restart, by the number of attempts in a row without a contribution."""
 
 
 HAND_OVER_S = 0.001
-"""So long after a contribution was handed over its round begins. Where no core is free the kernel
-wakes us on the rank's own, in the middle of its call: it goes on first, and is not held up by all
-that we do then (2 to 4 ms)."""
+"""Seconds from the hand-over of a contribution to its round. If no core is free the kernel wakes
+the daemon on the rank's core, in the middle of the rank's call: so the rank goes on first, and is
+not held up by the daemon's work (2 to 4 ms)."""
 
 
 class RankGroup:
@@ -94,29 +94,29 @@ class RankGroup:
         self._port = 0
         self._configured: Configured | None = None
         self._attached: Attached | None = None
-        """What the ranks are told, but for the generations of that moment."""
+        """The Attached message, without the present generations."""
         self._refusal: LowcommError | None = None
         """Why the ranks were refused."""
         self._layout_bytes: tuple[int, ...] = ()
-        """Of the fragments of their model, once some reported it."""
+        """Bytes of the fragments of the model, once ranks have reported it."""
         self._handed: deque[RankContribution] = deque()
-        """Contributions that are not told yet."""
+        """Contributions that are not reported yet."""
         self._contributions: list[int] = []
         """Last complete generation of each fragment; goes on across attempts, as do results'."""
         self._results: list[int] = []
         self._running: AttemptRun | None = None
-        """None between two attempts."""
+        """The present attempt; None between two attempts."""
         self.fault: Fault | None = None
         """How the last attempt was lost; None before that, or if the daemon gave it up."""
 
     @property
     def bus_endpoint(self) -> str:
-        """Where clients reach the bus while `run` runs; known from the start."""
+        """The endpoint of the bus while `run` runs; known from the start."""
         return f"ipc://{self._directory}/bus"
 
     @property
     def program(self) -> str:
-        """Names what the ranks run."""
+        """The name of the program that the ranks run."""
         return self._spawner.program
 
     @property
@@ -153,22 +153,22 @@ class RankGroup:
         self._refuse(RanksFailed(why))
 
     def _refuse(self, error: LowcommError) -> None:
-        """The first one counts."""
+        """Refuse the ranks; only the first error counts."""
         self._refusal = self._refusal or error
         why = str(self._refusal)
         if self._running is None:
             return
         if self._running.attempt.is_ready:
-            self._running.lose(why)  # They train, and may not read it for long.
+            self._running.lose(why)  # They train, and may not read the message for long.
         for link in self._running.links.values():
             link.refuse(why)
 
     def post_result(self, result: Result) -> None:
-        """Send the next result of its fragment, which is in that place of `slots`; its generation
-        is given to it here.
+        """Send the next result of its fragment, which lies in that place of `slots`; it gets its
+        generation here.
 
-        Before RanksReady nobody is told: post again then. A rank that still reads what was in this
-        place before finds it torn, and is lost.
+        Before RanksReady it is not sent: post again then. A rank that still reads the earlier
+        content of this place finds it torn, and is lost.
         """
         assert self.slots is not None, "provide first"
         fragment = result.fragment
@@ -179,29 +179,29 @@ class RankGroup:
             self._running.post(result)
 
     def restart(self, why: str) -> None:
-        """The ranks cannot go on from where they are: new ones begin anew. If none of what these
-        contributed counted, they have brought nothing."""
+        """End the attempt: the ranks cannot go on, and new ones begin. If none of their
+        contributions counted, the attempt counts as one without a contribution."""
         if self._running is not None:
             attempt = self._running.attempt
             attempt.contributed_once = attempt.counted_once
             self._running.lose(why, ordered=True)
 
     def order(self, order: Order) -> bool:
-        """In a stepwise run: give the ranks an order. False: they are not there."""
+        """In a stepwise run: give the ranks an order. False if there are none."""
         return self._running is not None and self._running.order(order)
 
     async def run(self) -> None:
-        """Until the ranks have finished. Raises RanksFailed; ConfigError if they find that what
-        they are told cannot work, or what they should run is not there; OSError if no socket can
-        be made.
+        """Run until the ranks have finished. Raises RanksFailed; ConfigError if the ranks find
+        their configuration impossible, or the program is missing; OSError if no socket can be made.
 
-        When it ends, in whatever way, no process, socket or directory of the ranks is left.
+        However it ends, no process, socket or directory of the ranks is left.
         """
         with contextlib.ExitStack() as stack:
             os.mkdir(self._directory, 0o700)
             stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
             stack.callback(self._close_slots)
-            links_max = 4 * self._config.ranks + 16  # Late ones of a dead attempt, strangers.
+            # Late ones of a dead attempt, and foreign processes.
+            links_max = 4 * self._config.ranks + 16
             lifelines = LifelineServer(self._socket_path, links_max=links_max, obeyed=self._obeyed)
             stack.callback(lifelines.close)
             bus = Bus(self.bus_endpoint)
@@ -260,7 +260,7 @@ class RankGroup:
                 self._on_event(RanksLost(running.attempt.number, running.why))
         finally:
             self._running = None
-            self._handed.clear()  # If we were cancelled nobody is told any more.
+            self._handed.clear()  # If cancelled, nothing is reported any more.
             lifelines.end_links()
             await self._spawner.stop()
             if self.slots is not None:
@@ -288,7 +288,7 @@ class RankGroup:
                     running.lose(str(error))
             elif isinstance(message, Hello):
                 self._greet(link, message)
-            elif not isinstance(message, Closed):  # A stranger's end is nobody's loss.
+            elif not isinstance(message, Closed):  # The end of a foreign connection has no effect.
                 link.refuse(f"{type(message).__name__} before Hello")
 
     def _greet(self, link: Lifeline, message: Hello) -> None:
@@ -296,7 +296,7 @@ class RankGroup:
         if self._refusal:
             link.refuse(str(self._refusal))
         elif running is None or message.attempt != running.attempt.number:
-            # Of a dead attempt: a process that its launcher started late.
+            # It is of a dead attempt: its launcher started it late.
             link.refuse(f"attempt {message.attempt} of the ranks is over")
         else:
             try:
@@ -375,7 +375,8 @@ class RankGroup:
         asyncio.get_running_loop().call_later(HAND_OVER_S, self._tell_handed)
 
     def _tell_handed(self) -> None:
-        """In the order in which they came; earlier than they are due if another one is."""
+        """Report contributions in the order in which they came; earlier than due if another one
+        is."""
         while self._handed:
             self._on_event(self._handed.popleft())
 

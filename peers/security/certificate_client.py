@@ -1,6 +1,6 @@
-"""The door of a run from outside: a node without a certificate asks for one.
+"""The joiner's side of admission: a node without a certificate asks for one.
 
-It looks at the other side's certificate first: nobody but the run hears the token. Must NOT keep
+It checks the other side's certificate first, so that only the run gets the token. Must NOT keep
 anything on disk, nor take part in the run.
 """
 
@@ -21,15 +21,15 @@ from protocols.wire import codec
 from protocols.wire.validators import WireError
 
 ANSWER_S = 20.0
-"""The run has to elect a leader, perhaps, and to write it down."""
+"""Seconds for an answer: the run may have to elect a leader, and to commit the entry."""
 AGAIN_S = 1.0
 PATIENCE_S = 600.0
-"""So long somebody of the run may say that it cannot be decided yet."""
+"""Seconds for which peers of the run may answer that it cannot be decided yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who answered, and what."""
+    """The peer that answered, and its answer."""
 
     address: str
     certificate: bytes
@@ -37,11 +37,11 @@ class Admission:
 
 
 class _FailedError(OSError):
-    """It did not work at this address this time."""
+    """This try at this address has failed."""
 
 
 class _ImpostorError(_FailedError):
-    """The other side is not of the run, or cannot be seen to be."""
+    """The other side does not prove to be of the run."""
 
 
 async def ask(
@@ -51,10 +51,10 @@ async def ask(
     authority: bytes,
     waits: Callable[[str], None] = lambda _: None,
 ) -> Admission:
-    """Until one of them lets us in. `authority`: the public key that the token names; `waits` is
-    told why it takes longer, once for each reason.
+    """Ask the addresses in turn until one admits this node. `authority`: the public key in the
+    token; `waits`: called with the reason if it takes longer, once for each reason.
 
-    Raises RefusedError: the run says no, or nobody of it is there.
+    Raises RefusedError if the run refuses, or no peer of it answers.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -64,7 +64,7 @@ async def ask(
         for address in addresses:
             try:
                 answer = await _ask(address, admit, authority)
-            except OSError as error:  # A TimeoutError is one, without a text.
+            except OSError as error:  # A TimeoutError is an OSError without a text.
                 impostors += isinstance(error, _ImpostorError)
                 reason = str(error) or "no answer in time"
                 why = why or f"nobody of the run answers at {address}: {reason}"
@@ -84,7 +84,7 @@ async def ask(
 
 
 async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAdmitted:
-    """One connection. Raises OSError."""
+    """One request on one connection. Raises OSError."""
     reader, writer = await _connect(address)
     try:
         shown = cast(bytes | None, writer.get_extra_info("ssl_object").getpeercert(True))
@@ -108,7 +108,7 @@ async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAd
 
 
 async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """With the first of its name's addresses that answers. Raises OSError."""
+    """Connect with the first address of the name that answers. Raises OSError."""
     try:
         host, port = parse_address(address, key="address")
         async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -120,7 +120,7 @@ async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
                 return await asyncio.open_connection(each, port, ssl=unverified())
-        except OSError as error:  # A TimeoutError is one.
+        except OSError as error:  # A TimeoutError is an OSError.
             failure = error
     raise failure
 

@@ -1,7 +1,7 @@
-"""The door of a run from inside: what protocols/peer/certificates.py decides, done with real keys.
+"""The run's side of admission: does with real keys what protocols/peer/certificates.py decides.
 
-Must NOT decide how often a token may be spent: the log does. Here is what the log cannot know:
-whether a seal is right, and what time it is.
+It checks what the log cannot know: the seal of a token, and the time. Must NOT decide how often a
+token may be spent (the log).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ FORGED = "this is no token of this run: ask for one (`lowcomm token DIRECTORY` o
 
 
 class Gate:
-    """Of a node that has its certificate. `feed` gives the core an event."""
+    """The issuer of a node with a certificate. `feed` gives the core an event."""
 
     def __init__(self, directory: Path, mesh: Mesh, feed: Callable[[v.Event], None]) -> None:
         """Raises ConfigError."""
@@ -34,7 +34,7 @@ class Gate:
         feed(v.Secured(has_key=self._authority is not None))
 
     def do(self, command: c.AtTheGate) -> None:
-        """Raises OSError: the authority's key cannot be kept."""
+        """Do a command of the core. Raises OSError if the authority's key cannot be stored."""
         match command:
             case c.Sign():
                 self._feed(self._signed(command))
@@ -73,7 +73,8 @@ class Gate:
 
 
 def _renewed(authority: Authority, admit: m.Admit) -> tuple[Token | str, PeerId]:
-    """A certificate of this run is a token that is good for one other one; and whose it is."""
+    """A certificate of this run counts as a token for one other certificate; returns that token (or
+    why not) and its peer."""
     earlier = earlier_peer(
         admit.certificate, admit.proof, admit.peer, admit.key, authority=authority.public
     )
@@ -86,7 +87,7 @@ def _renewed(authority: Authority, admit: m.Admit) -> tuple[Token | str, PeerId]
 
 
 def genuine(authority: Authority, word: str) -> Token:
-    """The token that a word stands for. Raises ConfigError: it is none of this run."""
+    """Decode and check a token. Raises ConfigError if it is not of this run."""
     token = decode_token(word)
     if token.authority != authority.public or not token.is_sealed(authority.token_key):
         raise ConfigError(FORGED)

@@ -1,12 +1,12 @@
 """Keys and certificates on disk: the run's authority, a node's own, and TLS made of them.
 
     ca.pem        the authority's certificate                     every node
-    ca-key.pem    its private key: who has it can let others in   the founder, then each voter
+    ca-key.pem    its private key, which admits other nodes       the founder, then each voter
     node.pem      this peer's certificate; its common name is the peer id, and nothing else is
     node-key.pem  its private key
 
-All Ed25519, which TLS 1.3 takes for both sides. Must NOT decide who gets a certificate: the log
-does. Imports slowly (0.1 s): a daemon listens before.
+All keys are Ed25519, which TLS 1.3 accepts for both sides. Importing takes 0.1 s, so a daemon
+listens before. Must NOT decide which node gets a certificate (the log).
 """
 
 import re
@@ -31,9 +31,9 @@ from protocols.types.ids import PeerId
 
 CA, CA_KEY, OWN, OWN_KEY = "ca.pem", "ca-key.pem", "node.pem", "node-key.pem"
 LIFE = timedelta(days=3650)
-"""Who may no longer take part is out of the log: no run waits for a certificate to expire."""
+"""Validity of certificates. A peer is excluded by the log, never by an expired certificate."""
 SKEW = timedelta(days=1)
-"""A clock may be behind the signer's by so much."""
+"""A clock may be so much behind that of the signer."""
 TOKEN_KEY_INFO = b"lowcomm join token 1"
 RENEWAL = b"lowcomm renewal 1\0"
 _ANEW = (
@@ -42,13 +42,13 @@ _ANEW = (
     "the log and the checkpoints of this one stay where they are"
 )
 _NAME = re.compile(r"[!-~]{1,64}")
-"""What a common name can be, and a peer id therefore."""
+"""The form of a common name, and so of a peer id."""
 BAD = (ValueError, TypeError, InvalidSignature, x509.InvalidVersion)
-"""What comes of bytes that are no certificate, or not of whom they should be."""
+"""Errors for bytes that are no certificate, or one with a wrong signature."""
 
 
 class Authority:
-    """Who holds its key says who belongs to the run."""
+    """The certificate authority of a run: holders of its key admit nodes."""
 
     def __init__(self, key: Ed25519PrivateKey, certificate: x509.Certificate) -> None:
         self._key = key
@@ -60,9 +60,9 @@ class Authority:
 
     @staticmethod
     def make(directory: Path | None = None) -> "Authority":
-        """For a new run. A key that is in the directory already, without a certificate, is used: it
-        was not written to the end, and if somebody lost the certificate, the key still is the
-        run's. Raises ConfigError."""
+        """Make the authority of a new run. A key without a certificate in the directory is reused:
+        writing was interrupted, or the certificate was lost, but the key still is the run's. Raises
+        ConfigError."""
         key = _load_key(directory / CA_KEY) if directory is not None else None
         key = key or Ed25519PrivateKey.generate()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lowcomm run")])
@@ -76,7 +76,7 @@ class Authority:
 
     @staticmethod
     def load(directory: Path) -> "Authority | None":
-        """What a directory holds; None: it has no authority's key. Raises ConfigError."""
+        """The authority in a directory; None if there is no key. Raises ConfigError."""
         key = _load_key(directory / CA_KEY)
         if key is None:
             return None
@@ -92,7 +92,8 @@ class Authority:
 
     @staticmethod
     def received(key: bytes, directory: Path) -> "Authority | None":
-        """Made of what `key_bytes` gave, if it is the key of the directory's ca.pem."""
+        """The authority with a received key, if it is the key of the directory's ca.pem; else
+        None."""
         try:
             made = serialization.load_der_private_key(key, None)
         except BAD:
@@ -103,12 +104,13 @@ class Authority:
         return Authority(made, certificate) if _is_of(made, certificate) else None
 
     def save(self, directory: Path) -> None:
-        """The key, too. The certificate comes last: it says that the run was opened."""
+        """Write key and certificate. The certificate is the last one: it tells that the run is
+        opened."""
         write_private(directory / CA_KEY, _private_pem(self._key))
         write_private(directory / CA, pem(self.certificate))
 
     def key_bytes(self) -> bytes:
-        """For a voter."""
+        """The private key, for a voter."""
         return self._key.private_bytes(
             serialization.Encoding.DER,
             serialization.PrivateFormat.PKCS8,
@@ -116,11 +118,11 @@ class Authority:
         )
 
     def certificate_bytes(self) -> bytes:
-        """DER."""
+        """The authority's certificate (DER)."""
         return self.certificate.public_bytes(serialization.Encoding.DER)
 
     def sign(self, peer: PeerId, public: bytes) -> bytes:
-        """A certificate (DER) for who holds the private half. Raises ValueError."""
+        """A certificate (DER) of `peer` for this public key. Raises ValueError."""
         if not _NAME.fullmatch(peer):
             raise ValueError(f"a peer id has 1 to 64 printable characters, not {peer!r:.80}")
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, peer)])
@@ -138,16 +140,16 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The certificate of an earlier peer of a node, which asks for one under another id."""
+    """The certificate of an earlier peer of a node that asks for one under another id."""
 
     number: bytes
-    """Names the certificate as a token's number names the token: it is good for one other."""
+    """The certificate's number, used as a token's number: it admits one other peer."""
     expires: int
     peer: PeerId
 
 
 class OwnKey:
-    """This node's, made when it is needed first; it outlives the peer id."""
+    """The key of this node, made when it is first needed; it is kept when the peer id changes."""
 
     def __init__(self, directory: Path) -> None:
         """Raises ConfigError."""
@@ -169,7 +171,7 @@ class OwnKey:
         self.public = raw(key.public_key())
 
     def certified(self) -> str:
-        """The peer that node.pem is of; "" without one. Raises ConfigError."""
+        """The peer id in node.pem; "" without one. Raises ConfigError."""
         path = self._directory / OWN
         try:
             return name_of(load_certificate(path))
@@ -179,12 +181,13 @@ class OwnKey:
             raise _unreadable(path, error, "certificate") from error
 
     def keep(self, certificate: bytes, authority: bytes) -> None:
-        """Both DER, and looked at (`is_mine`). The node's comes last: who has it has both."""
+        """Store both certificates (DER), which `is_mine` has checked. The node's is the last one,
+        so if it is there both are."""
         write_private(self._directory / CA, pem(x509.load_der_x509_certificate(authority)))
         write_private(self._directory / OWN, pem(x509.load_der_x509_certificate(certificate)))
 
     def is_mine(self, certificate: bytes, peer: PeerId, authority: bytes) -> bool:
-        """Is this our certificate as `peer`, signed by whoever has this public key?"""
+        """Is this our certificate as `peer`, signed with the key of this public half?"""
         try:
             made = x509.load_der_x509_certificate(certificate)
         except BAD:
@@ -193,9 +196,9 @@ class OwnKey:
         return mine and is_signed_by(certificate, authority)
 
     def renewal(self, peer: PeerId) -> tuple[bytes, bytes]:
-        """(the certificate of our earlier peer, the proof that it is ours and wants to be `peer`).
+        """(certificate of this node's earlier peer, signature for the request to become `peer`).
 
-        Raises FileNotFoundError: there was none.
+        Raises FileNotFoundError if there was none.
         """
         earlier = load_certificate(self._directory / OWN)
         proof = self._key.sign(_asked(peer, self.public))
@@ -203,7 +206,7 @@ class OwnKey:
 
 
 def is_signed_by(certificate: bytes, authority: bytes) -> bool:
-    """A certificate (DER), whether of now or not, signed with the key of this public half?"""
+    """Is the certificate (DER) signed with the key of this public half? Its time is not checked."""
     try:
         made = x509.load_der_x509_certificate(certificate)
         key = Ed25519PublicKey.from_public_bytes(authority)
@@ -214,14 +217,14 @@ def is_signed_by(certificate: bytes, authority: bytes) -> bool:
 
 
 def untimely(certificate: bytes) -> str:
-    """Why a certificate (DER) does not count now, for a person; "" if it counts."""
+    """Why a certificate (DER) is not valid now, for a person; "" if it is."""
     made = x509.load_der_x509_certificate(certificate)
     start, end = made.not_valid_before_utc, made.not_valid_after_utc
     return clock_fault((start + SKEW).timestamp(), end.timestamp(), skew_s=SKEW.total_seconds())
 
 
 def root_of(directory: Path) -> bytes:
-    """The authority's certificate (DER) that a node has; b"": none. Raises ConfigError."""
+    """The authority's certificate (DER) in a node's directory; b"" if none. Raises ConfigError."""
     path = directory / CA
     try:
         return load_certificate(path).public_bytes(serialization.Encoding.DER)
@@ -232,7 +235,7 @@ def root_of(directory: Path) -> bytes:
 
 
 def public_of(authority: bytes) -> bytes:
-    """The public key in an authority's certificate (DER); b"": it is none of ours."""
+    """The public key in an authority's certificate (DER); b"" if it is none of this kind."""
     try:
         key = x509.load_der_x509_certificate(authority).public_key()
     except BAD:
@@ -243,7 +246,7 @@ def public_of(authority: bytes) -> bytes:
 def earlier_peer(
     certificate: bytes, proof: bytes, peer: PeerId, public: bytes, *, authority: bytes
 ) -> Earlier | None:
-    """What a renewal stands on; None: it does not hold, whatever the time is."""
+    """The earlier certificate of a renewal; None if the renewal is invalid at any time."""
     if not is_signed_by(certificate, authority):
         return None
     try:
@@ -259,7 +262,7 @@ def earlier_peer(
 
 
 def contexts(directory: Path) -> Tls:
-    """Of a node that has its certificate. Raises ConfigError."""
+    """The TLS contexts of a node with a certificate. Raises ConfigError."""
     _check(directory)
     made: list[ssl.SSLContext] = []
     try:
@@ -271,7 +274,7 @@ def contexts(directory: Path) -> Tls:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"the certificates in {directory} cannot be used: {error}") from error
     accepting, dialling = made
-    # Who has no certificate may ask for one, once, and say nothing else (connections/mesh.py).
+    # A node without a certificate may only ask for one (connections/mesh.py).
     accepting.verify_mode = ssl.CERT_OPTIONAL
     accepting.num_tickets = 0
     dialling.verify_mode = ssl.CERT_REQUIRED
@@ -279,8 +282,8 @@ def contexts(directory: Path) -> Tls:
 
 
 def _check(directory: Path) -> None:
-    """That the files which TLS is made of are there, whole, of one node and of now: what ssl says
-    of them names none. Raises ConfigError."""
+    """Check that the files for TLS are there, readable, of one node and valid now, since errors of
+    ssl name no file. Raises ConfigError."""
     for name in (CA, OWN):
         path = directory / name
         try:
@@ -298,21 +301,21 @@ def _check(directory: Path) -> None:
 
 
 def unverified() -> ssl.SSLContext:
-    """For who has no certificate yet: the other side's is looked at by `is_signed_by`, before
-    anything is said. (A token names a key, and not a certificate that ssl could look up.)"""
+    """The context of a node without a certificate. The other side's is checked with `is_signed_by`
+    before anything is sent. (A token names a key, not a certificate that ssl could verify.)"""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
 def name_of(certificate: x509.Certificate) -> str:
-    """The peer that it is of; "": it names none."""
+    """The peer id in a certificate; "" if it has none."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 
 def _load_key(path: Path) -> Ed25519PrivateKey | None:
-    """None: there is none. Raises ConfigError."""
+    """The private key in a file; None if there is no file. Raises ConfigError."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except FileNotFoundError:
@@ -325,13 +328,13 @@ def _load_key(path: Path) -> Ed25519PrivateKey | None:
 
 
 def _unreadable(path: Path, error: Exception, what: str) -> ConfigError:
-    """OpenSSL's own words say nothing to a person."""
+    """The error of an unreadable file, in place of OpenSSL's text."""
     why = error.strerror if isinstance(error, OSError) else f"it is no whole PEM {what}"
     return ConfigError(f"{path} cannot be used: {why}; put it back, or {_ANEW}")
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """Raises OSError, or one of BAD."""
+    """Read a certificate. Raises OSError, or one of BAD."""
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
@@ -347,7 +350,7 @@ def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = (
-        False  # A peer is its id, wherever it listens: connections/mesh.py compares.
+        False  # A peer is named by its id, not its host: connections/mesh.py compares.
     )
     return context
 
