@@ -7,6 +7,7 @@ is `peers/ipc/rank_socket.py`. Must NOT decide anything (`peers/ranks/attempt.py
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
@@ -77,12 +78,15 @@ class Lifeline:
     go to the server's inbox, the last one is a `Closed`; Obeyed goes past the inbox."""
 
     def __init__(self, connection: socket.socket, *, pid: int, server: "LifelineServer") -> None:
-        """Raises OSError when the process has ended already."""
+        """Raises OSError if the process is in a namespace that is not visible here."""
         self.pid = pid
         self._socket = connection
         self._server = server
         self._loop = server.loop
-        self._process = ProcessHandle(pid)
+        self._process: ProcessHandle | None = None
+        """None: the process had ended before its connection was accepted."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process = ProcessHandle(pid)
         self._received = bytearray()
         self._unread = 0
         """Messages of this link in the inbox."""
@@ -95,7 +99,10 @@ class Lifeline:
         self._timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close, "it never said hello")
         self._loop.add_reader(self._socket, self._on_readable)
         # A forked child of the rank may hold its end of the socket open after its death.
-        self._process.watch(self._on_process_end)
+        if self._process is not None:
+            self._process.watch(self._on_process_end)
+        else:
+            self._on_process_end()
 
     def accept(self) -> None:
         """Its hello is valid: it is a rank of this node, to be killed with its attempt."""
@@ -143,7 +150,8 @@ class Lifeline:
         self._reading = False
         self._received.clear()
         self._timer.cancel()
-        self._process.unwatch()
+        if self._process is not None:
+            self._process.unwatch()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -156,9 +164,10 @@ class Lifeline:
         self.close("its attempt is over")
         if self not in self._server.links:
             return
-        if self._identified:
-            self._process.kill()
-        self._process.close()
+        if self._process is not None:
+            if self._identified:
+                self._process.kill()
+            self._process.close()
         self._server.links.discard(self)
 
     def taken(self) -> None:
@@ -315,7 +324,8 @@ class LifelineServer:
         try:
             self.links.add(Lifeline(connection, pid=pid, server=self))
         except OSError:
-            connection.close()  # Its process has ended, or is in a namespace we cannot see.
+            # Its process is in a namespace not visible here, and could not be ended.
+            connection.close()
 
 
 def _why_not_sent(error: OSError) -> str:

@@ -8,6 +8,7 @@ so a lost packet is the pause that its repetition would take.
 import asyncio
 import contextlib
 import random
+import secrets
 import socket
 import sys
 import time
@@ -19,9 +20,12 @@ from typing import Any
 from sims.wan.control import OWNER_LOOK_S, Owner, links_from_json
 from sims.wan.dialler import find_dialler
 from sims.wan.lane import Lane
-from sims.wan.link import Link, Pair
+from sims.wan.link import Link, Pair, WanError
 
 HOST = "127.0.0.1"
+LISTEN_PORTS = range(10_000, 20_000)
+"""Ports for the peers' daemons: below those that Linux gives to outgoing connections (from 32768),
+one of which could otherwise take a port between its choice here and the daemon's bind."""
 SEGMENT_BYTES = 1448
 HEADERS_BYTES = 52
 """Of IPv4 and TCP with time stamps: what TCP adds to each segment."""
@@ -236,10 +240,18 @@ def chunk_bytes(link: Link) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Of loopback; all are held together while they are chosen, so that they differ."""
+    """Ports of loopback on which no process listens, all different. Raises WanError."""
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in sockets]
+        ports: list[int] = []
+        for port in secrets.SystemRandom().sample(LISTEN_PORTS, len(LISTEN_PORTS)):
+            if len(ports) == count:
+                return ports
+            try:
+                held.enter_context(socket.create_server((HOST, port)))
+            except OSError:
+                continue  # Another process listens there.
+            ports.append(port)
+    raise WanError(f"no {count} free ports from {LISTEN_PORTS[0]} to {LISTEN_PORTS[-1]}")
 
 
 async def serve(owner: Owner) -> None:

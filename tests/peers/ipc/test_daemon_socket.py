@@ -219,6 +219,22 @@ async def test_what_a_process_says_as_it_ends_is_heard_before_its_end(count: int
 
 
 @pytest.mark.asyncio
+async def test_messages_of_a_process_that_ended_before_it_was_accepted_are_received() -> None:
+    """On a busy machine the daemon accepts a connection after its process has ended."""
+    last = [words(0), CONTRIBUTED]
+    with serving() as (server, path):
+        sent = b"".join(frame(encode(message)) for message in last).hex()
+        # It blocks the event loop, so the process is reaped before its connection is accepted.
+        subprocess.run([sys.executable, "-c", SAY_AND_END, path, sent], timeout=10, check=True)  # noqa: ASYNC221
+        for message in last:
+            assert (await heard(server))[1] == message
+        link, closed = await heard(server)
+        assert closed == Closed("its process has ended", ended=True)
+        link.end()
+        assert not server.links
+
+
+@pytest.mark.asyncio
 async def test_what_a_rank_said_before_it_left_is_heard_although_we_cannot_send() -> None:
     with serving() as (server, path), linked(path) as rank:
         rank.send(HELLO)
