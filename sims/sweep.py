@@ -215,8 +215,9 @@ def _unfinished(world: World) -> list[str]:
 
 
 def _met_late_ones(world: World, node: Node) -> bool:
-    """It came when the last one had gone, and so did whoever it met, or knows of no run."""
-    met = [node, *(world.nodes[peer] for peer in node.met)]
+    """It came back after the last peer had gone, and so did each peer that it met; a peer that it
+    met may also be a joiner that was never let in, or know of no run."""
+    met = [node, *(world.nodes[peer] for peer in node.met if _belongs(world, peer))]
     known = [one.core for one in met if one.core.members.run is not None]
     return all(core.part.since > world.ended_at for core in known)
 
