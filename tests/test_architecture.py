@@ -6,9 +6,11 @@ Must NOT import what it checks.
 """
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from configparser import ConfigParser, SectionProxy
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ PLAIN = ("protocols/", "peers/")
 PERSONAL = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody)\b(?!`)", re.IGNORECASE)
 CATALOGUES = ("lowcomm/codecs", "lowcomm/methods", "sims/checkers", "sims/mutations", "sims/wan")
 """Rooms that may have more files: each file is one of a kind, and none knows another."""
+INSIDERS = ("sims/mutations/", "sims/shell_mutations/")
+"""They quote source lines of every room, as tests do."""
 ROOM_DOC_LINES = (5, 15)
 ROWS = re.compile(rf"\| `({'|'.join(FLOORS)})/\w")
 EXECUTES_BYTES = ("pickle", "cloudpickle", "dill", "marshal", "shelve")
@@ -116,15 +120,54 @@ def stranger_to_its_room(source: Source) -> Iterator[str]:
 
 
 def riddles(source: Source) -> Iterator[str]:
-    """Of a room that was rewritten: a peer is a thing, and neither who nor somebody."""
+    """In docstrings and comments a peer, a node and a rank are things: neither who nor somebody."""
     if not source.path.startswith(PLAIN):
         return
-    lines = source.text.splitlines()
+    prose: list[tuple[int, str]] = []
     for node in source.nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                if found := PERSONAL.search(lines[number - 1]):
-                    yield f"{number}: {found[0]}"
+            prose += enumerate(str(node.value.value).splitlines(), node.lineno)
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+        if token.type == tokenize.COMMENT:
+            prose.append((token.start[0], token.string))
+    for number, text in prose:
+        if found := PERSONAL.search(text):
+            yield f"{number}: {found[0]}"
+
+
+def past_the_door(source: Source) -> Iterator[str]:
+    """Another floor is entered through the doors of its rooms: `from peers.ipc import RankClient`.
+
+    What a door offers is listed in its `__all__`. Planted bugs change source text inside the rooms.
+    """
+    floor = source.path.partition("/")[0]
+    if floor not in PACKAGES or source.path.startswith(INSIDERS):
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            imported = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported = [(node.module, alias.name) for alias in node.names]
+        else:
+            continue
+        for module, name in imported:
+            other, _, inside = module.partition(".")
+            room = "/".join((other, inside.partition(".")[0]))
+            if other not in PACKAGES or other == floor or not (ROOT / room).is_dir():
+                continue
+            if "." in inside or not name:
+                yield f"{node.lineno}: {module} is inside the room {room}"
+            elif name not in exports(room):
+                yield f"{node.lineno}: {room}/__init__.py does not export {name}"
+
+
+@cache
+def exports(room: str) -> frozenset[str]:
+    """The `__all__` of a room's door."""
+    for node in ast.parse((ROOT / room / "__init__.py").read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    return frozenset()
 
 
 def mirrors_nothing(source: Source) -> Iterator[str]:
@@ -227,6 +270,23 @@ EXAMPLES: tuple[tuple[Rule, tuple[str, str], tuple[str, str]], ...] = (
     (no_docstring, ("a/__init__.py", ""), ("a/__init__.py", '"""Why."""')),
     (stranger_to_its_room, ("peers/a/__init__.py", '"""Why."""'), ("peers/a/__init__.py", ROOM)),
     (stranger_to_its_room, ("sims/a/__init__.py", ROOM[:-3] + "\n" * 10 + '."""'), ("a.py", "")),
+    (riddles, ("peers/a.py", '"""For whom."""'), ("peers/a.py", '"""For which peer."""')),
+    (riddles, ("peers/a.py", "x = 1  # Nobody."), ("peers/a.py", 'x = "nobody"')),
+    (
+        past_the_door,
+        ("peers/a.py", "from protocols.types.ids import PeerId"),
+        ("peers/a.py", "from protocols.types import PeerId"),
+    ),
+    (
+        past_the_door,
+        ("peers/a.py", "from protocols.types import XXX"),
+        ("protocols/a.py", "from protocols.types.ids import PeerId"),
+    ),
+    (
+        past_the_door,
+        ("lowcomm/a.py", "import peers.ipc.messages"),
+        ("lowcomm/a.py", "from peers.driver import Driver"),
+    ),
     (
         mirrors_nothing,
         ("tests/peers/test_none.py", ""),
@@ -304,6 +364,19 @@ def rooms() -> dict[str, list[Source]]:
 def test_rooms_are_small_enough_to_look_around_in() -> None:
     sizes = {room: len(files) - 1 for room, files in rooms().items() if room not in CATALOGUES}
     assert {room: size for room, size in sizes.items() if size > ROOM_FILES_MAX} == {}
+
+
+def test_doors_offer_what_other_floors_use_and_nothing_else() -> None:
+    used = {
+        (source.path.partition("/")[0], node.module.replace(".", "/"), alias.name)
+        for source in read_sources()
+        for node in source.nodes
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    for room in rooms():
+        needed = {name for floor, module, name in used if module == room and floor in PACKAGES}
+        assert exports(room) <= needed, f"{room}: no other floor uses {exports(room) - needed}"
 
 
 def test_the_architecture_has_a_row_for_each_room() -> None:
